@@ -1,0 +1,34 @@
+# `make demo` and `make test` need nothing but Python 3.11 or newer; the first call builds .venv, later ones start at once.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format bench clean
+
+demo: .venv/installed
+	$(BIN)/longfire explore
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+check: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/installed
+	$(BIN)/longfire bench bias
+	$(BIN)/longfire bench attention
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "longfire needs Python 3.11 or newer, and $(PYTHON) is older: make PYTHON=python3.12 …"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,77 @@
+"""Absolute encodings: Vaswani et al., Attention Is All You Need (NeurIPS 2017). Added to the token embeddings, once.
+
+sinusoidal: e_i[2k] = sin(i / 10000^(2k/C)),  e_i[2k + 1] = cos(i / 10000^(2k/C))        learned: a table of vectors
+"""
+
+import torch
+from torch import Tensor, nn
+
+from longfire.encodings.base import PositionEncoding
+from longfire.encodings.positions import can_check_values, check_positions
+from longfire.encodings.registry import register
+from longfire.errors import at_least
+
+
+class Absolute(PositionEncoding):
+    """What the two share: vectors of the model's width, one per position."""
+
+    scope = "model"
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        at_least("width", width, 1)
+        self.width = width
+
+    def vectors(self, positions: Tensor) -> Tensor:
+        """Positions (…, T) → vectors (…, T, C)."""
+        raise NotImplementedError(f"{type(self).__name__} must define vectors")
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        check_positions(positions)
+        if x.shape[-1] != self.width:
+            raise ValueError(f"embeddings are {x.shape[-1]} wide, but this {type(self).__name__} is for {self.width}.")
+        return (x + self.vectors(positions)).to(x.dtype)
+
+
+@register("sinusoidal")
+class Sinusoidal(Absolute):
+    """Sines and cosines of geometrically spaced wavelengths. Nothing is learned."""
+
+    takes = ("width",)
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        if width % 2:
+            raise ValueError(f"sinusoidal needs an even width (a sine and a cosine per wavelength), not {width}.")
+
+    def vectors(self, positions: Tensor) -> Tensor:
+        k = torch.arange(0, self.width, 2, dtype=torch.float64, device=positions.device)
+        angles = positions[..., None] * 10000.0 ** (-k / self.width)  # float64: exact far out
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).float()
+
+
+@register("learned")
+class Learned(Absolute):
+    """A learned vector per position, up to `max_length`; there is nothing beyond."""
+
+    takes = ("width", "max_length")
+    max_length: int
+
+    def __init__(self, width: int, max_length: int) -> None:
+        super().__init__(width)
+        at_least("max_length", max_length, 1)
+        self.max_length = max_length
+        self.table = nn.Parameter(torch.empty(max_length, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=0.02)
+
+    def vectors(self, positions: Tensor) -> Tensor:
+        last = int(positions.max()) if can_check_values(positions) and positions.numel() else positions.shape[-1] - 1
+        if last >= self.max_length:
+            raise ValueError(
+                f"learned positions end at {self.max_length - 1} (max_length={self.max_length}), but position {last} "
+                f"was asked for. Train with a larger max_length, or take an encoding that goes on, such as 'fire'."
+            )
+        return self.table[positions.long()]

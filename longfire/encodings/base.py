@@ -1,0 +1,132 @@
+"""What every position encoding is: three hooks, each doing nothing by default.
+
+Dimensions: B batch, H heads, T queries, S keys, D head size, C model width.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from longfire.encodings.positions import can_check_values, check_pair
+
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+
+class PositionEncoding(nn.Module):
+    """Base of all encodings. A model calls all three hooks and never asks which encoding it has.
+
+    Positions are 0-based token indices: integer tensors of shape (T,) or (B, T).
+
+    When a model is cast to bfloat16 or float16, the encoding's parameters stay in float32: a bias is a few numbers that
+    every query and key depends on.
+    """
+
+    scope: ClassVar[Literal["model", "layer"]] = "layer"
+    """`"model"`: one instance serves the whole model; `"layer"`: every layer has its own, unless it is shared."""
+
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Which of num_heads, head_dim, width and max_length the constructor takes from the model."""
+
+    aliases: ClassVar[dict[str, str]] = {}
+    """Options that `build_encoding` knows by another name than the constructor does."""
+
+    distance_only: bool = False
+    """The bias depends on i − j alone."""
+
+    smooth_beyond: int | None = None
+    """A distance from which interpolating the bias linearly over a few keys is sound. None: unknown, or never."""
+
+    max_length: int | None = None
+    """How many positions there are. None: any number."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Token embeddings (B, T, C) → the same with absolute positions added."""
+        return x
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Queries or keys (B, H, T, D) → the same, turned by their positions."""
+        return x
+
+    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        """What is added to the scaled logits: (H, T, S), (B, H, T, S) for batched positions, or None.
+
+        In float32, or float64 if the parameters are, whatever autocast says. Keys after the query get finite values;
+        attention masks them.
+        """
+        return None
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether `bias` does anything."""
+        return type(self).bias is not PositionEncoding.bias
+
+    def reset_parameters(self) -> None:
+        """Give parameters and buffers their starting values again."""
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        tensors = (*self.parameters(), *self.buffers())
+        return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that are not finite, where looking costs no synchronisation."""
+        for name, parameter in self.named_parameters():
+            if can_check_values(parameter) and not torch.isfinite(parameter).all():
+                raise ValueError(
+                    f"{type(self).__name__}.{name} is not finite (nan or inf): training diverged or a checkpoint is "
+                    f"damaged. Load an earlier checkpoint, or lower the encoding's learning rate."
+                )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def keep_precision(tensor: Tensor) -> Tensor:
+            result = fn(tensor)
+            if result.dtype in LOW_PRECISION and tensor.dtype not in LOW_PRECISION:
+                return tensor.to(result.device)
+            return result
+
+        return super()._apply(keep_precision, recurse)  # type: ignore[no-any-return]
+
+
+class DistanceBias(PositionEncoding):
+    """A bias of the distance i − j alone. Subclasses say what it is in `of_distance`."""
+
+    distance_only = True
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        """Integer distances (…, 1, T, S), negative for keys after the query → biases (…, H, T, S)."""
+        raise NotImplementedError(f"{type(self).__name__} must define of_distance")
+
+    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        check_pair(q_positions, k_positions)
+        self.check_parameters()
+        distance = q_positions[..., :, None] - k_positions[..., None, :]  # (…, T, S)
+        with full_precision(distance.device):
+            return self.of_distance(distance.unsqueeze(-3))
+
+
+def per_head(name: str, values: Sequence[float], num_heads: int) -> list[float]:
+    """One finite number per head, or an error."""
+    numbers = [float(value) for value in values]
+    if len(numbers) != num_heads or not all(math.isfinite(number) for number in numbers):
+        raise ValueError(f"{name} must be {num_heads} finite numbers, one per head, not {numbers}.")
+    return numbers
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast off on this device."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def position_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that belong to position encodings inside `module`, each once: an optimiser group of their own.
+
+    They are few and starve at a model's learning rate; give them a higher one and no weight decay.
+    """
+    encodings = (m for m in module.modules() if isinstance(m, PositionEncoding))
+    return list(dict.fromkeys(p for encoding in encodings for p in encoding.parameters()))

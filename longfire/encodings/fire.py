@@ -1,0 +1,221 @@
+"""FIRE: Li et al., Functional Interpolation for Relative Positions improves Long Context Transformers (ICLR 2024).
+
+    b(i, j) = f_θ( ψ(i − j) / ψ(max{L, i}) ),   ψ(x) = log(c·x + 1),   0 < j ≤ i
+
+The paper's symbols here: ψ is `psi`, f_θ is `mlp`, c is `c`, L is `L` (= |L_multiplier · init_L|).
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from longfire.encodings.alibi import alibi_slopes
+from longfire.encodings.base import PositionEncoding, full_precision, per_head
+from longfire.encodings.positions import check_pair
+from longfire.encodings.registry import register
+from longfire.errors import at_least, one_of
+
+
+@register("fire")
+class FIRE(PositionEncoding):
+    """A small MLP of the query–key distance, normalised by the query's position so that it stays in [0, 1].
+
+    Args:
+        num_heads: attention heads; the MLP has one output for each.
+        hidden_layers: of the MLP. The paper's text has two, its listing one, its ablation also none (a linear map).
+        width: of the hidden layers (`mlp_width` in `build_encoding`, where `width` is the model's).
+        activation: `"relu"` or `"gelu"`.
+        final_activation: apply the activation to the output too.
+        log: ψ(x) = log(c·x + 1) with a learned c; off, ψ(x) = x.
+        threshold: L is `"learned"`, `"fixed"`, or None for none: ψ(i) normalises at every length.
+        init_c: start of c.
+        init_L: start of L. A quarter of the training length serves well: with L at or above it nothing interpolates in
+            training.
+        first_position: what the first token's position counts as. The paper counts from 1, its listing from 0.
+        eps: added to the normaliser.
+
+    `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing: the same operations in the same order,
+    so the same bits, and its state dicts load.
+    """
+
+    takes = ("num_heads",)
+    aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
+    smooth_beyond = 256
+    init_L: Tensor
+
+    activations: ClassVar[dict[str, type[nn.Module]]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        hidden_layers: int = 2,
+        width: int = 32,
+        activation: str = "relu",
+        final_activation: bool = False,
+        log: bool = True,
+        threshold: Literal["learned", "fixed"] | None = "learned",
+        init_c: float = 0.1,
+        init_L: float = 512.0,
+        first_position: int = 1,
+        eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        at_least("num_heads", num_heads, 1)
+        at_least("hidden_layers", hidden_layers, 0)
+        at_least("width", width, 1)
+        at_least("first_position", first_position, 0)
+        one_of("activation", activation, self.activations)
+        one_of("threshold", threshold, ("learned", "fixed", None))
+        for name, value, zero_too in (("init_c", init_c, False), ("init_L", init_L, False), ("eps", eps, True)):
+            if not (math.isfinite(value) and (value > 0 or (zero_too and value == 0))):
+                raise ValueError(f"{name} must be {'at least' if zero_too else 'above'} 0 and finite, not {value!r}.")
+        self.num_heads, self.first_position, self.eps = num_heads, first_position, eps
+        self.log, self.threshold, self.starts = log, threshold, {"c": init_c, "L": init_L}
+
+        sizes = [1, *[width] * hidden_layers, num_heads]
+        self.widest = max(sizes)
+        layers: list[nn.Module] = []
+        for size_in, size_out in pairwise(sizes):
+            layers += [nn.Linear(size_in, size_out), self.activations[activation]()]
+        self.mlp = nn.Sequential(*(layers if final_activation else layers[:-1]))
+        if log:
+            self.c = nn.Parameter(torch.empty(1))  # shape (1,): sharded training refuses scalars
+        if threshold is not None:
+            self.register_buffer("init_L", torch.empty(1))
+        if threshold == "learned":
+            self.L_multiplier = nn.Parameter(torch.empty(1))
+        self.register_load_state_dict_pre_hook(_scalars_to_vectors)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for layer in self.linears:
+            layer.reset_parameters()
+        if self.log:
+            self.c.fill_(self.starts["c"])
+        if self.threshold is not None:
+            self.init_L.fill_(self.starts["L"])
+        if self.threshold == "learned":
+            self.L_multiplier.fill_(1.0)
+
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """The MLP's layers without the activations."""
+        return [layer for layer in self.mlp if isinstance(layer, nn.Linear)]
+
+    @property
+    def L(self) -> Tensor | None:
+        """The threshold, shape (1,); None without one."""
+        if self.threshold is None:
+            return None
+        return torch.abs(self.L_multiplier * self.init_L) if self.threshold == "learned" else self.init_L
+
+    def psi(self, x: Tensor) -> Tensor:
+        """ψ of a distance or position ≥ 0. Not log1p: the listing's bits, and c → 0 stays finite all the same."""
+        return torch.log(torch.abs(self.c.to(x.dtype) * x) + 1) if self.log else x
+
+    def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        """ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i. The MLP's input."""
+        dtype = self.compute_dtype
+        distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(dtype)  # exact: integers
+        normalizer = (q_positions + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
+        if self.L is not None:
+            normalizer = torch.maximum(normalizer, self.L.to(dtype))
+        normalizer = self.psi(normalizer) + self.eps
+        if self.eps == 0:  # ψ = 0 for the query means ψ = 0 for every distance up to it: 0 / 0 is 0
+            normalizer = normalizer.masked_fill(normalizer == 0, 1.0)
+        return self.psi(distance) / normalizer
+
+    def f(self, x: Tensor) -> Tensor:
+        """f_θ, the MLP, at x (…, T, S) → (…, H, T, S)."""
+        x = x.unsqueeze(-1)
+        for layer in self.mlp:
+            if isinstance(
+                layer, nn.Linear
+            ):  # in x's precision, even where a framework hands low-precision weights over
+                x = F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+            else:
+                x = layer(x)
+        return x.movedim(-1, -3)
+
+    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        check_pair(q_positions, k_positions)
+        self.check_parameters()
+        with full_precision(q_positions.device):
+            learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+            if learning or torch.compiler.is_compiling():
+                return self.f(self.normalized_distance(q_positions, k_positions)).contiguous()
+            return self._bias_in_blocks(q_positions, k_positions)
+
+    def _bias_in_blocks(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        """The same numbers, a few rows at a time: the MLP's hidden layers are wider than the bias they make."""
+        T, S = q_positions.shape[-1], k_positions.shape[-1]
+        batch = q_positions.shape[:-1] or k_positions.shape[:-1]
+        elements_a_row = max(1, math.prod(batch) * S * self.widest)
+        rows = max(1, (1 << (26 if q_positions.is_cuda else 22)) // elements_a_row)
+        out = torch.empty(*batch, self.num_heads, T, S, dtype=self.compute_dtype, device=q_positions.device)
+        for start in range(0, T, rows):
+            block = q_positions[..., start : start + rows]
+            out[..., start : start + rows, :] = self.f(self.normalized_distance(block, k_positions))
+        return out
+
+    @torch.no_grad()
+    def init_as(self, name: str, *, slopes: Sequence[float] | None = None, c: float | None = None) -> Self:
+        """Start as another encoding, by the paper's Theorem 3.1: equal biases for all i ≤ L, and everything trainable.
+
+        `"kerple_log"` is −slope·log(1 + c·(i − j)), with a slope per head (spread evenly over (0, 2) unless given, the
+        range of Kerple's own start) and one c (1.0 unless given). `"alibi"`, for `log=False`, is −slope·(i − j) with
+        ALiBi's slopes unless given.
+
+        One unit of every hidden layer passes x on and only its outgoing weights are not 0; the other units keep their
+        random start and come in as training moves their outgoing weights.
+        """
+        one_of("the start", name, ("kerple_log", "alibi"))
+        needs = {
+            f"log={name == 'kerple_log'}": self.log == (name == "kerple_log"),
+            "a threshold": self.threshold is not None,
+            "activation='relu', final_activation=False": isinstance(self.mlp[-1], nn.Linear)
+            and all(isinstance(layer, nn.Linear | nn.ReLU) for layer in self.mlp),
+            "no c, which log=False does not have": self.log or c is None,
+        }
+        if missing := [need for need, met in needs.items() if not met]:
+            raise ValueError(f"init_as({name!r}) needs {' and '.join(missing)}; this is {self}.")
+        if slopes is None and name == "kerple_log":
+            slopes = [2 * (h + 0.5) / self.num_heads for h in range(self.num_heads)]
+        elif slopes is None:
+            slopes = alibi_slopes(self.num_heads)
+        slope = torch.tensor(per_head("slopes", slopes, self.num_heads), dtype=self.compute_dtype)
+        if self.log:
+            self.c.fill_(1.0 if c is None else c)
+
+        *hidden, output = self.linears
+        for layer in hidden:
+            layer.weight[0] = 0
+            layer.weight[0, 0] = 1
+            layer.bias[0] = 0
+        assert self.L is not None
+        output.weight.zero_()
+        output.weight[:, 0] = -slope.to(self.L.device) * (self.psi(self.L.to(slope.dtype)) + self.eps)
+        output.bias.zero_()
+        return self
+
+    def extra_repr(self) -> str:
+        L = None if self.threshold is None else self.starts["L"]
+        return (
+            f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, init_c={self.starts['c']}, "
+            f"init_L={L}, first_position={self.first_position}, eps={self.eps}"
+        )
+
+
+def _scalars_to_vectors(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """The listing keeps c and L as 0-d tensors; here they have shape (1,)."""
+    for name in ("c", "L_multiplier", "init_L"):
+        value = state.get(prefix + name)
+        if isinstance(value, Tensor) and value.ndim == 0:
+            state[prefix + name] = value.reshape(1)

@@ -1,0 +1,67 @@
+"""Kerple: Chi et al., KERPLE: Kernelized Relative Positional Embedding for Length Extrapolation (NeurIPS 2022).
+
+    logarithmic: b(i, j) = −r₁·log(1 + r₂·|i − j|)        power: b(i, j) = −r₁·|i − j|^r₂
+
+with r₁, r₂ > 0 learned per head, and r₂ ≤ 2 in the power variant. Starts and bounds are those of the authors' code.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from longfire.encodings.base import DistanceBias
+from longfire.encodings.registry import register
+from longfire.errors import at_least
+
+LEAST = 0.01
+
+
+class Kerple(DistanceBias):
+    """What the two variants share: r₁ and r₂ per head."""
+
+    takes = ("num_heads",)
+    start: ClassVar[tuple[float, float]]
+    """r₁ and r₂ start uniformly between 0 and these."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        at_least("num_heads", num_heads, 1)
+        self.num_heads = num_heads
+        self.r1 = nn.Parameter(torch.empty(num_heads))
+        self.r2 = nn.Parameter(torch.empty(num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.r1, 0, self.start[0])
+        nn.init.uniform_(self.r2, 0, self.start[1])
+
+
+@register("kerple_log")
+class KerpleLog(Kerple):
+    """A penalty that grows with the logarithm of the distance."""
+
+    start = (2.0, 1.0)
+    smooth_beyond = 128  # curvature ≤ r₁ / distance²
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        dtype = self.compute_dtype
+        r1, r2 = bounded(self.r1.to(dtype)), bounded(self.r2.to(dtype))
+        return -r1[:, None, None] * torch.log1p(r2[:, None, None] * distance.abs().to(dtype))
+
+
+@register("kerple_power")
+class KerplePower(Kerple):
+    """A penalty that grows with a power of the distance."""
+
+    start = (1.0, 2.0)
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        dtype = self.compute_dtype
+        r1, r2 = bounded(self.r1.to(dtype)), bounded(self.r2.to(dtype), most=2.0)
+        return -r1[:, None, None] * distance.abs().to(dtype) ** r2[:, None, None]
+
+
+def bounded(raw: Tensor, most: float | None = None) -> Tensor:
+    """The parameter clamped, with the gradient of the clamped value passed on, so that it can come back."""
+    return raw.detach().clamp(LEAST, most) + (raw - raw.detach())

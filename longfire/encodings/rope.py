@@ -1,0 +1,124 @@
+"""RoPE: Su et al., RoFormer (2021), with position interpolation (Chen et al. 2023) and YaRN (Peng et al., ICLR 2024).
+
+    the pair (x_k, x_{k+D/2}) of a query or key at position i is turned by the angle i·ω_k,   ω_k = base^(−2k/D)
+
+Half-split pairs, as in Llama. PI divides every ω_k by s = target / trained length; YaRN divides the slow ones by s,
+leaves the fast ones, blends between, and scales q and k by 0.1·ln s + 1.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from longfire.encodings.base import PositionEncoding, full_precision
+from longfire.encodings.positions import check_positions
+from longfire.encodings.registry import register
+from longfire.errors import at_least
+
+
+@register("rope")
+class RoPE(PositionEncoding):
+    """Turns queries and keys, so that their product depends on their distance.
+
+    Args:
+        head_dim: head size D, even.
+        base: of the geometric frequencies.
+    """
+
+    takes = ("head_dim",)
+    magnitude: float = 1.0
+    """What q and k are multiplied by, besides being turned."""
+
+    def __init__(self, head_dim: int, *, base: float = 10000.0) -> None:
+        super().__init__()
+        at_least("head_dim", head_dim, 2)
+        if head_dim % 2:
+            raise ValueError(f"RoPE turns pairs, so head_dim must be even, not {head_dim}.")
+        if not (math.isfinite(base) and base > 1):
+            raise ValueError(f"base must be above 1 and finite, not {base!r}.")
+        self.head_dim, self.base = head_dim, base
+
+    def frequencies(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """ω_k for k = 0…D/2 − 1."""
+        return 1.0 / self.base ** (torch.arange(0, self.head_dim, 2, device=device).to(dtype) / self.head_dim)
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        check_positions(positions)
+        if x.shape[-1] != self.head_dim:
+            raise ValueError(f"x has head size {x.shape[-1]}, but this {type(self).__name__} is for {self.head_dim}.")
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        with full_precision(x.device):
+            angles = positions[..., None].to(dtype) * self.frequencies(x.device, dtype)  # (T, D/2) or (B, T, D/2)
+            angles = angles.unsqueeze(-3)  # over heads
+            cos, sin = angles.cos() * self.magnitude, angles.sin() * self.magnitude
+            first, second = x.to(dtype).chunk(2, dim=-1)
+            return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"head_dim={self.head_dim}, base={self.base}"
+
+
+class Stretched(RoPE):
+    """RoPE made for `trained_length` and stretched to `target_length`."""
+
+    def __init__(self, head_dim: int, *, trained_length: int, target_length: int, base: float = 10000.0) -> None:
+        super().__init__(head_dim, base=base)
+        at_least("trained_length", trained_length, 1)
+        at_least("target_length", target_length, trained_length)
+        self.trained_length, self.target_length = trained_length, target_length
+        self.factor = target_length / trained_length
+
+    def extra_repr(self) -> str:
+        lengths = f"trained_length={self.trained_length}, target_length={self.target_length}"
+        return f"{super().extra_repr()}, {lengths}"
+
+
+@register("rope_pi")
+class RoPEPI(Stretched):
+    """Position interpolation: positions up to the target length fall where the trained ones were."""
+
+    def frequencies(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        return super().frequencies(device, dtype) / self.factor
+
+
+@register("yarn")
+class YaRN(Stretched):
+    """Interpolates each frequency as far as its wavelength exceeds the trained length.
+
+    Args:
+        head_dim: head size D, even.
+        trained_length: the length that RoPE was trained at.
+        target_length: the length to reach.
+        base: of the geometric frequencies.
+        fast: frequencies that turn at least this often within the trained length are left alone (β in the paper).
+        slow: those that turn at most this often are interpolated (α in the paper).
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        trained_length: int,
+        target_length: int,
+        base: float = 10000.0,
+        fast: float = 32.0,
+        slow: float = 1.0,
+    ) -> None:
+        super().__init__(head_dim, trained_length=trained_length, target_length=target_length, base=base)
+        if not fast > slow > 0:
+            raise ValueError(f"YaRN needs fast > slow > 0, not fast={fast!r}, slow={slow!r}.")
+        self.fast, self.slow = fast, slow
+        self.magnitude = 0.1 * math.log(self.factor) + 1.0
+
+    def frequencies(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        untouched = super().frequencies(device, dtype)
+        low, high = math.floor(self._pair_that_turns(self.fast)), math.ceil(self._pair_that_turns(self.slow))
+        low, high = max(low, 0), min(high, self.head_dim - 1)
+        pairs = torch.arange(self.head_dim // 2, device=device).to(dtype)
+        kept = 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
+        return untouched / self.factor * (1 - kept) + untouched * kept
+
+    def _pair_that_turns(self, times: float) -> float:
+        """The k, as a real number, whose ω_k makes this many turns within the trained length."""
+        return self.head_dim * math.log(self.trained_length / (times * 2 * math.pi)) / (2 * math.log(self.base))

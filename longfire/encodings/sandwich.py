@@ -1,0 +1,64 @@
+"""Sandwich: Chi et al., Dissecting Transformer Length Extrapolation via the Lens of Receptive Field Analysis (2023).
+
+    b(i, j) = c_h · Σ_{k=1…d′} cos( (i − j) / 10000^(k/d′) )
+
+the inner product of two sinusoidal embeddings, scaled per head by c_h = H / (8h).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longfire.encodings.base import PositionEncoding, full_precision, per_head
+from longfire.encodings.positions import check_pair
+from longfire.encodings.registry import register
+from longfire.errors import at_least
+
+
+@register("sandwich")
+class Sandwich(PositionEncoding):
+    """A bias that falls off in waves. Nothing is learned.
+
+    Args:
+        num_heads: attention heads.
+        head_dim: head size D.
+        terms: d′, how many cosines; D/2 unless given.
+        scales: c_h, one per head; H / (8h) for h = 1…H unless given.
+    """
+
+    takes = ("num_heads", "head_dim")
+    distance_only = True
+    scales: Tensor
+
+    def __init__(
+        self, num_heads: int, head_dim: int, *, terms: int | None = None, scales: Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        at_least("num_heads", num_heads, 1)
+        at_least("head_dim", head_dim, 2)
+        self.num_heads = num_heads
+        self.terms = head_dim // 2 if terms is None else terms
+        at_least("terms", self.terms, 1)
+        published = [num_heads / (8 * h) for h in range(1, num_heads + 1)]
+        self.start = per_head("scales", published if scales is None else scales, num_heads)
+        self.register_buffer("scales", torch.empty(num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.scales.copy_(torch.tensor(self.start, dtype=torch.float64))
+
+    def frequencies(self, device: torch.device) -> Tensor:
+        k = torch.arange(1, self.terms + 1, dtype=torch.float64, device=device)
+        return 10000.0 ** (-k / self.terms)
+
+    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        check_pair(q_positions, k_positions)
+        with full_precision(q_positions.device):
+            # cos(iω − jω) = cos iω cos jω + sin iω sin jω: one product of two thin matrices
+            waves = self._waves(q_positions) @ self._waves(k_positions).mT  # (…, T, S)
+            return self.scales.to(waves.dtype)[:, None, None] * waves.unsqueeze(-3)
+
+    def _waves(self, positions: Tensor) -> Tensor:
+        angles = positions[..., None] * self.frequencies(positions.device)  # float64: exact far out
+        return torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.compute_dtype)

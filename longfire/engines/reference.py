@@ -1,0 +1,41 @@
+"""Attention written out: the specification that every other engine is tested against.
+
+softmax(scale·q·kᵀ + bias, over the keys a query may see) · v
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longfire.encodings.base import full_precision
+from longfire.engines.request import Request
+
+
+class Reference:
+    """Plain PyTorch in float32 at least, float64 if q is. Keeps the (B, H, T, S) weights."""
+
+    name = "reference"
+
+    def refuses(self, request: Request) -> str | None:
+        return None
+
+    def describe(self, request: Request) -> str:
+        return "written out in plain PyTorch, in float32 at least"
+
+    def run(self, request: Request) -> Tensor:
+        dtype = torch.promote_types(request.q.dtype, torch.float32)
+        q, k, v = (tensor.to(dtype) for tensor in (request.q, request.k, request.v))
+        k, v = (tensor.repeat_interleave(request.group, dim=1) for tensor in (k, v))
+        with full_precision(q.device):
+            logits = request.scaling * (q @ k.mT)  # (B, H, T, S)
+            bias, visible = request.dense_bias(), request.visible()
+            if bias is not None:
+                logits = logits + bias.to(dtype)
+            if visible is not None:
+                logits = logits.masked_fill(~visible, float("-inf"))
+                if request.may_be_blind:  # nothing to see: any finite row will do, and its weights are 0
+                    logits = logits.masked_fill(~visible.any(-1, keepdim=True), 0.0)
+            weights = torch.softmax(logits, dim=-1)
+            if visible is not None and request.may_be_blind:
+                weights = weights.masked_fill(~visible, 0.0)
+            return (F.dropout(weights, request.dropout_p) @ v).to(request.q.dtype)

@@ -1,0 +1,178 @@
+"""One call of attention, checked: everything an engine needs to know.
+
+Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from longfire.encodings import PositionEncoding
+from longfire.encodings.positions import check_pair, last_positions
+from longfire.engines.prepared import PreparedBias
+
+Bias = PositionEncoding | PreparedBias | Tensor | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `longfire.attention` was asked, as it was asked."""
+
+    q: Tensor  # (B, H, T, D)
+    k: Tensor  # (B, G, S, D)
+    v: Tensor  # (B, G, S, D)
+    bias: Bias
+    q_positions: Tensor | None
+    k_positions: Tensor | None
+    causal: bool
+    key_mask: Tensor | None
+    dropout_p: float
+    scale: float | None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bias, PositionEncoding) and not self.bias.has_bias:
+            object.__setattr__(self, "bias", None)
+        self._check_tensors()
+        self._check_positions()
+        self._check_bias()
+        self._check_mask()
+        if not 0.0 <= self.dropout_p < 1.0:
+            raise ValueError(f"dropout_p must be at least 0 and below 1, not {self.dropout_p!r}.")
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """B, H, T, S."""
+        return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
+
+    @property
+    def group(self) -> int:
+        """How many query heads share a key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def scaling(self) -> float:
+        return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    @property
+    def in_order(self) -> bool:
+        """No positions were given: keys are 0…S−1 and queries the last T of them."""
+        return self.q_positions is None and not isinstance(self.bias, PreparedBias)
+
+    @cached_property
+    def positions(self) -> tuple[Tensor, Tensor]:
+        if isinstance(self.bias, PreparedBias):
+            return self.bias.q_positions, self.bias.k_positions
+        if self.q_positions is not None and self.k_positions is not None:
+            return self.q_positions, self.k_positions
+        _, _, T, S = self.shape
+        return last_positions(T, S, self.q.device), last_positions(S, S, self.q.device)
+
+    def dense_bias(self) -> Tensor | None:
+        """The bias as one tensor that broadcasts to (B, H, T, S)."""
+        if isinstance(self.bias, PositionEncoding):
+            return self._fitting(self.bias.bias(*self.positions), type(self.bias).__name__)
+        if isinstance(self.bias, PreparedBias):
+            return self._fitting(self.bias.tensor, "the prepared bias")
+        return self.bias
+
+    def visible(self) -> Tensor | None:
+        """Which keys each query may see, broadcasting to (B, H, T, S); None: all of them."""
+        seen: Tensor | None = None
+        if self.causal and not (self.in_order and self.shape[2] == 1):
+            q_positions, k_positions = self.positions
+            seen = (k_positions[..., None, :] <= q_positions[..., :, None]).unsqueeze(-3)  # (…, 1, T, S)
+        if self.key_mask is not None:
+            kept = self.key_mask[:, None, None, :]
+            seen = kept if seen is None else seen & kept
+        return seen
+
+    @property
+    def may_be_blind(self) -> bool:
+        """A query may have no key to see."""
+        return self.key_mask is not None or (self.causal and not self.in_order)
+
+    def _fitting(self, bias: Tensor | None, whose: str) -> Tensor | None:
+        """An encoding's bias, if it has as many heads as q and fits otherwise."""
+        if bias is not None and bias.shape[-3] != self.q.shape[1]:
+            raise ValueError(
+                f"{whose} has {bias.shape[-3]} heads and q has {self.q.shape[1]}. Build the encoding with as many as "
+                f"q; where heads are split across devices, give each device its slice of the full bias as a tensor."
+            )
+        return bias
+
+    def _check_tensors(self) -> None:
+        for name in "qkv":
+            tensor = getattr(self, name)
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{name} must be a tensor, not {type(tensor).__name__}.")
+            if tensor.ndim != 4:
+                raise ValueError(f"{name} must have shape (B, heads, length, D), not {tuple(tensor.shape)}.")
+            if not tensor.is_floating_point():
+                raise TypeError(f"{name} must be floating point, not {tensor.dtype}.")
+            for what in ("dtype", "device"):
+                if getattr(tensor, what) != getattr(self.q, what):
+                    raise ValueError(
+                        f"q is {what} {getattr(self.q, what)} and {name} is {getattr(tensor, what)}: they must agree."
+                    )
+        q, k, v = (tuple(t.shape) for t in (self.q, self.k, self.v))
+        if k != v:
+            raise ValueError(f"k and v must have the same shape, not {k} and {v}.")
+        if q[0] != k[0] or q[3] != k[3]:
+            raise ValueError(f"q {q} and k {k} differ in batch or head size; both are (B, heads, length, D).")
+        if q[1] % k[1]:
+            raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly: {q[1]} must be a multiple.")
+
+    def _check_positions(self) -> None:
+        B, _, T, S = self.shape
+        given = self.q_positions is not None, self.k_positions is not None
+        if any(given) and not all(given):
+            raise ValueError("give both q_positions and k_positions, or neither.")
+        if self.in_order and T > S:
+            raise ValueError(
+                f"there are {T} queries but only {S} keys. Without positions the queries are the last T of the keys; "
+                f"give q_positions and k_positions if that is not so."
+            )
+        if self.in_order:
+            return
+        q_positions, k_positions = self.positions
+        check_pair(q_positions, k_positions)
+        for name, positions, length in (("q_positions", q_positions, T), ("k_positions", k_positions, S)):
+            if positions.shape not in ((length,), (B, length)):
+                raise ValueError(f"{name} have shape {tuple(positions.shape)}, not ({length},) or ({B}, {length}).")
+            if positions.device != self.q.device:
+                raise ValueError(f"{name} are on {positions.device} and q on {self.q.device}: move them to one device.")
+
+    def _check_bias(self) -> None:
+        if self.bias is None or isinstance(self.bias, PositionEncoding):
+            return
+        if isinstance(self.bias, PreparedBias):
+            self.bias.check_same(self.q_positions, self.k_positions)
+            return
+        if not isinstance(self.bias, Tensor):
+            raise TypeError(
+                f"bias must be a PositionEncoding, a PreparedBias, a tensor or None, not {type(self.bias).__name__}."
+            )
+        if self.bias.device != self.q.device:
+            raise ValueError(f"bias is on {self.bias.device} and q on {self.q.device}: move them to one device.")
+        shape = self.shape
+        try:
+            fits = torch.broadcast_shapes(self.bias.shape, shape) == shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(f"bias of shape {tuple(self.bias.shape)} does not broadcast to (B, H, T, S) = {shape}.")
+
+    def _check_mask(self) -> None:
+        if self.key_mask is None:
+            return
+        B, _, _, S = self.shape
+        if self.key_mask.dtype != torch.bool:
+            raise TypeError(f"key_mask must be bool (True is kept), not {self.key_mask.dtype}: attention_mask.bool().")
+        if tuple(self.key_mask.shape) != (B, S):
+            raise ValueError(f"key_mask must have shape (B, S) = {(B, S)}, not {tuple(self.key_mask.shape)}.")
+        if self.key_mask.device != self.q.device:
+            raise ValueError(
+                f"key_mask is on {self.key_mask.device} and q on {self.q.device}: move them to one device."
+            )

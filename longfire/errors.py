@@ -1,0 +1,27 @@
+"""Messages for people: what was wrong, with the value, and what to do."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def hint(name: object, choices: Iterable[str]) -> str:
+    """`Did you mean 'fire'? Known: …` for a name that is not among the choices."""
+    known = list(choices)
+    near = get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+    meant = f"Did you mean {near[0]!r}? " if near else ""
+    return f"{meant}Known: {', '.join(known)}."
+
+
+def one_of(what: str, value: object, choices: Iterable[object]) -> None:
+    """Refuse a value that is not among the choices."""
+    known = list(choices)
+    if value not in known:
+        raise ValueError(f"{what} cannot be {value!r}. {hint(value, [str(choice) for choice in known])}")
+
+
+def at_least(what: str, value: object, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be a whole number, not {value!r} ({type(value).__name__}).")
+    if value < least:
+        raise ValueError(f"{what} must be at least {least}, not {value}.")
