@@ -128,8 +128,8 @@ class FIRE(PositionEncoding):
         if self.L is not None:
             normalizer = torch.maximum(normalizer, self.L.to(dtype))
         normalizer = self.psi(normalizer) + self.eps
-        if self.eps == 0:  # ψ = 0 for the query means ψ = 0 for every distance up to it: 0 / 0 is 0
-            normalizer = normalizer.masked_fill(normalizer == 0, 1.0)
+        if self.eps == 0:  # where ψ vanishes for the query it does for every distance up to it: 0 / 0 is 0
+            normalizer = normalizer.clamp(min=1e-6)
         return self.psi(distance) / normalizer
 
     def f(self, x: Tensor) -> Tensor:

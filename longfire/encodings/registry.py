@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from torch import nn
+
 from longfire.encodings.base import PositionEncoding
 from longfire.errors import at_least, hint
 
@@ -44,19 +46,24 @@ def build_encoding(
     for key, value in shape.items():
         if value is not None:
             at_least(key, value, 1)
-        elif key in cls.takes:
-            raise ValueError(f"{name!r} needs {key}: build_encoding({name!r}, …, {key}=…).")
     known = option_names(cls)
     for option in options:
         if option not in known:
             own = hint(option, known) if known else "It has none."
             raise ValueError(f"{name!r} has no option {option!r}. {own}")
-    arguments = {known[option]: value for option, value in options.items()}
+    required = [option for option, argument in known.items() if argument.default is argument.empty]
+    given = {key for key, value in shape.items() if value is not None} | set(options)
+    if missing := [key for key in (*cls.takes, *required) if key not in given]:
+        needs = ", ".join(f"{key}=…" for key in missing)
+        raise ValueError(f"{name!r} needs {' and '.join(missing)}: build_encoding({name!r}, …, {needs}).")
+    arguments = {known[option].name: value for option, value in options.items()}
     return cls(**{key: shape[key] for key in cls.takes}, **arguments)
 
 
-def option_names(cls: type[PositionEncoding]) -> dict[str, str]:
-    """What may be given to `build_encoding` as an option → the constructor's name for it."""
+def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:
+    """What may be given to `build_encoding` as an option → the constructor's argument for it."""
+    if cls.__init__ is nn.Module.__init__:
+        return {}
     aliases = {argument: option for option, argument in cls.aliases.items()}
-    arguments = [name for name in inspect.signature(cls).parameters if name not in cls.takes]
-    return {aliases.get(argument, argument): argument for argument in arguments}
+    arguments = inspect.signature(cls).parameters.values()
+    return {aliases.get(a.name, a.name): a for a in arguments if a.name not in cls.takes}

@@ -4,7 +4,6 @@ Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,8 +31,6 @@ class Request:
     scale: float | None
 
     def __post_init__(self) -> None:
-        if isinstance(self.bias, PositionEncoding) and not self.bias.has_bias:
-            object.__setattr__(self, "bias", None)
         self._check_tensors()
         self._check_positions()
         self._check_bias()
@@ -60,8 +57,16 @@ class Request:
         """No positions were given: keys are 0…S−1 and queries the last T of them."""
         return self.q_positions is None and not isinstance(self.bias, PreparedBias)
 
-    @cached_property
+    @property
+    def has_bias(self) -> bool:
+        """Whether anything is added to the logits."""
+        if isinstance(self.bias, PositionEncoding):
+            return self.bias.has_bias
+        return (self.bias.tensor if isinstance(self.bias, PreparedBias) else self.bias) is not None
+
+    @property
     def positions(self) -> tuple[Tensor, Tensor]:
+        """Of queries and keys."""
         if isinstance(self.bias, PreparedBias):
             return self.bias.q_positions, self.bias.k_positions
         if self.q_positions is not None and self.k_positions is not None:

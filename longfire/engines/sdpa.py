@@ -18,7 +18,7 @@ class SDPA:
         return None
 
     def describe(self, request: Request) -> str:
-        if request.bias is None and _plainly_causal(request):
+        if _plainly_causal(request):
             return "torch's scaled_dot_product_attention, causal, with no mask to build"
         return "torch's scaled_dot_product_attention, with bias and mask as one dense tensor"
 
@@ -32,10 +32,9 @@ class SDPA:
             scale=request.scale,
             enable_gqa=request.group > 1,
         )
-        bias = request.dense_bias()
-        if bias is None and _plainly_causal(request):
+        if _plainly_causal(request):
             return attend(is_causal=True)
-        visible = request.visible()
+        bias, visible = request.dense_bias(), request.visible()
         sees = None
         if visible is not None and request.may_be_blind:
             sees = visible.any(-1, keepdim=True)
@@ -45,6 +44,8 @@ class SDPA:
             mask = bias.to(_mask_dtype(request.q))
             if visible is not None:
                 mask = mask.masked_fill(~visible, float("-inf"))
+        if mask is not None and mask.ndim == 3:
+            mask = mask.unsqueeze(0)  # the CPU's flash kernel takes four dimensions
         out = attend(attn_mask=mask)
         return out if sees is None else out.masked_fill(~sees, 0.0)
 
@@ -56,4 +57,4 @@ def _mask_dtype(q: Tensor) -> torch.dtype:
 
 def _plainly_causal(request: Request) -> bool:
     _, _, T, S = request.shape
-    return request.causal and request.in_order and request.key_mask is None and T == S
+    return request.causal and not request.has_bias and request.in_order and request.key_mask is None and T == S

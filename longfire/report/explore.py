@@ -94,7 +94,8 @@ def plot_effects(shown: dict[int, list[Effect]], path: Path) -> None:
     figure.suptitle("What each position encoding does to attention, before training: one line per head", fontsize=17)
     heads = [Line2D([], [], color=_color(head, HEADS), linewidth=3, label=f"head {head + 1}") for head in range(HEADS)]
     figure.legend(handles=heads, loc="outside lower center", ncols=HEADS, frameon=False, fontsize=11)
-    for half, (query, found) in zip(figure.subfigures(1, len(shown), wspace=0.04), shown.items(), strict=True):
+    halves = figure.subfigures(1, len(shown), wspace=0.04, squeeze=False)[0]
+    for half, (query, found) in zip(halves, shown.items(), strict=True):
         half.suptitle(f"query at position {query:,}: which keys does it prefer?", fontsize=15, fontweight="bold")
         for axes, effect in zip(half.subplots(4, 3).flat, found, strict=True):
             keys = torch.arange(1, query + 1)

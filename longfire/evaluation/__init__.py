@@ -1,0 +1,1 @@
+"""Measurements: what is claimed, and on what."""

@@ -1,0 +1,47 @@
+"""Sinusoidal and learned vectors."""
+
+import math
+
+import pytest
+import torch
+
+from longfire.encodings import Learned, Sinusoidal
+
+
+def test_sinusoidal_formula():
+    vectors = Sinusoidal(6).embed(torch.zeros(1, 4, 6), torch.tensor([0, 1, 7, 9_999_999]))[0]
+    for row, position in enumerate([0, 1, 7, 9_999_999]):
+        for k in range(3):
+            angle = position / 10000 ** (2 * k / 6)
+            assert vectors[row, 2 * k].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert vectors[row, 2 * k + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_learned_adds_its_rows():
+    encoding, x = Learned(4, 10), torch.randn(2, 3, 4)
+    positions = torch.tensor([[0, 1, 2], [7, 8, 9]])
+    torch.testing.assert_close(encoding.embed(x, positions), x + encoding.table[positions])
+
+
+def test_learned_ends():
+    encoding = Learned(4, 10)
+    with pytest.raises(ValueError, match=r"end at 9 .* position 10 was asked for.*'fire'"):
+        encoding.embed(torch.zeros(1, 1, 4), torch.tensor([10]))
+
+
+def test_embeddings_keep_their_dtype():
+    for encoding in (Sinusoidal(4), Learned(4, 10)):
+        assert encoding.embed(torch.zeros(1, 2, 4, dtype=torch.bfloat16), torch.arange(2)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Sinusoidal(5), "even width"),
+        (lambda: Learned(4, 0), "max_length must be at least 1"),
+        (lambda: Learned(4, 8).embed(torch.zeros(1, 2, 6), torch.arange(2)), "6 wide, but this Learned is for 4"),
+    ],
+)
+def test_bad_input(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,314 @@
+"""FIRE against the paper: its listing to the last bit, its formulas, and the mistakes that public ports make."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.autograd import gradcheck
+
+from longfire import FIRE
+
+
+class Listing(nn.Module):
+    """The appendix listing of the paper, operation by operation."""
+
+    def __init__(self, num_heads=12, mlp_width=32, init_c=0.1, init_L=512.0, eps=1e-6):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(1, mlp_width), nn.ReLU(), nn.Linear(mlp_width, num_heads))
+        self.c = nn.Parameter(torch.tensor(init_c))
+        self.init_L = nn.Parameter(torch.tensor(init_L), requires_grad=False)
+        self.L_multiplier = nn.Parameter(torch.tensor(1.0))
+        self.eps = eps
+
+    def forward(self, x):
+        positions = torch.arange(x.size(2), dtype=torch.float, device=x.device)
+        rel_distance = positions[:, None] - positions[None, :]
+        threshold = torch.abs(self.L_multiplier * self.init_L)
+        pos_normalizer = torch.max(positions, threshold)[:, None]
+        rel_distance = torch.log(torch.abs(self.c * rel_distance) + 1)
+        pos_normalizer = torch.log(torch.abs(self.c * pos_normalizer) + 1) + self.eps
+        normalized_distance = rel_distance / pos_normalizer
+        fire_bias = self.mlp(normalized_distance.unsqueeze(-1))
+        return fire_bias.unsqueeze(0).permute(0, 3, 1, 2)
+
+
+def formula(fire: FIRE, i: int, j: int) -> torch.Tensor:
+    """b(i, j) of the paper's text for 1-based positions, in plain Python numbers but for the MLP's products."""
+    c = abs(fire.c.item()) if fire.log else None
+    psi = (lambda x: math.log(c * x + 1)) if fire.log else (lambda x: x)
+    normalizer = i if fire.L is None else max(fire.L.item(), i)
+    x = torch.tensor([psi(i - j) / (psi(normalizer) + fire.eps)], dtype=torch.float64)
+    for layer in fire.mlp:
+        x = layer.weight.double() @ x + layer.bias.double() if isinstance(layer, nn.Linear) else layer(x)
+    return x
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 300])
+@pytest.mark.parametrize("init_L", [7.0, 128.0, 512.0])
+@pytest.mark.parametrize("grad", [False, True])
+def test_listing_bit_for_bit(length, init_L, grad):
+    listing = Listing(num_heads=5, init_L=init_L)
+    listing.L_multiplier.data.fill_(-1.37)
+    listing.c.data.fill_(-0.31)
+    fire = FIRE(5, hidden_layers=1, first_position=0, init_L=init_L)
+    fire.load_state_dict(listing.state_dict())  # the listing's names, and its 0-d c and L
+    positions = torch.arange(length)
+    with torch.set_grad_enabled(grad):
+        expected = listing(torch.zeros(1, 5, length, 4))[0]
+        assert torch.equal(fire.bias(positions, positions), expected)
+
+
+def test_listing_gradients():
+    listing, fire = Listing(num_heads=5, init_L=8.0), FIRE(5, hidden_layers=1, first_position=0, init_L=8.0)
+    fire.load_state_dict(listing.state_dict())
+    weight = torch.randn(5, 40, 40)
+    (listing(torch.zeros(1, 5, 40, 4))[0] * weight).sum().backward()
+    (fire.bias(torch.arange(40), torch.arange(40)) * weight).sum().backward()
+    expected = dict(listing.named_parameters())
+    for name, parameter in fire.named_parameters():
+        torch.testing.assert_close(parameter.grad.flatten(), expected[name].grad.flatten())
+
+
+VARIANTS = [
+    {},
+    {"log": False},
+    {"threshold": "fixed"},
+    {"threshold": None},
+    {"log": False, "threshold": None},
+    {"hidden_layers": 0},
+    {"hidden_layers": 1},
+    {"hidden_layers": 3, "width": 5},
+    {"activation": "gelu"},
+    {"final_activation": True, "hidden_layers": 1},
+    {"init_c": 3.0, "init_L": 2.0},
+    {"eps": 0.0},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_formula_of_the_text(options):
+    """Callers count from 0; the formula counts from 1."""
+    fire = FIRE(3, **{"init_L": 12.0, **options})
+    bias = fire.bias(torch.arange(30), torch.arange(30))
+    for i in (1, 2, 11, 12, 13, 30):
+        for j in {1, 2, i // 2, i} - {0}:
+            if j <= i:
+                torch.testing.assert_close(bias[:, i - 1, j - 1].double(), formula(fire, i, j), rtol=1e-5, atol=1e-6)
+
+
+def test_default_is_the_papers():
+    fire = FIRE(12)
+    assert [(layer.in_features, layer.out_features) for layer in fire.linears] == [(1, 32), (32, 32), (32, 12)]
+    assert sum(p.numel() for p in fire.parameters()) == (32 + 32) + (32 * 32 + 32) + (32 * 12 + 12) + 2
+    assert fire.c.shape == fire.L_multiplier.shape == (1,)
+    assert isinstance(fire.mlp[-1], nn.Linear)
+    assert [type(layer) for layer in fire.mlp[1::2]] == [nn.ReLU, nn.ReLU]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_gradients(options):
+    fire = FIRE(2, **{"init_L": 4.7, "width": 6, **options}).double()
+    with torch.no_grad():
+        for layer in fire.linears:  # away from the kinks of ReLU, where no difference quotient is right
+            layer.bias.copy_(torch.linspace(0.11, 0.73, len(layer.bias)))
+    names, parameters = zip(*fire.named_parameters(), strict=True)
+
+    def bias(*values):
+        positions = torch.arange(9), torch.arange(9)
+        return torch.func.functional_call(_Bias(fire), dict(zip(_Bias.named(names), values, strict=True)), positions)
+
+    assert gradcheck(bias, parameters)
+
+
+class _Bias(nn.Module):
+    def __init__(self, fire):
+        super().__init__()
+        self.fire = fire
+
+    def forward(self, q, k):
+        return self.fire.bias(q, k)
+
+    @staticmethod
+    def named(names):
+        return [f"fire.{name}" for name in names]
+
+
+@given(
+    st.integers(0, 10_000_000),
+    st.floats(1e-12, 100.0),
+    st.floats(1e-6, 1e8),
+    st.sampled_from([{}, {"log": False}, {"threshold": None}, {"first_position": 0}, {"eps": 0.0}]),
+)
+def test_mlp_input_is_in_the_unit_interval(query, c, L, options):
+    fire = FIRE(2, init_c=c, init_L=L, **options)
+    keys = torch.linspace(0, query, 50, dtype=torch.float64).long().unique()
+    x = fire.normalized_distance(torch.tensor([query]), keys)[0]
+    assert torch.isfinite(x).all()
+    assert x.min() >= 0
+    assert x.max() <= 1
+    assert (x.diff() <= 1e-6).all()  # keys ascend, so distances fall, and with them x
+
+
+@pytest.mark.parametrize("options", [{}, {"eps": 0.0}, {"log": False, "eps": 0.0}, {"log": False}], ids=str)
+@pytest.mark.parametrize("first_position", [0, 1])
+@pytest.mark.parametrize("c", [0.0, 1e-30, -1e-12, 1e30])
+@pytest.mark.parametrize("L", [0.0, 1e-30, -3.0])
+def test_finite_at_the_limits(options, first_position, c, L):
+    """c → 0, L → 0, i = 0, positions up to ten million, negative c and L from training: all finite, gradients too."""
+    fire = FIRE(2, first_position=first_position, **options)
+    with torch.no_grad():
+        if fire.log:
+            fire.c.fill_(c)
+        fire.L_multiplier.fill_(L / 512)
+    positions = torch.tensor([0, 1, 2, 1000, 10_000_000])
+    bias = fire.bias(positions, positions)
+    assert torch.isfinite(bias).all()
+    bias.tril().sum().backward()
+    for name, parameter in fire.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+
+
+def test_distances_are_exact_beyond_float32():
+    """Positions that float32 cannot tell apart, with distances that it can."""
+    fire = FIRE(2, threshold="fixed", init_L=2.0**27)
+    far, near = torch.tensor([2**25 + 1]), torch.arange(2**25 - 4, 2**25 + 2)
+    x = fire.normalized_distance(far, near)[0]
+    assert x.unique().numel() == 6
+    assert x[-1] == 0
+
+
+def test_normalizer_is_the_larger_of_position_and_threshold():
+    fire = FIRE(2, init_L=10.0)
+    farthest = fire.normalized_distance(torch.arange(100), torch.zeros(1, dtype=torch.long))[:, 0]
+    assert (farthest[:9].diff() > 0).all()  # below L: the same normaliser, growing distances
+    assert farthest[5] < 0.8
+    assert (farthest[20:] > 0.95).all()  # above L: the first key is always near 1
+
+
+def test_threshold_is_learned_only_when_asked():
+    learned = {name for name, _ in FIRE(2).named_parameters()} - {name for name, _ in FIRE(2).mlp.named_parameters("mlp")}
+    assert learned == {"c", "L_multiplier"}
+    assert "L_multiplier" not in dict(FIRE(2, threshold="fixed").named_parameters())
+    assert "c" not in dict(FIRE(2, log=False).named_parameters())
+    assert FIRE(2, threshold=None).L is None
+
+
+def test_low_precision_keys_do_not_round_distances():
+    """A bfloat16 model: parameters stay float32, and so does the bias, also under autocast."""
+    fire = FIRE(4)
+    positions = torch.arange(3000, 3300)
+    expected = fire.bias(positions, positions)
+    model = nn.Sequential(nn.Linear(4, 4), fire).to(torch.bfloat16)
+    assert model[0].weight.dtype == torch.bfloat16
+    assert {p.dtype for p in fire.parameters()} == {torch.float32}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        bias = fire.bias(positions, positions)
+    assert torch.equal(bias, expected)
+
+
+def test_low_precision_weights_are_computed_in_float32():
+    """Some frameworks hand over bfloat16 weights whatever a module asks for."""
+    fire = FIRE(4, hidden_layers=1)
+    for parameter in fire.parameters():
+        parameter.data = parameter.data.bfloat16()
+    bias = fire.bias(torch.arange(50), torch.arange(50))
+    upcast = FIRE(4, hidden_layers=1)
+    upcast.load_state_dict(fire.state_dict())
+    assert torch.equal(bias, upcast.bias(torch.arange(50), torch.arange(50)))
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_blocks_equal_the_whole(batch):
+    """Without gradients the bias is made a few rows at a time."""
+    fire = FIRE(3, width=32)
+    q, k = torch.arange(900, 1500).expand(*batch, -1), torch.arange(1500).expand(*batch, -1)
+    with torch.no_grad():
+        blocks = fire.bias(q, k)
+        whole = fire.f(fire.normalized_distance(q, k))
+    assert 1500 * 600 * 32 > 1 << 22  # more than one block
+    assert torch.equal(blocks, whole)
+    assert blocks.is_contiguous()
+
+
+class TestStarts:
+    positions = torch.arange(64)
+    causal = torch.ones(64, 64, dtype=torch.bool).tril()
+
+    @pytest.mark.parametrize("hidden_layers", [0, 1, 2, 3])
+    def test_kerple_log(self, hidden_layers):
+        slopes = [0.3, 1.7, 0.9]
+        fire = FIRE(3, hidden_layers=hidden_layers, init_L=64.0).init_as("kerple_log", slopes=slopes, c=0.7)
+        distance = (self.positions[:, None] - self.positions).double()
+        expected = -torch.tensor(slopes).double()[:, None, None] * torch.log1p(0.7 * distance.clamp(min=0))
+        difference = (fire.bias(self.positions, self.positions) - expected) * self.causal
+        assert difference.abs().max() < 1e-5
+
+    @pytest.mark.parametrize("threshold", ["learned", "fixed"])
+    def test_alibi(self, threshold):
+        fire = FIRE(3, log=False, threshold=threshold, init_L=64.0).init_as("alibi")
+        distance = (self.positions[:, None] - self.positions).float()
+        expected = -torch.tensor([2.0**-4, 2.0**-8, 2.0**-2])[:, None, None] * distance
+        difference = (fire.bias(self.positions, self.positions) - expected) * self.causal
+        assert difference.abs().max() < 1e-5
+
+    def test_every_layer_learns(self):
+        """After one step from the start every parameter has a gradient, so nothing is dead."""
+        torch.manual_seed(3)
+        fire = FIRE(3, init_L=16.0).init_as("kerple_log")
+        target = torch.randn(3, 64, 64)
+        optimizer = torch.optim.SGD(fire.parameters(), lr=0.01)
+        for _ in range(2):
+            optimizer.zero_grad()
+            ((fire.bias(self.positions, self.positions) - target) ** 2 * self.causal).mean().backward()
+            optimizer.step()
+        for name, parameter in fire.named_parameters():
+            assert parameter.grad.abs().sum() > 0, name
+        for layer in fire.linears:
+            assert (layer.weight.grad.abs().sum(1) > 0).float().mean() > 0.4
+
+    @pytest.mark.parametrize(
+        ("options", "start", "message"),
+        [
+            ({"log": False}, "kerple_log", "log=True"),
+            ({}, "alibi", "log=False"),
+            ({"threshold": None}, "kerple_log", "a threshold"),
+            ({"activation": "gelu"}, "kerple_log", "relu"),
+            ({"final_activation": True}, "kerple_log", "final_activation=False"),
+            ({}, "kerple", "Did you mean 'kerple_log'"),
+        ],
+    )
+    def test_what_cannot_be(self, options, start, message):
+        with pytest.raises(ValueError, match=message):
+            FIRE(3, **options).init_as(start)
+
+    def test_slopes_per_head(self):
+        with pytest.raises(ValueError, match="3 finite numbers"):
+            FIRE(3).init_as("kerple_log", slopes=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"activation": "rleu"}, ValueError, "Did you mean 'relu'"),
+        ({"threshold": "learnt"}, ValueError, "Did you mean 'learned'"),
+        ({"hidden_layers": -1}, ValueError, "at least 0, not -1"),
+        ({"hidden_layers": 1.5}, TypeError, "whole number, not 1.5"),
+        ({"width": 0}, ValueError, "width must be at least 1"),
+        ({"init_c": 0.0}, ValueError, "init_c must be above 0"),
+        ({"init_L": float("nan")}, ValueError, "init_L"),
+        ({"eps": -1e-6}, ValueError, "eps must be at least 0"),
+    ],
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        FIRE(4, **options)
+
+
+def test_parameters_that_are_not_finite():
+    fire = FIRE(4)
+    fire.c.data.fill_(float("nan"))
+    with pytest.raises(ValueError, match=r"FIRE\.c is not finite"):
+        fire.bias(torch.arange(3), torch.arange(3))

@@ -1,0 +1,58 @@
+"""Building encodings by name."""
+
+import pytest
+
+from longfire import ENCODINGS, build_encoding
+from longfire.encodings import NoPE, register
+
+SHAPE = {"num_heads": 4, "head_dim": 16, "width": 64, "max_length": 128}
+
+
+def test_names():
+    assert set(ENCODINGS) == {
+        "fire", "nope", "sinusoidal", "learned", "rope", "rope_pi", "yarn", "alibi", "kerple_log", "kerple_power", "t5",
+        "sandwich",
+    }  # fmt: skip
+
+
+def test_the_models_width_is_not_fires():
+    fire = build_encoding("fire", **SHAPE)
+    assert fire.linears[0].out_features == 32
+    assert build_encoding("fire", **SHAPE, mlp_width=7).linears[0].out_features == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("fier", {}, "no encoding named 'fier'. Did you mean 'fire'"),
+        ("FIRE", {}, "Did you mean 'fire'"),
+        ("xyz", {}, "Known: .*kerple_log"),
+        ("fire", {"hidden_layer": 1}, "'fire' has no option 'hidden_layer'. Did you mean 'hidden_layers'"),
+        ("nope", {"base": 3}, "'nope' has no option 'base'. It has none"),
+        ("t5", {"buckets": 3}, "Did you mean 'num_buckets'"),
+        ("rope_pi", {}, "trained_length"),
+    ],
+)
+def test_wrong_names(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_encoding(name, **SHAPE, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"), [("learned", "max_length"), ("learned", "width"), ("sinusoidal", "width")]
+)
+def test_what_is_missing(name, missing):
+    with pytest.raises(ValueError, match=f"'{name}' needs {missing}"):
+        build_encoding(name, **{**SHAPE, missing: None})
+
+
+def test_bad_shapes():
+    with pytest.raises(ValueError, match="num_heads must be at least 1, not 0"):
+        build_encoding("fire", **{**SHAPE, "num_heads": 0})
+    with pytest.raises(TypeError, match="head_dim must be a whole number, not 8.0"):
+        build_encoding("rope", **{**SHAPE, "head_dim": 8.0})
+
+
+def test_one_name_one_encoding():
+    with pytest.raises(ValueError, match="encoding named 'fire' already: FIRE"):
+        register("fire")(type("Other", (NoPE,), {}))

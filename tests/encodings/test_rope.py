@@ -1,0 +1,99 @@
+"""The RoPE family against Hugging Face's rotary embeddings."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longfire.encodings import RoPE, RoPEPI, YaRN
+
+
+def hugging_face(x, positions, head_dim, trained_length, **rope):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
+
+    config = LlamaConfig(
+        hidden_size=4 * head_dim,
+        num_attention_heads=4,
+        head_dim=head_dim,
+        max_position_embeddings=trained_length * int(rope.get("factor", 1)),
+        rope_parameters={"rope_theta": 10000.0, **rope},
+    )
+    cos, sin = LlamaRotaryEmbedding(config)(x, positions.expand(x.shape[0], -1))
+    return x * cos.unsqueeze(1) + rotate_half(x) * sin.unsqueeze(1)
+
+
+POSITIONS = torch.cat([torch.arange(100), torch.tensor([511, 2048, 8191, 100_000])])
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 80, 128])
+def test_default(head_dim):
+    x = torch.randn(2, 4, len(POSITIONS), head_dim)
+    theirs = hugging_face(x, POSITIONS, head_dim, 2048, rope_type="default")
+    torch.testing.assert_close(RoPE(head_dim).rotate(x, POSITIONS), theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0, 16.0])
+def test_interpolation(factor):
+    x = torch.randn(2, 4, len(POSITIONS), 64)
+    theirs = hugging_face(x, POSITIONS, 64, 2048, rope_type="linear", factor=factor)
+    ours = RoPEPI(64, trained_length=2048, target_length=int(2048 * factor))
+    torch.testing.assert_close(ours.rotate(x, POSITIONS), theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("trained", "factor"), [(2048, 4.0), (512, 16.0), (128, 64.0)])
+def test_yarn(head_dim, trained, factor):
+    x = torch.randn(2, 4, len(POSITIONS), head_dim)
+    rope = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained}
+    theirs = hugging_face(x, POSITIONS, head_dim, trained, **rope)
+    ours = YaRN(head_dim, trained_length=trained, target_length=int(trained * factor))
+    torch.testing.assert_close(ours.rotate(x, POSITIONS), theirs, rtol=1e-6, atol=1e-6)
+
+
+@given(st.integers(0, 10_000_000), st.integers(0, 1000), st.sampled_from([RoPE, RoPEPI, YaRN]))
+def test_product_depends_on_the_distance_alone(start, distance, cls):
+    options = {} if cls is RoPE else {"trained_length": 64, "target_length": 256}
+    rope = cls(16, **options)
+    q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
+
+    def product(i, j):
+        return (rope.rotate(q, torch.tensor([i])) * rope.rotate(k, torch.tensor([j]))).sum()
+
+    torch.testing.assert_close(product(start + distance, start), product(distance, 0), rtol=1e-6, atol=1e-6)
+
+
+def test_interpolation_maps_the_target_onto_the_trained_length():
+    x = torch.randn(1, 1, 1, 16)
+    stretched = RoPEPI(16, trained_length=64, target_length=256).rotate(x, torch.tensor([200]))
+    torch.testing.assert_close(stretched, RoPE(16).rotate(x, torch.tensor([50])))
+
+
+def test_turning_keeps_lengths_and_precision():
+    x = torch.randn(2, 3, 7, 16)
+    turned = RoPE(16).rotate(x, torch.arange(7))
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    assert RoPE(16).rotate(x.bfloat16(), torch.arange(7)).dtype == torch.bfloat16
+
+
+def test_bfloat16_is_turned_in_float32():
+    x = torch.randn(1, 1, 400, 16).bfloat16()
+    positions = torch.arange(8000, 8400)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        turned = RoPE(16).rotate(x, positions)
+    assert torch.equal(turned, RoPE(16).rotate(x.float(), positions).bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RoPE(7), "head_dim must be even, not 7"),
+        (lambda: RoPE(8, base=0.5), "base must be above 1"),
+        (lambda: RoPEPI(8, trained_length=64, target_length=32), "target_length must be at least 64, not 32"),
+        (lambda: YaRN(8, trained_length=64, target_length=128, fast=1.0, slow=2.0), "fast > slow > 0"),
+        (lambda: RoPE(8).rotate(torch.zeros(1, 1, 2, 16), torch.arange(2)), "head size 16, but this RoPE is for 8"),
+    ],
+)
+def test_bad_options(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,37 @@
+"""Encodings to test with: every one of the package, with parameters that bring out mistakes."""
+
+import torch
+
+from longfire import ENCODINGS, build_encoding
+from longfire.encodings import PositionEncoding
+
+HEADS, HEAD_DIM, WIDTH, LENGTH = 3, 8, 24, 64
+
+OPTIONS = {
+    "rope_pi": {"trained_length": 16, "target_length": 64},
+    "yarn": {"trained_length": 16, "target_length": 64},
+    "fire": {"init_L": 20.0},
+    "t5": {"num_buckets": 8, "max_distance": 20},
+}
+NAMES = list(ENCODINGS)
+ADDITIVE = [name for name in NAMES if ENCODINGS[name].bias is not PositionEncoding.bias]
+RELATIVE = [*(name for name in ADDITIVE if name != "fire"), "rope", "rope_pi", "yarn", "nope"]
+
+
+def make(name: str, dtype: torch.dtype = torch.float32, seed: int = 1, **options) -> PositionEncoding:
+    """An encoding whose parameters are all different and large enough to matter."""
+    torch.manual_seed(seed)
+    encoding = build_encoding(
+        name,
+        num_heads=HEADS,
+        head_dim=HEAD_DIM,
+        width=WIDTH,
+        max_length=LENGTH,
+        **{**OPTIONS.get(name, {}), **options},
+    )
+    if name == "t5":
+        torch.nn.init.normal_(encoding.table)
+    if name == "fire":
+        for layer in encoding.linears:
+            layer.weight.data *= 2
+    return encoding.to(dtype)
