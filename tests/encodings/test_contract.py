@@ -240,7 +240,9 @@ def test_reset_after_construction_without_memory(name):
         empty = make(name)
     empty = empty.to_empty(device="cpu")
     empty.reset_parameters()
-    fixed = {key for key, value in make(name, seed=5).state_dict().items() if torch.equal(value, encoding.state_dict()[key])}
+    fixed = {
+        key for key, value in make(name, seed=5).state_dict().items() if torch.equal(value, encoding.state_dict()[key])
+    }
     for key, value in empty.state_dict().items():
         assert torch.isfinite(value).all(), key
         if key in fixed:
@@ -286,9 +288,24 @@ def test_of_distance_is_asked_for():
     [
         (torch.arange(3.0), torch.arange(3), TypeError, "q_positions are token indices .* not torch.float32"),
         (torch.arange(3), torch.tensor([True]), TypeError, "k_positions .* not torch.bool"),
-        (torch.tensor([-1, 0]), torch.arange(3), ValueError, "q_positions must not be negative, but the smallest is -1"),
-        (torch.zeros(1, 2, 3, dtype=torch.long), torch.arange(3), ValueError, r"shape \(T,\) or \(B, T\), not \(1, 2, 3\)"),
-        (torch.zeros(2, 3, dtype=torch.long), torch.zeros(4, 3, dtype=torch.long), ValueError, "batch of 2 .* one of 4"),
+        (
+            torch.tensor([-1, 0]),
+            torch.arange(3),
+            ValueError,
+            "q_positions must not be negative, but the smallest is -1",
+        ),
+        (
+            torch.zeros(1, 2, 3, dtype=torch.long),
+            torch.arange(3),
+            ValueError,
+            r"shape \(T,\) or \(B, T\), not \(1, 2, 3\)",
+        ),
+        (
+            torch.zeros(2, 3, dtype=torch.long),
+            torch.zeros(4, 3, dtype=torch.long),
+            ValueError,
+            "batch of 2 .* one of 4",
+        ),
         ([0, 1], torch.arange(3), TypeError, "integer tensor, not list"),
         (torch.arange(3), torch.arange(3, device="meta"), ValueError, "q_positions are on cpu and k_positions on meta"),
     ],

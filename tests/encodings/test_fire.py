@@ -189,7 +189,9 @@ def test_normalizer_is_the_larger_of_position_and_threshold():
 
 
 def test_threshold_is_learned_only_when_asked():
-    learned = {name for name, _ in FIRE(2).named_parameters()} - {name for name, _ in FIRE(2).mlp.named_parameters("mlp")}
+    learned = {name for name, _ in FIRE(2).named_parameters()} - {
+        name for name, _ in FIRE(2).mlp.named_parameters("mlp")
+    }
     assert learned == {"c", "L_multiplier"}
     assert "L_multiplier" not in dict(FIRE(2, threshold="fixed").named_parameters())
     assert "c" not in dict(FIRE(2, log=False).named_parameters())

@@ -1,0 +1,293 @@
+"""Attention: the reference against a loop over numbers, the other engines against the reference."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from longfire import FIRE, attention, attention_plan, prepare_bias
+from longfire.encodings import ALiBi, RoPE
+from longfire.engines import ENGINES
+from tests.samples import ADDITIVE, HEADS, make
+from tests.tolerance import assert_as_accurate
+
+FAST = [name for name in ENGINES if name != "reference"]
+
+
+def random(B=2, H=HEADS, G=None, T=7, S=7, D=8, dtype=torch.float64, **options):
+    q = torch.randn(B, H, T, D, dtype=dtype, **options)
+    k, v = (torch.randn(B, G or H, S, D, dtype=dtype, **options) for _ in range(2))
+    return q, k, v
+
+
+def by_hand(q, k, v, bias, q_positions, k_positions, key_mask=None, scale=None, causal=True):
+    """One query, one key, one number at a time. Positions are lists of lists, one per sequence."""
+    (B, H, T, D), (_, G, S, _) = q.shape, k.shape
+    out = torch.zeros(B, H, T, D, dtype=torch.float64)
+    scale = D**-0.5 if scale is None else scale
+    for b in range(B):
+        for h in range(H):
+            g = h // (H // G)
+            for t in range(T):
+                seen = [
+                    s
+                    for s in range(S)
+                    if (not causal or k_positions[b][s] <= q_positions[b][t])
+                    and (key_mask is None or bool(key_mask[b, s]))
+                ]
+                logits = [scale * float(q[b, h, t] @ k[b, g, s]) + float(bias[b, h, t, s]) for s in seen]
+                weights = [math.exp(x - max(logits)) for x in logits]
+                for weight, s in zip(weights, seen, strict=True):
+                    out[b, h, t] += weight / sum(weights) * v[b, g, s]
+    return out
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+@pytest.mark.parametrize("G", [1, 2, 4])
+@pytest.mark.parametrize(("T", "S"), [(5, 5), (1, 6), (3, 6)])
+def test_by_hand(impl, G, T, S):
+    q, k, v = random(H=4, G=G, T=T, S=S)
+    bias = torch.randn(2, 4, T, S, dtype=torch.float64)
+    positions = [list(range(S - T, S))] * 2, [list(range(S))] * 2
+    torch.testing.assert_close(attention(q, k, v, bias, impl=impl), by_hand(q, k, v, bias, *positions))
+    torch.testing.assert_close(
+        attention(q, k, v, bias, impl=impl, scale=0.3, causal=False),
+        by_hand(q, k, v, bias, *positions, scale=0.3, causal=False),
+    )
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+def test_by_hand_with_left_padding(impl):
+    """The second sequence has two padding tokens on the left; its real ones count from 0."""
+    q, k, v = random(T=6, S=6)
+    fire = FIRE(HEADS, init_L=3.0).double()
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 2, 3]])
+    key_mask = torch.tensor([[True] * 6, [False] * 2 + [True] * 4])
+    out = attention(q, k, v, fire, q_positions=positions, k_positions=positions, key_mask=key_mask, impl=impl)
+    bias = fire.bias(positions, positions).detach()
+    expected = by_hand(q, k, v, bias, positions.tolist(), positions.tolist(), key_mask)
+    torch.testing.assert_close(out, expected)
+    alone = attention(q[1:, :, 2:], k[1:, :, 2:], v[1:, :, 2:], fire, impl=impl)
+    torch.testing.assert_close(out[1:, :, 2:], alone)
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+@pytest.mark.parametrize("bias", [None, "fire"])
+def test_a_query_with_nothing_to_see_gets_zero(impl, bias):
+    q, k, v = random(T=4, S=4)
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
+    encoding = make("fire", torch.float64) if bias else None
+    key_mask = torch.tensor([[False, False, True, True], [True] * 4])
+    out = attention(q, k, v, encoding, key_mask=key_mask, impl=impl)
+    assert (out[0, :, :2] == 0).all()
+    assert (out[1] != 0).any()
+    out.sum().backward()
+    for tensor in (q, k, v):
+        assert torch.isfinite(tensor.grad).all()
+    assert (q.grad[0, :, :2] == 0).all()
+    assert (k.grad[0, :, :2] == 0).all()
+    before = attention(q, k, v, encoding, q_positions=torch.arange(4), k_positions=torch.arange(4) + 2, impl=impl)
+    assert (before[:, :, :2] == 0).all()
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("impl", FAST)
+@given(data=st.data())
+def test_engines_equal_the_reference(name, impl, data):
+    B, G, group = (data.draw(st.integers(1, 3)) for _ in range(3))
+    S = data.draw(st.integers(1, 20))
+    T = data.draw(st.integers(1, S))
+    q, k, v = random(B, G * group, G, T, S)
+    encoding = make(name, torch.float64)
+    bias = encoding.bias(torch.arange(S - T, S), torch.arange(S))[:1].expand(G * group, -1, -1)
+    options = {"causal": data.draw(st.booleans())}
+    if data.draw(st.booleans()):
+        options["key_mask"] = torch.tensor(data.draw(st.lists(st.booleans(), min_size=B * S, max_size=B * S))).view(
+            B, S
+        )
+    expected = attention(q, k, v, bias, **options, impl="reference")
+    torch.testing.assert_close(attention(q, k, v, bias, **options, impl=impl), expected)
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("impl", FAST)
+def test_gradients_equal_the_reference(name, impl):
+    q, k, v = random(requires_grad=True)
+    encoding = make(name, torch.float64)
+    inputs = [q, k, v, *encoding.parameters()]
+    weight = torch.randn(2, HEADS, 7, 8, dtype=torch.float64)
+    ours = torch.autograd.grad((attention(q, k, v, encoding, impl=impl) * weight).sum(), inputs)
+    reference = torch.autograd.grad((attention(q, k, v, encoding, impl="reference") * weight).sum(), inputs)
+    for one, other in zip(ours, reference, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_reference_gradients():
+    q, k, v = random(T=3, S=4, requires_grad=True)
+    bias = torch.randn(HEADS, 3, 4, dtype=torch.float64, requires_grad=True)
+    key_mask = torch.tensor([[True, False, True, True], [False] * 4])
+    assert gradcheck(lambda *args: attention(*args, key_mask=key_mask, impl="reference"), (q, k, v, bias))
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("length", [1, 63, 111, 257])
+def test_precision(impl, dtype, length):
+    """No further from float64 than twice what plain low-precision PyTorch is."""
+    exact_q, exact_k, exact_v = random(1, 4, None, length, length, 32)
+    q, k, v = (tensor.to(dtype) for tensor in (exact_q, exact_k, exact_v))
+    fire = FIRE(4, init_L=64.0).init_as("kerple_log")
+    exact_fire = FIRE(4, init_L=64.0).double()
+    exact_fire.load_state_dict(fire.state_dict())
+    exact = attention(*(tensor.double() for tensor in (q, k, v)), exact_fire, impl="reference")
+    positions = torch.arange(length)
+    with torch.no_grad():
+        logits = q @ k.mT * 32**-0.5 + fire.bias(positions, positions).to(dtype)
+        hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+        eager = torch.softmax(logits.masked_fill(hidden, float("-inf")), dim=-1) @ v
+        result = attention(q, k, v, fire, impl=impl)
+    assert result.dtype == dtype
+    assert_as_accurate(result, eager, exact)
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+def test_cached_decoding_is_the_whole(impl):
+    """One query at a time over a growing cache, and a chunked prefill, give the rows of one full pass."""
+    q, k, v = random(T=11, S=11)
+    fire = make("fire", torch.float64, init_L=4.0)
+    whole = attention(q, k, v, fire, impl=impl)
+    for n in range(1, 12):
+        step = attention(q[:, :, n - 1 : n], k[:, :, :n], v[:, :, :n], fire, impl=impl)
+        torch.testing.assert_close(step, whole[:, :, n - 1 : n])
+    chunk = attention(q[:, :, 4:9], k[:, :, :9], v[:, :, :9], fire, impl=impl)
+    torch.testing.assert_close(chunk, whole[:, :, 4:9])
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+def test_dropout(impl):
+    """Weights are dropped with probability p and the others scaled up; no dropout, no randomness."""
+    T = 400
+    q = k = torch.zeros(1, 1, T, T)
+    v = torch.eye(T)[None, None]
+    weights = attention(q, k, v, causal=False, dropout_p=0.25, impl=impl)[0, 0]
+    assert (weights == 0).float().mean().item() == pytest.approx(0.25, abs=0.01)
+    torch.testing.assert_close(weights.unique(), torch.tensor([0.0, 1 / T / 0.75]))
+    torch.manual_seed(5)
+    first = attention(q, k, v, dropout_p=0.5, impl=impl)
+    torch.manual_seed(5)
+    assert torch.equal(first, attention(q, k, v, dropout_p=0.5, impl=impl))
+    assert not torch.equal(first, attention(q, k, v, dropout_p=0.5, impl=impl))
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+def test_prepared_bias_is_made_once_and_gathers_gradients(impl, monkeypatch):
+    q, k, v = random()
+    fire, positions = make("fire", torch.float64), torch.arange(7)
+    separate = sum(attention(q * layer, k, v, fire, impl=impl).sum() for layer in (1, 2, 3))
+    expected = torch.autograd.grad(separate, list(fire.parameters()))
+    calls = []
+    bias = FIRE.bias
+    monkeypatch.setattr(FIRE, "bias", lambda *args: calls.append(1) or bias(*args))
+    prepared = prepare_bias(fire, positions, positions)
+    shared = sum(attention(q * layer, k, v, prepared, impl=impl).sum() for layer in (1, 2, 3))
+    torch.testing.assert_close(shared, separate)
+    for one, other in zip(torch.autograd.grad(shared, list(fire.parameters())), expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert len(calls) == 1
+
+
+def test_prepared_bias_of_an_encoding_without_one():
+    q, k, v = random()
+    prepared = prepare_bias(RoPE(8), torch.arange(7), torch.arange(7))
+    torch.testing.assert_close(attention(q, k, v, prepared), attention(q, k, v))
+
+
+def test_prepared_for_other_positions():
+    q, k, v = random()
+    prepared = prepare_bias(make("fire"), torch.arange(7), torch.arange(7))
+    same = {"q_positions": torch.arange(7), "k_positions": torch.arange(7)}
+    attention(q, k, v, prepared, **same)
+    with pytest.raises(ValueError, match="prepared for other k_positions"):
+        attention(q, k, v, prepared, **{**same, "k_positions": torch.arange(7) + 1})
+    with pytest.raises(ValueError, match="q_positions have shape"):
+        attention(*random(T=3), prepared)
+    with pytest.raises(TypeError, match="takes a PositionEncoding, not Tensor"):
+        prepare_bias(torch.zeros(3), torch.arange(7), torch.arange(7))
+
+
+def test_plan():
+    q, k, v = random()
+    plan = attention_plan(q, k, v, make("fire"))
+    assert plan.engine == "sdpa"
+    assert "dense" in str(plan)
+    assert "no mask to build" in attention_plan(q, k, v, RoPE(8)).why
+    assert "dense" in attention_plan(q, k, v, key_mask=torch.ones(2, 7, dtype=torch.bool)).why
+    assert attention_plan(q, k, v, impl="reference").engine == "reference"
+
+
+def test_plan_computes_nothing(monkeypatch):
+    monkeypatch.setattr(FIRE, "bias", lambda *_: pytest.fail("the bias was made"))
+    attention_plan(*random(), make("fire"))
+
+
+def test_autocast():
+    q, k, v = random(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), make("fire"))
+        reference = attention(q, k, v, make("fire"), impl="reference")
+    assert out.dtype == torch.bfloat16
+    assert reference.dtype == torch.float32
+    torch.testing.assert_close(reference, attention(q, k, v, make("fire"), impl="reference"))
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+def test_compiles_whole(impl):
+    fire = make("fire")
+    compiled = torch.compile(lambda *args: attention(*args, fire, impl=impl), fullgraph=True, backend="aot_eager")
+    q, k, v = random(dtype=torch.float32, requires_grad=True)
+    torch.testing.assert_close(compiled(q, k, v), attention(q, k, v, fire, impl=impl))
+
+
+MASK = torch.ones(2, 7, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"impl": "fast"}, ValueError, "no attention engine named 'fast'"),
+        ({"impl": "spda"}, ValueError, "Did you mean 'sdpa'"),
+        ({"q": torch.zeros(2, 7, 8)}, ValueError, r"q must have shape \(B, heads, length, D\), not \(2, 7, 8\)"),
+        ({"q": None}, TypeError, "q must be a tensor, not NoneType"),
+        ({"q": torch.zeros(2, 3, 7, 8, dtype=torch.long)}, TypeError, "q must be floating point, not torch.int64"),
+        ({"k": torch.zeros(2, 3, 7, 8)}, ValueError, "q is dtype torch.float64 and k is torch.float32"),
+        ({"v": torch.zeros(2, 3, 7, 8, device="meta").double()}, ValueError, "q is device cpu and v is meta"),
+        ({"v": torch.zeros(2, 3, 6, 8).double()}, ValueError, "k and v must have the same shape"),
+        ({"q": torch.zeros(1, 3, 7, 8).double()}, ValueError, "differ in batch or head size"),
+        ({"q": torch.zeros(2, 4, 7, 8).double()}, ValueError, "4 query heads cannot share 3 key heads"),
+        ({"q": torch.zeros(2, 3, 9, 8).double()}, ValueError, "9 queries but only 7 keys"),
+        ({"q_positions": torch.arange(7)}, ValueError, "give both q_positions and k_positions"),
+        (
+            {"q_positions": torch.arange(6), "k_positions": torch.arange(7)},
+            ValueError,
+            r"q_positions have shape \(6,\)",
+        ),
+        ({"q_positions": torch.arange(7.0), "k_positions": torch.arange(7)}, TypeError, "int64 or int32"),
+        ({"key_mask": MASK.long()}, TypeError, "key_mask must be bool .* not torch.int64"),
+        ({"key_mask": MASK[:1]}, ValueError, r"shape \(B, S\) = \(2, 7\), not \(1, 7\)"),
+        ({"key_mask": MASK.to("meta")}, ValueError, "key_mask is on meta"),
+        ({"dropout_p": 1.0}, ValueError, "dropout_p must be at least 0 and below 1, not 1.0"),
+        ({"bias": "fire"}, TypeError, "PositionEncoding, a PreparedBias, a tensor or None, not str"),
+        ({"bias": torch.zeros(7, 6)}, ValueError, r"bias of shape \(7, 6\) does not broadcast"),
+        ({"bias": torch.zeros(3, 7, 7, device="meta")}, ValueError, "bias is on meta"),
+        ({"bias": ALiBi(12)}, ValueError, "ALiBi has 12 heads and q has 3"),
+    ],
+)
+def test_bad_input(change, error, message):
+    q, k, v = random()
+    arguments = {"q": q, "k": k, "v": v, **change}
+    with pytest.raises(error, match=message):
+        attention(**arguments)

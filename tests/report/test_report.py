@@ -1,0 +1,47 @@
+"""Tables and the picture of encodings."""
+
+import pytest
+import torch
+
+from longfire import ENCODINGS
+from longfire.encodings import ALiBi
+from longfire.report.explore import HEADS, effects, effects_table
+from longfire.report.speed import speed_table
+from longfire.report.table import text_table
+
+
+def test_columns_are_aligned():
+    lines = text_table(["name", "n"], [["a", "1"], ["long name", "1,000"]]).splitlines()
+    assert lines == ["name           n", "─────────  ─────", "a              1", "long name  1,000"]
+
+
+@pytest.mark.parametrize("query", [128, 8192])
+def test_effects_of_every_encoding(query):
+    shown = effects(query)
+    assert {effect.name for effect in shown} == set(ENCODINGS)
+    assert shown[0].name == "fire"
+    for effect in shown:
+        assert effect.curves.shape == (HEADS if effect.kind == "bias" else 1, query)
+        assert torch.isfinite(effect.curves).all()
+    by_name = {effect.name: effect for effect in shown}
+    expected = ALiBi(HEADS).bias(torch.tensor([query - 1]), torch.arange(query))[:, 0]
+    torch.testing.assert_close(by_name["alibi"].curves, expected)
+    assert by_name["rope"].at(0) == pytest.approx(1.0)
+    assert by_name["rope"].at(1) < 1.0
+    assert by_name["nope"].kind == "nothing"
+    table = effects_table(query, shown)
+    assert len(table.splitlines()) == len(ENCODINGS) + 2
+
+
+def test_speed_table_says_what_was_not_run():
+    record = {
+        "setting": {"subject": "bias", "lengths": [8, 16], "heads": 2, "head_dim": 4},
+        "provenance": {"hardware": {"cpu": "a CPU", "threads": 1}, "versions": {"torch": "2"}},
+        "rows": [
+            {"encoding": "fire", "engine": None, "n": 8, "ms": 1.25, "peak_mb": 3.0},
+            {"encoding": "fire", "engine": None, "n": 16, "not run": "needs about 99 GB"},
+        ],
+    }
+    shown = speed_table(record)
+    assert "1.2" in shown
+    assert "– fire  n=16: needs about 99 GB" in shown

@@ -1,0 +1,97 @@
+"""The house: which room may import which, and what importing the library costs."""
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import longfire
+
+PACKAGE = Path(longfire.__file__).parent
+
+MAY_IMPORT = {
+    "errors": set(),
+    "encodings": {"errors"},
+    "theorem": {"errors", "encodings"},
+    "engines": {"errors", "encodings"},
+    "evaluation": {"errors", "encodings", "theorem", "engines"},
+    "report": {"errors", "encodings", "theorem", "engines", "evaluation"},
+    "cli": {"errors", "encodings", "theorem", "engines", "evaluation", "report"},
+}
+TORCH_ALONE = {"errors", "encodings", "theorem", "engines"}
+
+
+def rooms():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room != "__init__":
+            yield room, path
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            yield node.module or ""
+
+
+def test_every_room_is_on_the_map():
+    assert {room for room, _ in rooms()} == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize(("room", "path"), list(rooms()), ids=lambda value: getattr(value, "name", value))
+def test_arrows_point_one_way(room, path):
+    for name in imports(path):
+        top, _, rest = name.partition(".")
+        if top == "longfire" and rest:
+            other = rest.split(".")[0]
+            assert other == room or other in MAY_IMPORT[room], f"{path} imports {name}"
+        elif top not in sys.stdlib_module_names and top != "longfire" and room in TORCH_ALONE:
+            assert top == "torch", f"{path} imports {name}; this room needs torch alone"
+
+
+def test_encodings_do_not_know_each_other():
+    """But for FIRE, which can start as ALiBi."""
+    shared = {"base", "positions", "registry"}
+    for path in (PACKAGE / "encodings").glob("*.py"):
+        known = {name.split(".")[2] for name in imports(path) if name.startswith("longfire.encodings.")}
+        if path.stem not in {"__init__", *shared}:
+            assert known <= shared | ({"alibi"} if path.stem == "fire" else set()), path
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_is_light():
+    loaded = run("import sys, longfire; print(*sys.modules)").split()
+    assert not {"torch", "transformers", "datasets", "matplotlib"} & set(loaded)
+
+
+def test_using_the_library_loads_torch_alone():
+    code = "import sys, longfire; longfire.FIRE, longfire.attention, longfire.theorem.as_fire; print(*sys.modules)"
+    loaded = set(run(code).split())
+    assert "torch" in loaded
+    assert not {"transformers", "datasets", "matplotlib"} & loaded
+
+
+def test_help_answers_at_once():
+    start = time.perf_counter()
+    shown = subprocess.run(
+        [sys.executable, "-m", "longfire.cli", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert time.perf_counter() - start < 1.0
+    assert "explore" in shown
+
+
+def test_public_names():
+    for name in longfire.__all__:
+        assert getattr(longfire, name) is not None
+    assert set(longfire.__all__) <= set(dir(longfire))
+    with pytest.raises(AttributeError, match="no attribute 'fire'"):
+        _ = longfire.fire

@@ -1,0 +1,98 @@
+"""What only a GPU can show: the same numbers as on the CPU, and nothing that waits for the device."""
+
+import pytest
+import torch
+
+from longfire import FIRE, attention
+from longfire.engines import ENGINES
+from longfire.theorem import as_fire
+from tests.samples import ADDITIVE, HEAD_DIM, HEADS, LENGTH, NAMES, WIDTH, make
+from tests.tolerance import assert_as_accurate
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("grad", [False, True])
+def test_same_as_on_the_cpu(name, grad):
+    here, there = make(name), make(name).cuda()
+    positions = torch.arange(LENGTH)
+    x = torch.randn(1, LENGTH, WIDTH)
+    heads = torch.randn(1, HEADS, LENGTH, HEAD_DIM)
+    with torch.set_grad_enabled(grad):
+        results = [
+            (e.bias(p, p), e.embed(x.to(p.device), p), e.rotate(heads.to(p.device), p))
+            for e, p in ((here, positions), (there, positions.cuda()))
+        ]
+    for cpu, gpu in zip(*results, strict=True):
+        if cpu is not None:
+            torch.testing.assert_close(gpu.cpu(), cpu, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("impl", list(ENGINES))
+def test_nothing_waits_for_the_device(name, impl):
+    encoding, positions = make(name).cuda(), torch.arange(LENGTH, device="cuda")
+    q, k, v = torch.randn(3, 2, HEADS, LENGTH, HEAD_DIM, device="cuda")
+    key_mask = torch.ones(2, LENGTH, dtype=torch.bool, device="cuda")
+    embeddings = torch.randn(2, LENGTH, WIDTH, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        encoding.embed(embeddings, positions)
+        q, k = encoding.rotate(q, positions), encoding.rotate(k, positions)
+        out = attention(q, k, v, encoding, q_positions=positions, k_positions=positions, key_mask=key_mask, impl=impl)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("impl", list(ENGINES))
+def test_attention_and_gradients_equal_the_reference_on_the_cpu(name, impl):
+    inputs = torch.randn(3, 2, HEADS, LENGTH, HEAD_DIM)
+    found = []
+    for device, engine in (("cpu", "reference"), ("cuda", impl)):
+        encoding = make(name).to(device)
+        q, k, v = (tensor.to(device).requires_grad_() for tensor in inputs)
+        out = attention(q, k, v, encoding, impl=engine)
+        gradients = torch.autograd.grad(out.square().sum(), [q, k, v, *encoding.parameters()])
+        found.append([tensor.cpu() for tensor in (out, *gradients)])
+    for cpu, gpu in zip(*found, strict=True):
+        torch.testing.assert_close(gpu, cpu, rtol=1e-3, atol=1e-3 * cpu.abs().max().item())
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [1, 63, 257, 1024])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_precision(impl, dtype, length, groups):
+    fire = FIRE(4, init_L=64.0).init_as("kerple_log").cuda()
+    q = torch.randn(2, 4, length, 64, device="cuda", dtype=dtype)
+    k, v = torch.randn(2, 2, 4 // groups, length, 64, device="cuda", dtype=dtype)
+    with torch.no_grad():
+        result = attention(q, k, v, fire, impl=impl)
+        exact = attention(q.double(), k.double(), v.double(), fire.double(), impl="reference")
+        k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
+        positions = torch.arange(length, device="cuda")
+        logits = q @ k.mT * 64**-0.5 + fire.bias(positions, positions).to(dtype)
+        hidden = torch.ones(length, length, dtype=torch.bool, device="cuda").triu(1)
+        eager = torch.softmax(logits.masked_fill(hidden, float("-inf")), dim=-1) @ v
+    assert result.dtype == dtype
+    assert_as_accurate(result, eager, exact)
+
+
+@pytest.mark.parametrize("name", ["alibi", "kerple_log", "kerple_power", "t5", "sandwich"])
+def test_theorem(name):
+    encoding = make(name).cuda()
+    fire, positions = as_fire(encoding, LENGTH), torch.arange(LENGTH, device="cuda")
+    expected = encoding.bias(positions, positions).tril()
+    assert (fire.bias(positions, positions).tril() - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_compiled_by_inductor(name):
+    encoding = make(name).cuda()
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v, encoding), fullgraph=True)
+    q, k, v = torch.randn(3, 2, HEADS, LENGTH, HEAD_DIM, device="cuda", requires_grad=True)
+    torch.testing.assert_close(compiled(q, k, v), attention(q, k, v, encoding), rtol=1e-3, atol=1e-3)
