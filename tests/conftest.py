@@ -1,4 +1,6 @@
+import json
 import os
+from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: tiny operations stall on more
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -10,6 +12,26 @@ from hypothesis import settings
 torch.set_num_threads(1)
 settings.register_profile("longfire", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("longfire")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--record", type=Path, help="write the outcome, with hardware and versions, to this JSON file")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    path = config.getoption("record")
+    if path is None:
+        return
+    from longfire.evaluation.provenance import provenance
+
+    outcomes = {
+        outcome: sorted(report.nodeid for report in terminalreporter.stats.get(outcome, []))
+        for outcome in ("failed", "error", "skipped", "passed")
+    }
+    counts = {outcome: len(tests) for outcome, tests in outcomes.items()}
+    not_passed = {outcome: tests for outcome, tests in outcomes.items() if outcome != "passed" and tests}
+    record = {"provenance": provenance(), "counts": counts, "not passed": not_passed}
+    path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def pytest_collection_modifyitems(items):

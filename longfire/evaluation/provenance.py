@@ -22,13 +22,19 @@ def provenance() -> dict[str, Any]:
         "versions": {
             "longfire": __version__,
             "python": platform.python_version(),
-            **{name: _version(name) for name in ("torch", "triton", "transformers", "numpy")},
+            "torch": torch.__version__,
+            **{name: _version(name) for name in ("triton", "transformers", "numpy")},
         },
     }
 
 
 def commit() -> str | None:
-    """The commit of the checkout this code runs from, with `+` if tracked files were changed; None outside one."""
+    """The commit of the checkout this code runs from, with `+` if tracked files were changed; None outside one.
+
+    Where code travels without its history, $LONGFIRE_COMMIT says it.
+    """
+    if "LONGFIRE_COMMIT" in os.environ:
+        return os.environ["LONGFIRE_COMMIT"]
     here = Path(__file__).parent
     try:
         described = subprocess.run(
