@@ -85,24 +85,19 @@ def _call(setting: Setting, encoding: PositionEncoding, engine: str | None, n: i
 
 @torch.no_grad()
 def _measure_one(call: Callable[[], object], seconds: float) -> dict[str, float]:
-    """The median time and the peak of memory added. A call that takes longer than `seconds` is made once."""
+    """The median time, and the peak of memory that one call adds. The first call warms up; at least three are timed."""
     gc.collect()
     _return_free_memory()
     before = reset_peak_memory()
-    times = [_timed(call)]
+    call()
     peak = peak_memory()
-    if times[0] < seconds:
-        times, start = [], time.perf_counter()
-        while len(times) < 3 or (time.perf_counter() - start < seconds and len(times) < 100):
-            times.append(_timed(call))
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < seconds and len(times) < 100):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
     memory = {} if before is None or peak is None else {"peak_mb": round((peak - before) / 1e6, 1)}
     return {"ms": round(1e3 * statistics.median(times), 3), "calls": len(times), **memory}
-
-
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _return_free_memory() -> None:
