@@ -13,7 +13,7 @@ from longfire.evaluation.speed import Setting, measure
 def test_time_is_measured():
     measured = speed._measure_one(lambda: time.sleep(0.02), seconds=0.1)
     assert 20 <= measured["ms"] < 40
-    assert measured["calls"] == 5
+    assert 3 <= measured["calls"] <= 5
     assert speed._measure_one(lambda: time.sleep(0.02), seconds=0.001)["calls"] == 3
 
 
