@@ -91,7 +91,3 @@ def explained(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"this command needs {error.name}: pip install 'longfire[lab]'"
     return str(error)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,5 +1,6 @@
 """Messages for people: what was wrong, with the value, and what to do."""
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -25,3 +26,9 @@ def at_least(what: str, value: object, least: int) -> None:
         raise TypeError(f"{what} must be a whole number, not {value!r} ({type(value).__name__}).")
     if value < least:
         raise ValueError(f"{what} must be at least {least}, not {value}.")
+
+
+def positive(what: str, value: float, zero_too: bool = False) -> None:
+    """Refuse what is not a finite number above 0 (or 0, where that is allowed)."""
+    if not (math.isfinite(value) and (value > 0 or (zero_too and value == 0))):
+        raise ValueError(f"{what} must be {'at least' if zero_too else 'above'} 0 and finite, not {value!r}.")

@@ -65,7 +65,7 @@ def test_version(capsys):
 
 
 def test_a_reader_that_stops_early(tmp_path):
-    command = f"{sys.executable} -m longfire.cli explore --out {tmp_path} | head -n 1"
+    command = f"{sys.executable} -m longfire explore --out {tmp_path} | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert "query 128" in done.stdout
     assert done.stderr == ""

@@ -3,7 +3,6 @@
 b(i, j) = −r·|i − j|,   a fixed slope r per head
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from longfire.encodings.base import DistanceBias, per_head
 from longfire.encodings.registry import register
-from longfire.errors import at_least
+from longfire.errors import at_least, positive
 
 
 @register("alibi")
@@ -31,8 +30,7 @@ class ALiBi(DistanceBias):
     def __init__(self, num_heads: int, *, max_bias: float = 8.0, slopes: Sequence[float] | None = None) -> None:
         super().__init__()
         at_least("num_heads", num_heads, 1)
-        if not (math.isfinite(max_bias) and max_bias > 0):
-            raise ValueError(f"max_bias must be above 0 and finite, not {max_bias!r}.")
+        positive("max_bias", max_bias)
         self.num_heads = num_heads
         self.start = per_head("slopes", alibi_slopes(num_heads, max_bias) if slopes is None else slopes, num_heads)
         self.register_buffer("slopes", torch.empty(num_heads))

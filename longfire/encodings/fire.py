@@ -18,7 +18,7 @@ from longfire.encodings.alibi import alibi_slopes
 from longfire.encodings.base import PositionEncoding, full_precision, per_head
 from longfire.encodings.positions import check_pair
 from longfire.encodings.registry import register
-from longfire.errors import at_least, one_of
+from longfire.errors import at_least, one_of, positive
 
 
 @register("fire")
@@ -72,9 +72,9 @@ class FIRE(PositionEncoding):
         at_least("first_position", first_position, 0)
         one_of("activation", activation, self.activations)
         one_of("threshold", threshold, ("learned", "fixed", None))
-        for name, value, zero_too in (("init_c", init_c, False), ("init_L", init_L, False), ("eps", eps, True)):
-            if not (math.isfinite(value) and (value > 0 or (zero_too and value == 0))):
-                raise ValueError(f"{name} must be {'at least' if zero_too else 'above'} 0 and finite, not {value!r}.")
+        positive("init_c", init_c)
+        positive("init_L", init_L)
+        positive("eps", eps, zero_too=True)
         self.num_heads, self.first_position, self.eps = num_heads, first_position, eps
         self.log, self.threshold, self.starts = log, threshold, {"c": init_c, "L": init_L}
 
@@ -136,9 +136,7 @@ class FIRE(PositionEncoding):
         """f_θ, the MLP, at x (…, T, S) → (…, H, T, S)."""
         x = x.unsqueeze(-1)
         for layer in self.mlp:
-            if isinstance(
-                layer, nn.Linear
-            ):  # in x's precision, even where a framework hands low-precision weights over
+            if isinstance(layer, nn.Linear):  # in x's precision, whatever the weights' is
                 x = F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
             else:
                 x = layer(x)
@@ -192,7 +190,9 @@ class FIRE(PositionEncoding):
             slopes = alibi_slopes(self.num_heads)
         slope = torch.tensor(per_head("slopes", slopes, self.num_heads), dtype=self.compute_dtype)
         if self.log:
-            self.c.fill_(1.0 if c is None else c)
+            c = 1.0 if c is None else c
+            positive("c", c)
+            self.c.fill_(c)
 
         *hidden, output = self.linears
         for layer in hidden:

@@ -286,6 +286,10 @@ class TestStarts:
         with pytest.raises(ValueError, match=message):
             FIRE(3, **options).init_as(start)
 
+    def test_bad_c(self):
+        with pytest.raises(ValueError, match="c must be above 0 and finite, not -1"):
+            FIRE(3).init_as("kerple_log", c=-1)
+
     def test_slopes_per_head(self):
         with pytest.raises(ValueError, match="3 finite numbers"):
             FIRE(3).init_as("kerple_log", slopes=[1.0])
