@@ -91,6 +91,19 @@ def test_theorem(name):
     assert (fire.bias(positions, positions).tril() - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
+def test_tensor_float32_does_not_round_distances():
+    """Many training scripts allow TF32 products; distances must not lose their last bits to them."""
+    fire, positions = FIRE(4, hidden_layers=0), torch.arange(4000, 4100)
+    expected = fire.bias(positions, positions)
+    torch.set_float32_matmul_precision("high")
+    try:
+        bias = fire.cuda().bias(positions.cuda(), positions.cuda())
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(bias.cpu(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("name", ADDITIVE)
 def test_compiled_by_inductor(name):
     encoding = make(name).cuda()

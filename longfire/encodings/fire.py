@@ -136,10 +136,7 @@ class FIRE(PositionEncoding):
         """f_θ, the MLP, at x (…, T, S) → (…, H, T, S)."""
         x = x.unsqueeze(-1)
         for layer in self.mlp:
-            if isinstance(layer, nn.Linear):  # in x's precision, whatever the weights' is
-                x = F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
-            else:
-                x = layer(x)
+            x = _linear(x, layer) if isinstance(layer, nn.Linear) else layer(x)
         return x.movedim(-1, -3)
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -211,6 +208,14 @@ class FIRE(PositionEncoding):
             f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, init_c={self.starts['c']}, "
             f"init_L={L}, first_position={self.first_position}, eps={self.eps}"
         )
+
+
+def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """The layer in x's precision, whatever the weights' is."""
+    weight, bias = layer.weight.to(x.dtype), layer.bias.to(x.dtype)
+    if x.is_cuda and layer.in_features == 1:  # as a matrix product, TF32 would round the distances to ten bits
+        return x * weight[:, 0] + bias
+    return F.linear(x, weight, bias)
 
 
 def _scalars_to_vectors(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
