@@ -3,32 +3,37 @@
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral, Real
 
 
 def hint(name: object, choices: Iterable[str]) -> str:
     """`Did you mean 'fire'? Known: …` for a name that is not among the choices."""
     known = list(choices)
-    near = get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
-    meant = f"Did you mean {near[0]!r}? " if near else ""
+    lower = {choice.lower(): choice for choice in known}
+    near = get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
+    meant = f"Did you mean {lower[near[0]]!r}? " if near else ""
     return f"{meant}Known: {', '.join(known)}."
 
 
 def one_of(what: str, value: object, choices: Iterable[object]) -> None:
     """Refuse a value that is not among the choices."""
     known = list(choices)
-    if value not in known:
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in known):
         raise ValueError(f"{what} cannot be {value!r}. {hint(value, [str(choice) for choice in known])}")
 
 
 def at_least(what: str, value: object, least: int) -> None:
     """Refuse what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{what} must be a whole number, not {value!r} ({type(value).__name__}).")
-    if value < least:
+    if int(value) < least:
         raise ValueError(f"{what} must be at least {least}, not {value}.")
 
 
-def positive(what: str, value: float, zero_too: bool = False) -> None:
+def positive(what: str, value: object, zero_too: bool = False) -> None:
     """Refuse what is not a finite number above 0 (or 0, where that is allowed)."""
-    if not (math.isfinite(value) and (value > 0 or (zero_too and value == 0))):
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{what} must be a number, not {value!r} ({type(value).__name__}).")
+    number = float(value)
+    if not (math.isfinite(number) and (number > 0 or (zero_too and number == 0))):
         raise ValueError(f"{what} must be {'at least' if zero_too else 'above'} 0 and finite, not {value!r}.")

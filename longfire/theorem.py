@@ -26,6 +26,7 @@ def as_fire(encoding: PositionEncoding, max_length: int) -> FIRE:
     at_least("max_length", max_length, 1)
     with torch.no_grad():
         fire = _construct(encoding, max_length)
+    fire.smooth_beyond = encoding.smooth_beyond  # as smooth as what it stands for
     tensor = next(iter((*encoding.parameters(), *encoding.buffers())))
     return fire.to(tensor.device, encoding.compute_dtype)
 

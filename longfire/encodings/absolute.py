@@ -6,8 +6,8 @@ sinusoidal: e_i[2k] = sin(i / 10000^(2k/C)),  e_i[2k + 1] = cos(i / 10000^(2k/C)
 import torch
 from torch import Tensor, nn
 
-from longfire.encodings.base import PositionEncoding
-from longfire.encodings.positions import can_check_values, check_positions
+from longfire.encodings.base import PositionEncoding, at_least_float32
+from longfire.encodings.positions import can_check_values, check_fit, check_same_device
 from longfire.encodings.registry import register
 from longfire.errors import at_least
 
@@ -23,14 +23,17 @@ class Absolute(PositionEncoding):
         self.width = width
 
     def vectors(self, positions: Tensor) -> Tensor:
-        """Positions (…, T) → vectors (…, T, C)."""
+        """Positions (…, T) → vectors (…, T, C), in float32 at least."""
         raise NotImplementedError(f"{type(self).__name__} must define vectors")
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        check_positions(positions)
+        check_fit(positions, x, "B T C")
         if x.shape[-1] != self.width:
             raise ValueError(f"embeddings are {x.shape[-1]} wide, but this {type(self).__name__} is for {self.width}.")
-        return (x + self.vectors(positions)).to(x.dtype)
+        return (x + self.vectors(positions).to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}" + (f", max_length={self.max_length}" if self.max_length else "")
 
 
 @register("sinusoidal")
@@ -47,7 +50,7 @@ class Sinusoidal(Absolute):
     def vectors(self, positions: Tensor) -> Tensor:
         k = torch.arange(0, self.width, 2, dtype=torch.float64, device=positions.device)
         angles = positions[..., None] * 10000.0 ** (-k / self.width)  # float64: exact far out
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).float()
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 @register("learned")
@@ -61,15 +64,15 @@ class Learned(Absolute):
         super().__init__(width)
         at_least("max_length", max_length, 1)
         self.max_length = max_length
-        self.table = nn.Parameter(torch.empty(max_length, width))
+        self.table = nn.Parameter(torch.empty(max_length, width, dtype=at_least_float32()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=0.02)
 
     def vectors(self, positions: Tensor) -> Tensor:
-        last = int(positions.max()) if can_check_values(positions) and positions.numel() else positions.shape[-1] - 1
-        if last >= self.max_length:
+        check_same_device("positions", positions, type(self).__name__, self.table)
+        if can_check_values(positions) and positions.numel() and (last := int(positions.max())) >= self.max_length:
             raise ValueError(
                 f"learned positions end at {self.max_length - 1} (max_length={self.max_length}), but position {last} "
                 f"was asked for. Train with a larger max_length, or take an encoding that goes on, such as 'fire'."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from longfire.encodings.base import DistanceBias, per_head
+from longfire.encodings.base import DistanceBias, at_least_float32, per_head
 from longfire.encodings.registry import register
 from longfire.errors import at_least, positive
 
@@ -33,7 +33,7 @@ class ALiBi(DistanceBias):
         positive("max_bias", max_bias)
         self.num_heads = num_heads
         self.start = per_head("slopes", alibi_slopes(num_heads, max_bias) if slopes is None else slopes, num_heads)
-        self.register_buffer("slopes", torch.empty(num_heads))
+        self.register_buffer("slopes", torch.empty(num_heads, dtype=at_least_float32()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -42,6 +42,9 @@ class ALiBi(DistanceBias):
     def of_distance(self, distance: Tensor) -> Tensor:
         dtype = self.compute_dtype
         return -self.slopes.to(dtype)[:, None, None] * distance.abs().to(dtype)
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}"
 
 
 def alibi_slopes(num_heads: int, max_bias: float = 8.0) -> list[float]:

@@ -4,14 +4,14 @@ Dimensions: B batch, H heads, T queries, S keys, D head size, C model width.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, Literal, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from longfire.encodings.positions import can_check_values, check_pair
+from longfire.encodings.positions import can_check_values, check_pair, check_same_device
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -33,6 +33,9 @@ class PositionEncoding(nn.Module):
 
     aliases: ClassVar[dict[str, str]] = {}
     """Options that `build_encoding` knows by another name than the constructor does."""
+
+    example: ClassVar[dict[str, Any]] = {}
+    """Options to show and test it with, where the constructor has some that must be given."""
 
     distance_only: bool = False
     """The bias depends on i − j alone."""
@@ -59,6 +62,10 @@ class PositionEncoding(nn.Module):
         """
         return None
 
+    def forward(self, *_: Any, **__: Any) -> Tensor:
+        """An encoding is not called; its hooks are."""
+        raise TypeError(f"{type(self).__name__} is not called itself: call its hooks embed, rotate and bias.")
+
     @property
     def has_bias(self) -> bool:
         """Whether `bias` does anything."""
@@ -72,8 +79,11 @@ class PositionEncoding(nn.Module):
         tensors = (*self.parameters(), *self.buffers())
         return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
-    def check_parameters(self) -> None:
-        """Refuse parameters that are not finite, where looking costs no synchronisation."""
+    def check(self, q_positions: Tensor, k_positions: Tensor) -> None:
+        """Refuse what `bias` cannot serve: bad positions, another device, parameters that are not finite."""
+        check_pair(q_positions, k_positions)
+        for tensor in (*self.parameters(), *self.buffers()):
+            check_same_device("positions", q_positions, type(self).__name__, tensor)
         for name, parameter in self.named_parameters():
             if can_check_values(parameter) and not torch.isfinite(parameter).all():
                 raise ValueError(
@@ -101,8 +111,7 @@ class DistanceBias(PositionEncoding):
         raise NotImplementedError(f"{type(self).__name__} must define of_distance")
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        check_pair(q_positions, k_positions)
-        self.check_parameters()
+        self.check(q_positions, k_positions)
         distance = q_positions[..., :, None] - k_positions[..., None, :]  # (…, T, S)
         with full_precision(distance.device):
             return self.of_distance(distance.unsqueeze(-3))
@@ -116,9 +125,30 @@ def per_head(name: str, values: Sequence[float], num_heads: int) -> list[float]:
     return numbers
 
 
+def at_least_float32() -> torch.dtype:
+    """The dtype for new parameters: float32 even where a model is built under a bfloat16 default."""
+    return torch.promote_types(torch.get_default_dtype(), torch.float32)
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast off on this device."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+    """Autocast off on this device, and no TF32 products (which a compiled graph decides for itself)."""
+    if device.type == "meta":
+        return nullcontext()
+    if device.type == "cuda" and not torch.compiler.is_compiling():
+        return _no_autocast_no_tf32()
+    return torch.autocast(device.type, enabled=False)
+
+
+@contextmanager
+def _no_autocast_no_tf32() -> Iterator[None]:
+    products = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    products.fp32_precision = "ieee"
+    try:
+        with torch.autocast("cuda", enabled=False):
+            yield
+    finally:
+        products.fp32_precision = before
 
 
 def position_parameters(module: nn.Module) -> list[nn.Parameter]:
@@ -126,5 +156,7 @@ def position_parameters(module: nn.Module) -> list[nn.Parameter]:
 
     They are few and starve at a model's learning rate; give them a higher one and no weight decay.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"position_parameters takes a module, not {type(module).__name__}.")
     encodings = (m for m in module.modules() if isinstance(m, PositionEncoding))
     return list(dict.fromkeys(p for encoding in encodings for p in encoding.parameters()))

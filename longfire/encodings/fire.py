@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longfire.encodings.alibi import alibi_slopes
-from longfire.encodings.base import PositionEncoding, full_precision, per_head
-from longfire.encodings.positions import check_pair
+from longfire.encodings.base import PositionEncoding, at_least_float32, full_precision, per_head
 from longfire.encodings.registry import register
 from longfire.errors import at_least, one_of, positive
 
@@ -45,7 +44,7 @@ class FIRE(PositionEncoding):
 
     takes = ("num_heads",)
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
-    smooth_beyond = 256
+    smooth_beyond: int | None = 256
     init_L: Tensor
 
     activations: ClassVar[dict[str, type[nn.Module]]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -70,6 +69,8 @@ class FIRE(PositionEncoding):
         at_least("hidden_layers", hidden_layers, 0)
         at_least("width", width, 1)
         at_least("first_position", first_position, 0)
+        one_of("log", log, (True, False))
+        one_of("final_activation", final_activation, (True, False))
         one_of("activation", activation, self.activations)
         one_of("threshold", threshold, ("learned", "fixed", None))
         positive("init_c", init_c)
@@ -80,16 +81,17 @@ class FIRE(PositionEncoding):
 
         sizes = [1, *[width] * hidden_layers, num_heads]
         self.widest = max(sizes)
+        dtype = at_least_float32()
         layers: list[nn.Module] = []
         for size_in, size_out in pairwise(sizes):
-            layers += [nn.Linear(size_in, size_out), self.activations[activation]()]
+            layers += [nn.Linear(size_in, size_out, dtype=dtype), self.activations[activation]()]
         self.mlp = nn.Sequential(*(layers if final_activation else layers[:-1]))
         if log:
-            self.c = nn.Parameter(torch.empty(1))  # shape (1,): sharded training refuses scalars
+            self.c = nn.Parameter(torch.empty(1, dtype=dtype))  # shape (1,): sharded training refuses scalars
         if threshold is not None:
-            self.register_buffer("init_L", torch.empty(1))
+            self.register_buffer("init_L", torch.empty(1, dtype=dtype))
         if threshold == "learned":
-            self.L_multiplier = nn.Parameter(torch.empty(1))
+            self.L_multiplier = nn.Parameter(torch.empty(1, dtype=dtype))
         self.register_load_state_dict_pre_hook(_scalars_to_vectors)
         self.reset_parameters()
 
@@ -114,7 +116,9 @@ class FIRE(PositionEncoding):
         """The threshold, shape (1,); None without one."""
         if self.threshold is None:
             return None
-        return torch.abs(self.L_multiplier * self.init_L) if self.threshold == "learned" else self.init_L
+        dtype = self.compute_dtype
+        init = self.init_L.to(dtype)
+        return torch.abs(self.L_multiplier.to(dtype) * init) if self.threshold == "learned" else init
 
     def psi(self, x: Tensor) -> Tensor:
         """ψ of a distance or position ≥ 0. Not log1p: the listing's bits, and c → 0 stays finite all the same."""
@@ -125,8 +129,9 @@ class FIRE(PositionEncoding):
         dtype = self.compute_dtype
         distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(dtype)  # exact: integers
         normalizer = (q_positions + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
-        if self.L is not None:
-            normalizer = torch.maximum(normalizer, self.L.to(dtype))
+        L = self.L
+        if L is not None:
+            normalizer = torch.maximum(normalizer, L)
         normalizer = self.psi(normalizer) + self.eps
         if self.eps == 0:  # where ψ vanishes for the query it does for every distance up to it: 0 / 0 is 0
             normalizer = normalizer.clamp(min=1e-6)
@@ -140,8 +145,7 @@ class FIRE(PositionEncoding):
         return x.movedim(-1, -3)
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        check_pair(q_positions, k_positions)
-        self.check_parameters()
+        self.check(q_positions, k_positions)
         with full_precision(q_positions.device):
             learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
             if learning or torch.compiler.is_compiling():
@@ -165,8 +169,8 @@ class FIRE(PositionEncoding):
         """Start as another encoding, by the paper's Theorem 3.1: equal biases for all i ≤ L, and everything trainable.
 
         `"kerple_log"` is −slope·log(1 + c·(i − j)), with a slope per head (spread evenly over (0, 2) unless given, the
-        range of Kerple's own start) and one c (1.0 unless given). `"alibi"`, for `log=False`, is −slope·(i − j) with
-        ALiBi's slopes unless given.
+        range of Kerple's own start) and one c (1.0 unless given, whatever init_c was). `"alibi"`, for `log=False`, is
+        −slope·(i − j) with ALiBi's slopes unless given.
 
         One unit of every hidden layer passes x on and only its outgoing weights are not 0; the other units keep their
         random start and come in as training moves their outgoing weights.
@@ -175,12 +179,15 @@ class FIRE(PositionEncoding):
         needs = {
             f"log={name == 'kerple_log'}": self.log == (name == "kerple_log"),
             "a threshold": self.threshold is not None,
-            "activation='relu', final_activation=False": isinstance(self.mlp[-1], nn.Linear)
+            "activation='relu', final_activation=False": len(self.linears) > 0
+            and isinstance(self.mlp[-1], nn.Linear)
             and all(isinstance(layer, nn.Linear | nn.ReLU) for layer in self.mlp),
             "no c, which log=False does not have": self.log or c is None,
         }
         if missing := [need for need, met in needs.items() if not met]:
-            raise ValueError(f"init_as({name!r}) needs {' and '.join(missing)}; this is {self}.")
+            raise ValueError(
+                f"init_as({name!r}) needs {' and '.join(missing)}; this is a FIRE with {self.extra_repr()}."
+            )
         if slopes is None and name == "kerple_log":
             slopes = [2 * (h + 0.5) / self.num_heads for h in range(self.num_heads)]
         elif slopes is None:
@@ -189,6 +196,7 @@ class FIRE(PositionEncoding):
         if self.log:
             c = 1.0 if c is None else c
             positive("c", c)
+            self.starts["c"] = c
             self.c.fill_(c)
 
         *hidden, output = self.linears
@@ -198,15 +206,14 @@ class FIRE(PositionEncoding):
             layer.bias[0] = 0
         assert self.L is not None
         output.weight.zero_()
-        output.weight[:, 0] = -slope.to(self.L.device) * (self.psi(self.L.to(slope.dtype)) + self.eps)
+        output.weight[:, 0] = -slope.to(self.L.device) * (self.psi(self.L) + self.eps)
         output.bias.zero_()
         return self
 
     def extra_repr(self) -> str:
-        L = None if self.threshold is None else self.starts["L"]
         return (
-            f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, init_c={self.starts['c']}, "
-            f"init_L={L}, first_position={self.first_position}, eps={self.eps}"
+            f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, "
+            f"first_position={self.first_position}, eps={self.eps}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from longfire.encodings.base import DistanceBias
+from longfire.encodings.base import DistanceBias, at_least_float32
 from longfire.encodings.registry import register
 from longfire.errors import at_least
 
@@ -28,13 +28,16 @@ class Kerple(DistanceBias):
         super().__init__()
         at_least("num_heads", num_heads, 1)
         self.num_heads = num_heads
-        self.r1 = nn.Parameter(torch.empty(num_heads))
-        self.r2 = nn.Parameter(torch.empty(num_heads))
+        self.r1 = nn.Parameter(torch.empty(num_heads, dtype=at_least_float32()))
+        self.r2 = nn.Parameter(torch.empty(num_heads, dtype=at_least_float32()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.r1, 0, self.start[0])
         nn.init.uniform_(self.r2, 0, self.start[1])
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}"
 
 
 @register("kerple_log")

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 INTEGERS = (torch.int64, torch.int32)
 
@@ -12,7 +13,14 @@ def can_check_values(tensor: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and tensor.device.type == "cpu"
         and type(tensor) in (Tensor, torch.nn.Parameter)
+        and not is_functorch_wrapped_tensor(tensor)
     )
+
+
+def check_same_device(what: str, tensor: Tensor, whose: str, other: Tensor) -> None:
+    """Refuse two tensors that are not in one place."""
+    if tensor.device != other.device:
+        raise ValueError(f"{what} are on {tensor.device} and {whose} is on {other.device}: move them to one device.")
 
 
 def check_positions(positions: Tensor, name: str = "positions") -> None:
@@ -40,9 +48,28 @@ def check_pair(q_positions: Tensor, k_positions: Tensor) -> None:
         raise ValueError(
             f"q_positions are on {q_positions.device} and k_positions on {k_positions.device}: move them to one device."
         )
-    if q_positions.ndim == 2 and k_positions.ndim == 2 and q_positions.shape[0] != k_positions.shape[0]:
+    batches = {positions.shape[0] for positions in (q_positions, k_positions) if positions.ndim == 2} - {1}
+    if len(batches) > 1:
         raise ValueError(
             f"q_positions are for a batch of {q_positions.shape[0]} and k_positions for one of {k_positions.shape[0]}."
+        )
+
+
+def check_fit(positions: Tensor, x: Tensor, shape: str) -> None:
+    """Positions for every token of x, whose dimensions `shape` names: one of them is T, the first is B."""
+    check_positions(positions)
+    names = shape.split()
+    if x.ndim != len(names):
+        raise ValueError(f"x must have shape ({', '.join(names)}), not {tuple(x.shape)}.")
+    check_shape(positions, "positions", x.shape[0], x.shape[names.index("T")])
+    check_same_device("positions", positions, "x", x)
+
+
+def check_shape(positions: Tensor, name: str, batch: int, length: int) -> None:
+    """One position for every token, for each sequence or for all alike."""
+    if tuple(positions.shape) not in ((length,), (1, length), (batch, length)):
+        raise ValueError(
+            f"{name} have shape {tuple(positions.shape)}, not ({length},) or ({batch}, {length}): one for every token."
         )
 
 

@@ -7,14 +7,15 @@ leaves the fast ones, blends between, and scales q and k by 0.1·ln s + 1.
 """
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from longfire.encodings.base import PositionEncoding, full_precision
-from longfire.encodings.positions import check_positions
+from longfire.encodings.positions import check_fit
 from longfire.encodings.registry import register
-from longfire.errors import at_least
+from longfire.errors import at_least, positive
 
 
 @register("rope")
@@ -35,8 +36,9 @@ class RoPE(PositionEncoding):
         at_least("head_dim", head_dim, 2)
         if head_dim % 2:
             raise ValueError(f"RoPE turns pairs, so head_dim must be even, not {head_dim}.")
-        if not (math.isfinite(base) and base > 1):
-            raise ValueError(f"base must be above 1 and finite, not {base!r}.")
+        positive("base", base)
+        if base <= 1:
+            raise ValueError(f"base must be above 1, or no frequency falls; it is {base!r}.")
         self.head_dim, self.base = head_dim, base
 
     def frequencies(self, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -44,7 +46,7 @@ class RoPE(PositionEncoding):
         return 1.0 / self.base ** (torch.arange(0, self.head_dim, 2, device=device).to(dtype) / self.head_dim)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        check_positions(positions)
+        check_fit(positions, x, "B H T D")
         if x.shape[-1] != self.head_dim:
             raise ValueError(f"x has head size {x.shape[-1]}, but this {type(self).__name__} is for {self.head_dim}.")
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -61,6 +63,8 @@ class RoPE(PositionEncoding):
 
 class Stretched(RoPE):
     """RoPE made for `trained_length` and stretched to `target_length`."""
+
+    example: ClassVar[dict[str, Any]] = {"trained_length": 2048, "target_length": 8192}
 
     def __init__(self, head_dim: int, *, trained_length: int, target_length: int, base: float = 10000.0) -> None:
         super().__init__(head_dim, base=base)

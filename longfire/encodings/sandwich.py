@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from longfire.encodings.base import PositionEncoding, full_precision, per_head
-from longfire.encodings.positions import check_pair
+from longfire.encodings.base import PositionEncoding, at_least_float32, full_precision, per_head
 from longfire.encodings.registry import register
 from longfire.errors import at_least
 
@@ -42,7 +41,7 @@ class Sandwich(PositionEncoding):
         at_least("terms", self.terms, 1)
         published = [num_heads / (8 * h) for h in range(1, num_heads + 1)]
         self.start = per_head("scales", published if scales is None else scales, num_heads)
-        self.register_buffer("scales", torch.empty(num_heads))
+        self.register_buffer("scales", torch.empty(num_heads, dtype=at_least_float32()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -53,11 +52,14 @@ class Sandwich(PositionEncoding):
         return 10000.0 ** (-k / self.terms)
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        check_pair(q_positions, k_positions)
+        self.check(q_positions, k_positions)
         with full_precision(q_positions.device):
             # cos(iω − jω) = cos iω cos jω + sin iω sin jω: one product of two thin matrices
             waves = self._waves(q_positions) @ self._waves(k_positions).mT  # (…, T, S)
             return self.scales.to(waves.dtype)[:, None, None] * waves.unsqueeze(-3)
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, terms={self.terms}"
 
     def _waves(self, positions: Tensor) -> Tensor:
         angles = positions[..., None] * self.frequencies(positions.device)  # float64: exact far out

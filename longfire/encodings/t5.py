@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from longfire.encodings.base import DistanceBias
+from longfire.encodings.base import DistanceBias, at_least_float32
 from longfire.encodings.registry import register
 from longfire.errors import at_least
 
@@ -30,10 +30,10 @@ class T5(DistanceBias):
         super().__init__()
         at_least("num_heads", num_heads, 1)
         at_least("num_buckets", num_buckets, 2)
-        at_least("max_distance", max_distance, num_buckets // 2 + 1)
+        at_least(f"max_distance (above half of num_buckets={num_buckets})", max_distance, num_buckets // 2 + 1)
         self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
         self.smooth_beyond = max_distance  # constant from there on; steps below
-        self.table = nn.Parameter(torch.empty(num_buckets, num_heads))
+        self.table = nn.Parameter(torch.empty(num_buckets, num_heads, dtype=at_least_float32()))
         self.register_buffer("buckets", torch.empty(max_distance + 1, dtype=torch.int64))
         self.reset_parameters()
 
@@ -45,6 +45,9 @@ class T5(DistanceBias):
         by_distance = self.table.to(self.compute_dtype)[self.buckets].T  # (H, max_distance + 1)
         biases = by_distance[:, distance.squeeze(-3).clamp(0, self.max_distance).long()]  # (H, …, T, S)
         return biases.movedim(0, -3)
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}"
 
 
 def bucket_of_distance(num_buckets: int, max_distance: int) -> Tensor:

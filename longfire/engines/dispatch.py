@@ -61,8 +61,8 @@ def attention(
         q: (B, H, T, D).
         k: (B, H or a divisor of it, S, D).
         v: as k.
-        bias: a `PositionEncoding` (its `bias` is used; rotating is the caller's), a `PreparedBias`, a tensor that
-            broadcasts to (B, H, T, S), or None.
+        bias: a `PositionEncoding`, of which only `bias` is used (embedding and rotating are the caller's), a
+            `PreparedBias`, a tensor that broadcasts to (B, H, T, S), or None.
         q_positions: (T,) or (B, T). Without positions, keys are 0…S−1 and queries the last T of them, as in cached
             decoding.
         k_positions: (S,) or (B, S).
@@ -99,7 +99,7 @@ def attention_plan(
 def choose(request: Request, impl: str) -> Engine:
     """The engine asked for, or the first that can serve; an error if there is none."""
     if impl != "auto" and impl not in ENGINES:
-        raise ValueError(f"there is no attention engine named {impl!r}. {hint(impl, ['auto', *ENGINES])}")
+        raise ValueError(f"this version has no attention engine named {impl!r}. {hint(impl, ['auto', *ENGINES])}")
     tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[impl]]
     refusals = []
     for engine in tried:
@@ -107,4 +107,4 @@ def choose(request: Request, impl: str) -> Engine:
         if refusal is None:
             return engine
         refusals.append(f"{engine.name}: {refusal}")
-    raise ValueError(f"impl={impl!r} cannot serve this request. {' '.join(refusals)} impl='reference' always can.")
+    raise ValueError(f"impl={impl!r} cannot serve this request ({'; '.join(refusals)}). impl='reference' always can.")

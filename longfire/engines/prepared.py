@@ -9,13 +9,17 @@ from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PreparedBias:
     """An encoding's bias at given positions. Gradients from every use add up."""
 
     tensor: Tensor | None  # (H, T, S), (B, H, T, S), or None for encodings without a bias
     q_positions: Tensor  # (T,) or (B, T)
     k_positions: Tensor  # (S,) or (B, S)
+
+    def __repr__(self) -> str:
+        shape = None if self.tensor is None else tuple(self.tensor.shape)
+        return f"PreparedBias({shape}: {self.q_positions.shape[-1]} queries, {self.k_positions.shape[-1]} keys)"
 
     def check_same(self, q_positions: Tensor | None, k_positions: Tensor | None) -> None:
         """Refuse other positions than those it was made for."""

@@ -33,9 +33,6 @@ class Reference:
                 logits = logits + bias.to(dtype)
             if visible is not None:
                 logits = logits.masked_fill(~visible, float("-inf"))
-                if request.may_be_blind:  # nothing to see: any finite row will do, and its weights are 0
-                    logits = logits.masked_fill(~visible.any(-1, keepdim=True), 0.0)
-            weights = torch.softmax(logits, dim=-1)
-            if visible is not None and request.may_be_blind:
-                weights = weights.masked_fill(~visible, 0.0)
+            blind = logits.isneginf().all(-1, keepdim=True)  # nothing to see: any finite row will do, its weights are 0
+            weights = torch.softmax(logits.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
             return (F.dropout(weights, request.dropout_p) @ v).to(request.q.dtype)

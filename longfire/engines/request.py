@@ -3,13 +3,14 @@
 Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
-from longfire.encodings.positions import check_pair, last_positions
+from longfire.encodings.positions import check_pair, check_same_device, check_shape, last_positions
 from longfire.engines.prepared import PreparedBias
 
 Bias = PositionEncoding | PreparedBias | Tensor | None
@@ -32,11 +33,13 @@ class Request:
 
     def __post_init__(self) -> None:
         self._check_tensors()
-        self._check_positions()
         self._check_bias()
+        self._check_positions()
         self._check_mask()
         if not 0.0 <= self.dropout_p < 1.0:
             raise ValueError(f"dropout_p must be at least 0 and below 1, not {self.dropout_p!r}.")
+        if self.scale is not None and not (isinstance(self.scale, float | int) and math.isfinite(self.scale)):
+            raise ValueError(f"scale must be a finite number or None (D^−½), not {self.scale!r}.")
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -50,6 +53,7 @@ class Request:
 
     @property
     def scaling(self) -> float:
+        """What q·kᵀ is multiplied by."""
         return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     @property
@@ -65,6 +69,16 @@ class Request:
         return (self.bias.tensor if isinstance(self.bias, PreparedBias) else self.bias) is not None
 
     @property
+    def masks_causally(self) -> bool:
+        """Some query may have a key after it. The last query alone has none."""
+        return self.causal and not (self.in_order and self.shape[2] == 1)
+
+    @property
+    def may_be_blind(self) -> bool:
+        """Some query may have nothing to see."""
+        return self.key_mask is not None or (self.causal and not self.in_order) or isinstance(self.bias, Tensor)
+
+    @property
     def positions(self) -> tuple[Tensor, Tensor]:
         """Of queries and keys."""
         if isinstance(self.bias, PreparedBias):
@@ -77,35 +91,22 @@ class Request:
     def dense_bias(self) -> Tensor | None:
         """The bias as one tensor that broadcasts to (B, H, T, S)."""
         if isinstance(self.bias, PositionEncoding):
-            return self._fitting(self.bias.bias(*self.positions), type(self.bias).__name__)
-        if isinstance(self.bias, PreparedBias):
-            return self._fitting(self.bias.tensor, "the prepared bias")
-        return self.bias
+            bias = self.bias.bias(*self.positions)
+            if bias is not None:
+                self._check_heads(bias.shape[-3], type(self.bias).__name__)
+            return bias
+        return self.bias.tensor if isinstance(self.bias, PreparedBias) else self.bias
 
     def visible(self) -> Tensor | None:
         """Which keys each query may see, broadcasting to (B, H, T, S); None: all of them."""
         seen: Tensor | None = None
-        if self.causal and not (self.in_order and self.shape[2] == 1):
+        if self.masks_causally:
             q_positions, k_positions = self.positions
             seen = (k_positions[..., None, :] <= q_positions[..., :, None]).unsqueeze(-3)  # (…, 1, T, S)
         if self.key_mask is not None:
             kept = self.key_mask[:, None, None, :]
             seen = kept if seen is None else seen & kept
         return seen
-
-    @property
-    def may_be_blind(self) -> bool:
-        """A query may have no key to see."""
-        return self.key_mask is not None or (self.causal and not self.in_order)
-
-    def _fitting(self, bias: Tensor | None, whose: str) -> Tensor | None:
-        """An encoding's bias, if it has as many heads as q and fits otherwise."""
-        if bias is not None and bias.shape[-3] != self.q.shape[1]:
-            raise ValueError(
-                f"{whose} has {bias.shape[-3]} heads and q has {self.q.shape[1]}. Build the encoding with as many as "
-                f"q; where heads are split across devices, give each device its slice of the full bias as a tensor."
-            )
-        return bias
 
     def _check_tensors(self) -> None:
         for name in "qkv":
@@ -126,7 +127,7 @@ class Request:
             raise ValueError(f"k and v must have the same shape, not {k} and {v}.")
         if q[0] != k[0] or q[3] != k[3]:
             raise ValueError(f"q {q} and k {k} differ in batch or head size; both are (B, heads, length, D).")
-        if q[1] % k[1]:
+        if k[1] == 0 or q[1] % k[1]:
             raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly: {q[1]} must be a multiple.")
 
     def _check_positions(self) -> None:
@@ -141,38 +142,56 @@ class Request:
             )
         if self.in_order:
             return
+        prepared = "the prepared bias's " if isinstance(self.bias, PreparedBias) else ""
         q_positions, k_positions = self.positions
         check_pair(q_positions, k_positions)
-        for name, positions, length in (("q_positions", q_positions, T), ("k_positions", k_positions, S)):
-            if positions.shape not in ((length,), (B, length)):
-                raise ValueError(f"{name} have shape {tuple(positions.shape)}, not ({length},) or ({B}, {length}).")
-            if positions.device != self.q.device:
-                raise ValueError(f"{name} are on {positions.device} and q on {self.q.device}: move them to one device.")
+        check_shape(q_positions, f"{prepared}q_positions", B, T)
+        check_shape(k_positions, f"{prepared}k_positions", B, S)
+        check_same_device(f"{prepared}positions", q_positions, "q", self.q)
 
     def _check_bias(self) -> None:
-        if self.bias is None or isinstance(self.bias, PositionEncoding):
-            return
-        if isinstance(self.bias, PreparedBias):
+        if isinstance(self.bias, PositionEncoding):
+            self._check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
+        elif isinstance(self.bias, PreparedBias):
             self.bias.check_same(self.q_positions, self.k_positions)
-            return
-        if not isinstance(self.bias, Tensor):
+            if self.bias.tensor is not None:
+                self._check_heads(self.bias.tensor.shape[-3], "the prepared bias")
+        elif isinstance(self.bias, Tensor):
+            self._check_bias_tensor(self.bias)
+        elif self.bias is not None:
             raise TypeError(
                 f"bias must be a PositionEncoding, a PreparedBias, a tensor or None, not {type(self.bias).__name__}."
             )
-        if self.bias.device != self.q.device:
-            raise ValueError(f"bias is on {self.bias.device} and q on {self.q.device}: move them to one device.")
-        shape = self.shape
+
+    def _check_heads(self, heads: int, whose: str) -> None:
+        if heads != self.q.shape[1]:
+            raise ValueError(
+                f"{whose} has {heads} heads and q {tuple(self.q.shape)} has {self.q.shape[1]} (B, H, T, D). Build the "
+                f"encoding with as many as q; where heads are split across devices, give each device its slice of the "
+                f"full bias as a tensor."
+            )
+
+    def _check_bias_tensor(self, bias: Tensor) -> None:
+        if not bias.is_floating_point():
+            raise TypeError(
+                f"a bias is added to the logits and must be floating point, not {bias.dtype}. To hide keys use "
+                f"key_mask or causal, or a bias of 0 and −inf."
+            )
+        if bias.device != self.q.device:
+            raise ValueError(f"bias is on {bias.device} and q on {self.q.device}: move them to one device.")
         try:
-            fits = torch.broadcast_shapes(self.bias.shape, shape) == shape
+            fits = torch.broadcast_shapes(bias.shape, self.shape) == self.shape
         except RuntimeError:
             fits = False
         if not fits:
-            raise ValueError(f"bias of shape {tuple(self.bias.shape)} does not broadcast to (B, H, T, S) = {shape}.")
+            raise ValueError(f"bias of shape {tuple(bias.shape)} does not broadcast to (B, H, T, S) = {self.shape}.")
 
     def _check_mask(self) -> None:
         if self.key_mask is None:
             return
         B, _, _, S = self.shape
+        if not isinstance(self.key_mask, Tensor):
+            raise TypeError(f"key_mask must be a bool tensor, not {type(self.key_mask).__name__}.")
         if self.key_mask.dtype != torch.bool:
             raise TypeError(f"key_mask must be bool (True is kept), not {self.key_mask.dtype}: attention_mask.bool().")
         if tuple(self.key_mask.shape) != (B, S):

@@ -18,9 +18,13 @@ class SDPA:
         return None
 
     def describe(self, request: Request) -> str:
+        kernel = "torch's scaled_dot_product_attention"
+        if request.has_bias:
+            return f"{kernel}, with the bias as a dense tensor of (heads × queries × keys)"
         if _plainly_causal(request):
-            return "torch's scaled_dot_product_attention, causal, with no mask to build"
-        return "torch's scaled_dot_product_attention, with bias and mask as one dense tensor"
+            return f"{kernel}, causal, no bias and no mask to build"
+        masked = request.masks_causally or request.key_mask is not None
+        return f"{kernel}, no bias{', the mask as a dense tensor' if masked else ' and no mask to build'}"
 
     def run(self, request: Request) -> Tensor:
         attend = partial(
@@ -33,28 +37,32 @@ class SDPA:
             enable_gqa=request.group > 1,
         )
         if _plainly_causal(request):
-            return attend(is_causal=True)
-        bias, visible = request.dense_bias(), request.visible()
-        sees = None
-        if visible is not None and request.may_be_blind:
-            sees = visible.any(-1, keepdim=True)
-            visible = visible | ~sees  # a query with nothing to see looks at everything, and is zeroed below
-        mask = visible
-        if bias is not None:
-            mask = bias.to(_mask_dtype(request.q))
-            if visible is not None:
-                mask = mask.masked_fill(~visible, float("-inf"))
-        if mask is not None and mask.ndim == 3:
-            mask = mask.unsqueeze(0)  # the CPU's flash kernel takes four dimensions
-        out = attend(attn_mask=mask)
-        return out if sees is None else out.masked_fill(~sees, 0.0)
-
-
-def _mask_dtype(q: Tensor) -> torch.dtype:
-    """The CPU's kernels take a float32 bias beside low-precision queries; a GPU's want one dtype."""
-    return torch.promote_types(q.dtype, torch.float32) if q.device.type == "cpu" else q.dtype
+            return attend(is_causal=True).to(request.q.dtype)
+        mask, blind = _mask(request)
+        out = attend(attn_mask=mask).to(request.q.dtype)
+        return out if blind is None else out.masked_fill(blind, 0.0)
 
 
 def _plainly_causal(request: Request) -> bool:
     _, _, T, S = request.shape
     return request.causal and not request.has_bias and request.in_order and request.key_mask is None and T == S
+
+
+def _mask(request: Request) -> tuple[Tensor | None, Tensor | None]:
+    """Bias and mask as one, and which queries have nothing to see (…, T, 1): those look at everything, to be zeroed."""
+    bias, visible = request.dense_bias(), request.visible()
+    if bias is None:
+        if visible is None or not request.may_be_blind:
+            return visible, None
+        unseeing = ~visible.any(-1, keepdim=True)
+        return visible | unseeing, unseeing
+    mask = bias if visible is None else bias.masked_fill(~visible, float("-inf"))
+    blind: Tensor | None = None
+    if request.may_be_blind:
+        blind = mask.isneginf().all(-1, keepdim=True)
+        mask = mask.masked_fill(blind, 0.0)
+    if request.q.device.type == "cpu":  # its kernels take a float32 bias beside low-precision queries
+        mask = mask.to(torch.promote_types(request.q.dtype, torch.float32))
+    else:  # the rows' maxima make no difference to a softmax, and without them nothing that counts overflows or rounds
+        mask = (mask - mask.detach().amax(-1, keepdim=True)).to(request.q.dtype)
+    return (mask.unsqueeze(0) if mask.ndim == 3 else mask), blind  # the CPU's flash kernel takes four dimensions

@@ -43,5 +43,5 @@ def test_constant_beyond_the_last_bucket():
 
 
 def test_bad_options():
-    with pytest.raises(ValueError, match="max_distance must be at least 33, not 32"):
+    with pytest.raises(ValueError, match=r"max_distance \(above half of num_buckets=64\) must be at least 33, not 32"):
         T5(2, max_distance=32)

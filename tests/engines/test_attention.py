@@ -283,7 +283,7 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
         ({"bias": "fire"}, TypeError, "PositionEncoding, a PreparedBias, a tensor or None, not str"),
         ({"bias": torch.zeros(7, 6)}, ValueError, r"bias of shape \(7, 6\) does not broadcast"),
         ({"bias": torch.zeros(3, 7, 7, device="meta")}, ValueError, "bias is on meta"),
-        ({"bias": ALiBi(12)}, ValueError, "ALiBi has 12 heads and q has 3"),
+        ({"bias": ALiBi(12)}, ValueError, r"ALiBi has 12 heads and q \(2, 3, 7, 8\) has 3"),
     ],
 )
 def test_bad_input(change, error, message):
