@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
     explore = commands.add_parser(
         "explore",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         help="show what each encoding does to attention",
         description="Print the bias of each encoding at a few distances and draw all of them for queries 128 and 8192.",
     )
@@ -47,25 +48,35 @@ def parser() -> argparse.ArgumentParser:
         ("bias", "making the bias of each encoding"),
         ("attention", "attention with each encoding on each engine"),
     ):
-        one = subjects.add_parser(subject, help=help_text, description=f"Milliseconds and peak memory of {help_text}.")
+        one = subjects.add_parser(
+            subject,
+            help=help_text,
+            description=f"Milliseconds and peak memory of {help_text}, on the CPU, forward without gradients.",
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
         one.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192], metavar="N", help="tokens")
-        one.add_argument("--encodings", nargs="+", metavar="NAME", help="by default all that have a bias, and none")
+        all_of_them = "all that have a bias" + (", and nope" if subject == "attention" else "")
+        one.add_argument(
+            "--encodings", nargs="+", metavar="NAME", default=argparse.SUPPRESS, help=f"{all_of_them}, unless given"
+        )
         one.add_argument("--heads", type=int, default=12, help="attention heads")
         one.add_argument("--head-dim", type=int, default=64, help="head size")
         one.add_argument("--seconds", type=float, default=2.0, help="how long to repeat each measurement")
-        one.add_argument("--out", type=Path, help="JSON file to write")
+        one.add_argument("--out", type=Path, default=Path(f"bench/{subject}.json"), help="JSON file to write")
+        one.add_argument("--dry-run", action="store_true", help="print what would be measured, and measure nothing")
         one.set_defaults(run=run_bench, subject=subject)
     return top
 
 
 def run_explore(options: argparse.Namespace) -> None:
     """`longfire explore`."""
-    from longfire.report.explore import QUERIES, effects, effects_record, effects_table, plot_effects
+    from longfire.report.explore import LEGEND, QUERIES, effects, effects_record, effects_table, plot_effects
 
+    options.out.mkdir(parents=True, exist_ok=True)
     shown = {query: effects(query, options.seed) for query in QUERIES}
     for query, found in shown.items():
         print(effects_table(query, found), end="\n\n")
-    options.out.mkdir(parents=True, exist_ok=True)
+    print(LEGEND, end="\n\n")
     picture, record = options.out / "encodings.png", options.out / "encodings.json"
     record.write_text(json.dumps(effects_record(shown), indent=1) + "\n")
     plot_effects(shown, picture)
@@ -77,13 +88,19 @@ def run_bench(options: argparse.Namespace) -> None:
     from longfire.evaluation.speed import Setting, measure
     from longfire.report.speed import speed_table
 
-    setting = Setting(options.subject, tuple(options.lengths), options.heads, options.head_dim, options.seconds)
-    record = measure(setting, options.encodings)
-    print(speed_table(record))
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"\nwritten to {options.out}")
+    encodings = tuple(options.encodings) if "encodings" in options else None
+    setting = Setting(
+        options.subject, tuple(options.lengths), options.heads, options.head_dim, options.seconds, encodings
+    )
+    if options.dry_run:
+        cases = setting.cases()
+        print(*(f"{name} {engine or ''} n={n}".replace("  ", " ") for n, name, engine in cases), sep="\n")
+        print(f"{len(cases)} measurements of {options.subject}, to be written to {options.out}")
+        return
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    record = measure(setting)
+    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{speed_table(record)}\n\nwritten to {options.out}")
 
 
 def explained(error: Exception) -> str:

@@ -94,5 +94,5 @@ def test_public_names():
     for name in longfire.__all__:
         assert getattr(longfire, name) is not None
     assert set(longfire.__all__) <= set(dir(longfire))
-    with pytest.raises(AttributeError, match="longfire has no 'fire'. Did you mean 'FIRE'"):
+    with pytest.raises(AttributeError, match=r"longfire has no 'fire'. Did you mean 'FIRE'"):
         _ = longfire.fire

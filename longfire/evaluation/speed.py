@@ -4,7 +4,7 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from tqdm import tqdm
 
 from longfire.encodings import ENCODINGS, PositionEncoding, build_encoding
 from longfire.engines import ENGINES, attention
-from longfire.errors import at_least, hint, one_of
+from longfire.errors import at_least, hint, one_of, positive
 from longfire.evaluation.provenance import provenance
 
-NONE = "nope"
+NO_BIAS = "nope"
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Setting:
     heads: int = 12
     head_dim: int = 64
     seconds: float = 2.0
+    encodings: tuple[str, ...] | None = None
+    """None: all that have a bias, and for attention none at all."""
 
     def __post_init__(self) -> None:
         one_of("the subject", self.subject, ("bias", "attention"))
@@ -36,18 +38,33 @@ class Setting:
             at_least(name, getattr(self, name), 1)
         for length in self.lengths:
             at_least("a length", length, 1)
+        positive("seconds", self.seconds, zero_too=True)
+        for name in self.encodings or ():
+            if name not in ENCODINGS:
+                raise ValueError(f"there is no encoding named {name!r}. {hint(name, ENCODINGS)}")
+            if name not in self.measurable:
+                raise ValueError(f"{name!r} has no bias to measure. Those that do: {', '.join(self.measurable)}.")
+
+    @property
+    def measurable(self) -> list[str]:
+        """Names of the encodings there is something to measure of."""
+        biased = [name for name, cls in ENCODINGS.items() if cls.bias is not PositionEncoding.bias]
+        return biased if self.subject == "bias" else [NO_BIAS, *biased]
+
+    def cases(self) -> list[tuple[int, str, str | None]]:
+        """Length, encoding and engine of every measurement."""
+        engines = [None] if self.subject == "bias" else list(ENGINES)
+        names = self.encodings or self.measurable
+        return [(n, name, engine) for n in self.lengths for name in names for engine in engines]
 
 
-def measure(setting: Setting, encodings: Sequence[str] | None = None) -> dict[str, Any]:
-    """Every encoding (all that have a bias unless named), engine and length: rows of milliseconds and megabytes.
+def measure(setting: Setting) -> dict[str, Any]:
+    """Every case of the setting: rows of milliseconds and megabytes.
 
     What would not fit into memory is not run, and its row says so.
     """
-    built = {name: _build(name, setting) for name in encodings or _with_bias(setting)}
-    engines = [None] if setting.subject == "bias" else list(ENGINES)
-    cases = [(n, name, engine) for n in setting.lengths for name in built for engine in engines]
     rows = []
-    with tqdm(cases, unit="case", desc=f"bench {setting.subject}") as progress:
+    with tqdm(setting.cases(), unit="case", desc=f"bench {setting.subject}", disable=None) as progress:
         for n, name, engine in progress:
             progress.set_postfix_str(f"{name} {engine or ''} n={n}")
             row: dict[str, Any] = {"encoding": name, "engine": engine, "n": n}
@@ -55,27 +72,14 @@ def measure(setting: Setting, encodings: Sequence[str] | None = None) -> dict[st
             if need > 0.9 * available_memory():
                 row["not run"] = f"needs about {need / 1e9:.0f} GB, and {available_memory() / 1e9:.0f} GB are free"
             else:
-                row |= _measure_one(_call(setting, built[name], engine, n), setting.seconds)
+                row |= _measure_one(_call(setting, name, engine, n), setting.seconds)
             rows.append(row)
     return {"provenance": provenance(), "setting": asdict(setting), "rows": rows}
 
 
-def _build(name: str, setting: Setting) -> PositionEncoding:
-    if name not in ENCODINGS:
-        raise ValueError(f"there is no encoding named {name!r}. {hint(name, ENCODINGS)}")
-    encoding = build_encoding(name, num_heads=setting.heads, head_dim=setting.head_dim)
-    if not encoding.has_bias and (setting.subject == "bias" or name != NONE):
-        raise ValueError(f"{name!r} has no bias to measure. Those that do: {', '.join(_with_bias(setting))}.")
-    return encoding
-
-
-def _with_bias(setting: Setting) -> list[str]:
-    names = [name for name, cls in ENCODINGS.items() if cls.bias is not PositionEncoding.bias]
-    return names if setting.subject == "bias" else [NONE, *names]
-
-
-def _call(setting: Setting, encoding: PositionEncoding, engine: str | None, n: int) -> Callable[[], object]:
+def _call(setting: Setting, name: str, engine: str | None, n: int) -> Callable[[], object]:
     torch.manual_seed(0)
+    encoding = build_encoding(name, num_heads=setting.heads, head_dim=setting.head_dim)
     positions = torch.arange(n)
     if engine is None:
         return lambda: encoding.bias(positions, positions)
@@ -97,7 +101,8 @@ def _measure_one(call: Callable[[], object], seconds: float) -> dict[str, float]
         call()
         times.append(time.perf_counter() - start)
     memory = {} if before is None or peak is None else {"peak_mb": round((peak - before) / 1e6, 1)}
-    return {"ms": round(1e3 * statistics.median(times), 3), "calls": len(times), **memory}
+    ms = [round(1e3 * seconds, 3) for seconds in (statistics.median(times), min(times), max(times))]
+    return {"ms": ms[0], "fastest": ms[1], "slowest": ms[2], "calls": len(times), **memory}
 
 
 def _return_free_memory() -> None:

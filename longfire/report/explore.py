@@ -11,19 +11,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longfire.encodings import ENCODINGS, PositionEncoding, build_encoding
+from longfire.encodings import ENCODINGS, FIRE, PositionEncoding, build_encoding
 from longfire.report.table import text_table
 
-HEADS, HEAD_DIM, WIDTH, TRAINED_LENGTH = 12, 64, 768, 2048  # the paper's base model
+HEADS, HEAD_DIM, WIDTH = 12, 64, 768  # the paper's base model
 QUERIES = (128, 8192)  # counted from 1, as in the paper
 DISTANCES = {128: (0, 1, 2, 4, 8, 16, 32, 64, 127), 8192: (0, 1, 4, 16, 64, 256, 1024, 4096, 8191)}
-OPTIONS = {name: {"trained_length": TRAINED_LENGTH, "target_length": max(QUERIES)} for name in ("rope_pi", "yarn")}
-KINDS = {
-    "bias": "bias on the logits",
-    "rotation": "q·k after turning q = k",
-    "embedding": "cosine of two positions",
-    "nothing": "nothing",
-}
+KINDS = {"bias": "bias", "rotation": "q·k", "embedding": "cosine", "nothing": "–"}
+LEGEND = (
+    "The first head of each encoding, at its starting values. bias: added to the logits. q·k: of q = k = 1 after\n"
+    "turning, divided by the head size. cosine: of the vectors of two positions."
+)
+LOWEST = -10.0  # a logit this far below the best is worth e^−10 of its weight: the key is never looked at
+HOW_TO_READ = """How to read this
+
+Right edge: the query itself.  Left edge: the first token.
+
+White: a bias is added to the logits. Shown relative to each head's
+favourite key: 0 is the favourite, −10 is never looked at.
+
+Grey: no bias. Shown is how alike query and key positions are
+(1: the same), by rotation or by vectors.
+
+"learned": at its random start. fire begins nearly flat, or as another
+encoding, and learns its shape; its input stays in [0, 1], so that the
+same function serves both queries, stretched."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,7 @@ class Effect:
 
     name: str
     kind: str
+    learned: bool
     curves: Tensor  # (heads, keys), by key position; one row where all heads are alike
 
     def at(self, distance: int) -> float:
@@ -41,33 +54,36 @@ class Effect:
 
 @torch.no_grad()
 def effects(query: int, seed: int = 0) -> list[Effect]:
-    """Every encoding at its starting values, FIRE first and then by kind."""
+    """Every encoding at its starting values, FIRE first (also as it starts from Kerple) and then by kind."""
     torch.manual_seed(seed)
     shape = {"num_heads": HEADS, "head_dim": HEAD_DIM, "width": WIDTH, "max_length": max(QUERIES)}
-    found = [_effect(name, build_encoding(name, **shape, **OPTIONS.get(name, {})), query) for name in ENCODINGS]
-    return sorted(found, key=lambda effect: (list(KINDS).index(effect.kind), effect.name != "fire"))
+    encodings = {name: build_encoding(name, **shape, **cls.example) for name, cls in ENCODINGS.items()}
+    encodings["fire, as kerple_log"] = FIRE(HEADS).init_as("kerple_log")
+    found = [_effect(name, encoding, query) for name, encoding in encodings.items()]
+    return sorted(found, key=lambda effect: (list(KINDS).index(effect.kind), not effect.name.startswith("fire")))
 
 
 def _effect(name: str, encoding: PositionEncoding, query: int) -> Effect:
     q, k = torch.tensor([query - 1]), torch.arange(query)
+    learned = next(encoding.parameters(), None) is not None
     bias = encoding.bias(q, k)
     if bias is not None:
-        return Effect(name, "bias", bias[:, 0])
+        return Effect(name, "bias", learned, bias[:, 0])
     ones = torch.ones(1, 1, query, HEAD_DIM)
     turned = encoding.rotate(ones[:, :, :1], q) @ encoding.rotate(ones, k).mT / HEAD_DIM  # (1, 1, 1, S)
     if type(encoding).rotate is not PositionEncoding.rotate:
-        return Effect(name, "rotation", turned[0, 0])
+        return Effect(name, "rotation", learned, turned[0, 0])
     vectors = encoding.embed(torch.zeros(1, query, WIDTH), k)[0]  # (S, C)
     if vectors.any():
-        return Effect(name, "embedding", torch.cosine_similarity(vectors[-1:], vectors)[None])
-    return Effect(name, "nothing", torch.zeros(1, query))
+        return Effect(name, "embedding", learned, torch.cosine_similarity(vectors[-1:], vectors)[None])
+    return Effect(name, "nothing", learned, torch.zeros(1, query))
 
 
 def effects_table(query: int, shown: Sequence[Effect]) -> str:
     """The first head's numbers at a few distances from the query."""
     distances = DISTANCES[query]
-    rows = [[e.name, KINDS[e.kind], *(_number(e.at(d)) for d in distances)] for e in shown]
-    return text_table([f"query {query}, distance →", "what is shown", *map(str, distances)], rows, left=2)
+    rows = [[effect.name, KINDS[effect.kind], *(_number(effect.at(d)) for d in distances)] for effect in shown]
+    return text_table([f"query {query}, distance →", "", *map(str, distances)], rows, left=2)
 
 
 def _number(value: float) -> str:
@@ -90,27 +106,44 @@ def plot_effects(shown: dict[int, list[Effect]], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    figure = Figure(figsize=(21, 12.5), layout="constrained")
-    figure.suptitle("What each position encoding does to attention, before training: one line per head", fontsize=17)
+    columns = 3
+    rows = 1 + max(map(len, shown.values())) // columns
+    figure = Figure(figsize=(21, 3.1 * rows), layout="constrained")
+    figure.suptitle(
+        "Which keys does a query prefer? Position encodings before training, one line per head", fontsize=18
+    )
     heads = [Line2D([], [], color=_color(head, HEADS), linewidth=3, label=f"head {head + 1}") for head in range(HEADS)]
     figure.legend(handles=heads, loc="outside lower center", ncols=HEADS, frameon=False, fontsize=11)
     halves = figure.subfigures(1, len(shown), wspace=0.04, squeeze=False)[0]
     for half, (query, found) in zip(halves, shown.items(), strict=True):
-        half.suptitle(f"query at position {query:,}: which keys does it prefer?", fontsize=15, fontweight="bold")
-        for axes, effect in zip(half.subplots(4, 3).flat, found, strict=True):
-            keys = torch.arange(1, query + 1)
-            for head, curve in enumerate(effect.curves):
-                axes.plot(keys, curve, color=_color(head, len(effect.curves)), linewidth=1.2)
-            axes.set_title(effect.name, fontsize=13, fontweight="bold" if effect.name == "fire" else "normal")
-            axes.set_ylabel(KINDS[effect.kind], fontsize=9)
-            axes.set_xlim(1, query)
-            axes.margins(y=0.08)
-            axes.grid(alpha=0.25)
-            if effect.kind != "bias":
-                axes.set_facecolor("#f3f3f3")
-                axes.set_ylim(-1.05, max(1.05, 1.05 * float(effect.curves.max())))
-        half.supxlabel("key position  (left: the first token; right: the query itself)", fontsize=12)
+        half.suptitle(f"query at position {query:,}", fontsize=15, fontweight="bold")
+        half.supxlabel("key position", fontsize=12)
+        panels = list(half.subplots(rows, columns, squeeze=False).flat)
+        for axes, effect in zip(panels, found, strict=False):
+            _plot_one(axes, effect)
+        for axes in panels[len(found) :]:
+            axes.axis("off")
+        text = panels[len(found)].text(0, 1, HOW_TO_READ, va="top", fontsize=10.5, linespacing=1.2)
+        text.set_in_layout(False)  # it may run over the empty panel beside it
     figure.savefig(path, dpi=75)
+
+
+def _plot_one(axes: Any, effect: Effect) -> None:
+    curves = effect.curves
+    if effect.kind == "bias":
+        curves = (curves - curves.amax(1, keepdim=True)).clamp(min=LOWEST - 2)
+        axes.set_ylim(LOWEST, 0.5)
+    else:
+        curves = curves / curves[:, -1:].clamp(min=1.0)
+        axes.set_ylim(-1.05, 1.1)
+        axes.set_facecolor("#f0f0f0")
+    keys = range(1, curves.shape[1] + 1)
+    for head, curve in enumerate(curves):
+        axes.plot(keys, curve, color=_color(head, len(curves)), linewidth=1.3)
+    axes.set_title(effect.name, loc="left", fontsize=13, fontweight="bold" if "fire" in effect.name else "normal")
+    axes.set_title("learned" if effect.learned else "fixed", loc="right", fontsize=9, color="gray")
+    axes.set_xlim(1, curves.shape[1])
+    axes.grid(alpha=0.25)
 
 
 def _color(head: int, heads: int) -> Any:

@@ -9,19 +9,21 @@ def speed_table(record: dict[str, Any]) -> str:
     """Encodings (and engines) down, lengths across: milliseconds and megabytes."""
     lengths = record["setting"]["lengths"]
     cells = {(row["encoding"], row["engine"], row["n"]): row for row in record["rows"]}
+    labels = list(dict.fromkeys((name, engine) for name, engine, _ in cells))
+    by_engine = any(engine for _, engine in labels)
     lines = []
-    for name, engine in dict.fromkeys((name, engine) for name, engine, _ in cells):
+    for name, engine in labels:
         row = [cells[name, engine, n] for n in lengths]
-        lines.append(
-            [name, engine or "", *(_number(one, "ms") for one in row), *(_number(one, "peak_mb") for one in row)]
-        )
-    hardware, versions = record["provenance"]["hardware"], record["provenance"]["versions"]
+        label = [name, str(engine)] if by_engine else [name]
+        lines.append([*label, *(_number(cell, "ms") for cell in row), *(_number(cell, "peak_mb") for cell in row)])
+    header = ["encoding", "engine"] if by_engine else ["encoding"]
+    header += [*(f"ms, n={n}" for n in lengths), *(f"MB, n={n}" for n in lengths)]
+    setting, made = record["setting"], record["provenance"]
     about = (
-        f"{record['setting']['subject']}, {record['setting']['heads']} heads of {record['setting']['head_dim']}, one "
-        f"sequence, forward, float32; {hardware['cpu']}, {hardware['threads']} threads, torch {versions['torch']}"
+        f"{setting['subject']}, {setting['heads']} heads of {setting['head_dim']}, one sequence, forward, float32; "
+        f"{made['hardware']['cpu']}, {made['hardware']['threads']} threads, torch {made['versions']['torch']}"
     )
-    header = ["encoding", "engine", *(f"ms, n={n}" for n in lengths), *(f"MB, n={n}" for n in lengths)]
-    return f"{about}\n\n{text_table(header, lines, left=2)}{_not_run(record)}"
+    return f"{about}\n\n{text_table(header, lines, left=1 + by_engine)}{_not_run(record)}"
 
 
 def _number(row: dict[str, Any], key: str) -> str:
