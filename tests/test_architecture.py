@@ -82,12 +82,15 @@ def test_using_the_library_loads_torch_alone():
 
 
 def test_help_answers_at_once():
-    start = time.perf_counter()
-    shown = subprocess.run(
-        [sys.executable, "-m", "longfire", "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    assert time.perf_counter() - start < 1.0
-    assert "explore" in shown
+    took = []
+    for _ in range(3):  # the best of three: a busy machine is not the command's fault
+        start = time.perf_counter()
+        shown = subprocess.run(
+            [sys.executable, "-m", "longfire", "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        took.append(time.perf_counter() - start)
+        assert "explore" in shown
+    assert min(took) < 0.8
 
 
 def test_public_names():

@@ -35,6 +35,15 @@ def test_bench_writes_what_it_shows(tmp_path, capsys):
     assert "ms, n=33" in capsys.readouterr().out
 
 
+def test_bench_dry_run(tmp_path, capsys):
+    out = tmp_path / "bench.json"
+    assert main(["bench", "bias", "--lengths", "16", "--dry-run", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "fire n=16" in shown
+    assert f"6 measurements of bias, to be written to {out}" in shown
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -42,6 +51,9 @@ def test_bench_writes_what_it_shows(tmp_path, capsys):
         (["bench", "bias", "--encodings", "rope"], "'rope' has no bias to measure"),
         (["bench", "bias", "--lengths", "0"], "a length must be at least 1, not 0"),
         (["bench", "attention", "--heads", "0"], "heads must be at least 1"),
+        (["bench", "attention", "--encodings", "learned"], "'learned' has no bias to measure"),
+        (["bench", "attention", "--seconds", "-1"], "seconds must be at least 0"),
+        (["explore", "--out", __file__], "File exists"),
     ],
 )
 def test_errors_are_for_people(command, message, capsys):

@@ -1,7 +1,12 @@
 """What the documents say is true: their code runs, their tables are the results'."""
 
+import importlib.util
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,15 +27,28 @@ def test_readme_runs():
     exec(compile("\n".join(blocks), "README.md", "exec"), {})
 
 
-def test_contributing_runs(monkeypatch):
-    monkeypatch.setattr("longfire.encodings.registry.ENCODINGS", dict(ENCODINGS))
+def test_an_encoding_takes_one_file(tmp_path):
+    """CONTRIBUTING's example, put where it says: the contract tests, the types and the command line take it as it is."""
+    for name in ("longfire", "tests", "pyproject.toml"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
     (block,) = code_blocks("CONTRIBUTING.md")
-    names = {}
-    exec(compile(block, "CONTRIBUTING.md", "exec"), names)
-    import torch
+    (tmp_path / "longfire" / "encodings" / "recency.py").write_text(block)
 
-    bias = names["Recency"](2).bias(torch.tensor([[9]]), torch.tensor([[0, 5]]))
-    assert bias.tolist() == [[[[-3.0, -2.0]], [[-3.0, -2.0]]]]
+    def run(*command):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    tested = run("pytest", "-q", "-p", "no:cacheprovider", "tests/encodings/test_contract.py", "-k", "recency")
+    assert int(re.search(r"(\d+) passed", tested)[1]) >= 15
+    assert "recency" in run("longfire", "explore", "--out", str(tmp_path))
+    assert "recency n=16" in run("longfire", "bench", "bias", "--lengths", "16", "--dry-run")
+    if importlib.util.find_spec("mypy"):
+        run("mypy")
 
 
 def test_readme_lists_every_encoding():

@@ -91,16 +91,44 @@ def test_theorem(name):
     assert (fire.bias(positions, positions).tril() - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
-def test_tensor_float32_does_not_round_distances():
-    """Many training scripts allow TF32 products; distances must not lose their last bits to them."""
-    fire, positions = FIRE(4, hidden_layers=0), torch.arange(4000, 4100)
-    expected = fire.bias(positions, positions)
+@pytest.fixture
+def _tf32():
     torch.set_float32_matmul_precision("high")
-    try:
-        bias = fire.cuda().bias(positions.cuda(), positions.cuda())
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    torch.testing.assert_close(bias.cpu(), expected, rtol=1e-6, atol=1e-6)
+    yield
+    assert torch.get_float32_matmul_precision() == "high"  # as it was found
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("_tf32")
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_tensor_float32_does_not_round_biases(name):
+    """Many training scripts allow TF32 products, which would round distances and hidden units to ten bits."""
+    encoding, positions = make(name), torch.arange(2000)
+    expected = encoding.bias(positions, positions)
+    bias = encoding.cuda().bias(positions.cuda(), positions.cuda()).cpu()
+    assert (bias - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.usefixtures("_tf32")
+def test_tensor_float32_does_not_round_the_reference():
+    q, k, v = torch.randn(3, 1, HEADS, 200, 64)
+    expected = attention(q, k, v, impl="reference")
+    found = attention(q.cuda(), k.cuda(), v.cuda(), impl="reference").cpu()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_large_biases_in_float16():
+    """A bias of −360,000 is beyond float16, but only its differences matter."""
+    encoding = make("kerple_power").cuda()
+    encoding.r1.data.fill_(1.0)
+    encoding.r2.data.fill_(2.0)
+    q, k, v = torch.randn(3, 1, HEADS, 600, 64, device="cuda", dtype=torch.float16)
+    key_mask = torch.zeros(1, 600, dtype=torch.bool, device="cuda")
+    key_mask[:, :10] = True
+    with torch.no_grad():
+        found = attention(q, k, v, encoding, key_mask=key_mask, impl="sdpa")
+        exact = attention(q.double(), k.double(), v.double(), encoding, key_mask=key_mask, impl="reference")
+    torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")

@@ -67,6 +67,7 @@ def test_the_result_is_a_fire_with_parameters_of_its_own(name):
     encoding = sources(torch.float32)[name]
     fire = as_fire(encoding, 50)
     assert isinstance(fire, FIRE)
+    assert fire.smooth_beyond == encoding.smooth_beyond
     assert all(parameter.requires_grad for parameter in fire.parameters())
     before = [tensor.clone() for tensor in (*encoding.parameters(), *encoding.buffers())]
     fire.bias(torch.arange(50), torch.arange(50)).sum().backward()

@@ -146,22 +146,27 @@ class FIRE(PositionEncoding):
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         self.check(q_positions, k_positions)
+        learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         with full_precision(q_positions.device):
-            learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
             if learning or torch.compiler.is_compiling():
-                return self.f(self.normalized_distance(q_positions, k_positions)).contiguous()
+                return self._bias(q_positions, k_positions)
             return self._bias_in_blocks(q_positions, k_positions)
+
+    def _bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        return self.f(self.normalized_distance(q_positions, k_positions)).contiguous()
 
     def _bias_in_blocks(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """The same numbers, a few rows at a time: the MLP's hidden layers are wider than the bias they make."""
         T, S = q_positions.shape[-1], k_positions.shape[-1]
-        batch = q_positions.shape[:-1] or k_positions.shape[:-1]
+        batch = torch.broadcast_shapes(q_positions.shape[:-1], k_positions.shape[:-1])
         elements_a_row = max(1, math.prod(batch) * S * self.widest)
         rows = max(1, (1 << (26 if q_positions.is_cuda else 22)) // elements_a_row)
+        if rows >= T:
+            return self._bias(q_positions, k_positions)
         out = torch.empty(*batch, self.num_heads, T, S, dtype=self.compute_dtype, device=q_positions.device)
         for start in range(0, T, rows):
             block = q_positions[..., start : start + rows]
-            out[..., start : start + rows, :] = self.f(self.normalized_distance(block, k_positions))
+            out[..., start : start + rows, :] = self._bias(block, k_positions)
         return out
 
     @torch.no_grad()

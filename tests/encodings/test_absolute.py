@@ -17,6 +17,17 @@ def test_sinusoidal_formula():
             assert vectors[row, 2 * k + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
+def test_sinusoidal_float64():
+    vectors = Sinusoidal(6).embed(torch.zeros(1, 1, 6, dtype=torch.float64), torch.tensor([123_457]))[0, 0]
+    assert vectors[2].item() == pytest.approx(math.sin(123_457 / 10000 ** (1 / 3)), abs=1e-10)
+
+
+def test_learned_packed_documents_where_values_cannot_be_looked_at():
+    """Positions start again with every document: more tokens than positions are fine."""
+    encoding, x = Learned(4, 8).to("meta"), torch.zeros(1, 16, 4, device="meta")
+    assert encoding.embed(x, torch.arange(8, device="meta").repeat(2)).shape == (1, 16, 4)
+
+
 def test_learned_adds_its_rows():
     encoding, x = Learned(4, 10), torch.randn(2, 3, 4)
     positions = torch.tensor([[0, 1, 2], [7, 8, 9]])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.autograd import gradcheck
 
-from longfire import attention, position_parameters
+from longfire import ENCODINGS, attention, position_parameters
 from longfire.encodings import DistanceBias, PositionEncoding, RoPE
-from tests.samples import ADDITIVE, HEAD_DIM, HEADS, LENGTH, NAMES, RELATIVE, WIDTH, make
+from tests.samples import ADDITIVE, HEAD_DIM, HEADS, LENGTH, NAMES, RELATIVE, WIDTH, bias_with, make
 
 positions_of = st.lists(st.integers(0, LENGTH - 1), min_size=1, max_size=12)
 
@@ -22,6 +22,20 @@ def attend(encoding, x, q, k, v, q_positions, k_positions):
     k = k + mixed.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
     q, k = encoding.rotate(q, q_positions), encoding.rotate(k, k_positions)
     return attention(q, k, v, encoding, q_positions=q_positions, k_positions=k_positions, impl="reference")
+
+
+def everything(encoding):
+    """What the three hooks make of the same input."""
+    generator = torch.Generator().manual_seed(3)
+    positions = torch.arange(LENGTH)
+    x = torch.randn(1, LENGTH, WIDTH, generator=generator)
+    heads = torch.randn(1, HEADS, LENGTH, HEAD_DIM, generator=generator)
+    return encoding.embed(x, positions), encoding.rotate(heads, positions), encoding.bias(positions, positions)
+
+
+def assert_all_equal(results, expected):
+    for result, other in zip(results, expected, strict=True):
+        assert (result is None and other is None) or torch.equal(result, other)
 
 
 def inputs(batch, queries, keys, dtype=torch.float64):
@@ -47,8 +61,9 @@ def test_shapes_and_hooks(name):
     assert encoding.embed(x, torch.arange(5)).shape == x.shape
     x = torch.randn(2, HEADS, 5, HEAD_DIM)
     assert encoding.rotate(x, torch.arange(5)).shape == x.shape
-    assert encoding.scope == ("model" if name in ("sinusoidal", "learned") else "layer")
-    assert encoding.distance_only == (name in ADDITIVE and name != "fire")
+    adds_to_embeddings = type(encoding).embed is not PositionEncoding.embed
+    assert encoding.scope == ("model" if adds_to_embeddings else "layer")
+    assert "=" in repr(encoding) or name == "nope"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,7 +105,7 @@ def test_causality(name, length, changed):
     positions = torch.arange(length)
     x, q, k, v = inputs(1, length, length)
     before = attend(encoding, x, q, k, v, positions, positions)
-    for tensor in (x.transpose(1, 2)[:, None].mT, k, v):
+    for tensor in (x, k, v):
         tensor[..., changed:, :] += 1.0
     after = attend(encoding, x, q, k, v, positions, positions)
     assert torch.equal(before[:, :, :changed], after[:, :, :changed])
@@ -122,24 +137,51 @@ def test_fire_sees_a_shift_above_its_threshold():
     assert (here - there).abs()[:, 15].max() > 0.01
 
 
-@pytest.mark.parametrize("name", [name for name in ADDITIVE if name != "fire"])
+@pytest.mark.parametrize("name", [name for name in ADDITIVE if ENCODINGS[name].distance_only])
 def test_distance_only_means_toeplitz(name):
     bias = make(name, torch.float64).bias(torch.arange(40), torch.arange(40))
     torch.testing.assert_close(bias[:, 1:, 1:], bias[:, :-1, :-1], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in ADDITIVE if make(name).smooth_beyond is not None])
-def test_smooth_where_it_says_so(name):
-    """Linear interpolation over eight keys is good to a hundredth beyond the declared distance."""
-    encoding = make(name, torch.float64)
-    beyond = 1 + -(-encoding.smooth_beyond // 8)
-    keys = torch.arange(0, 8 * 200 + 1)
-    query = torch.tensor([keys[-1] + 8 * beyond])
-    bias = encoding.bias(query, keys)[:, 0]  # (H, S)
-    nodes = bias[:, ::8]
+def test_what_the_encodings_declare():
+    declared = {name: (make(name).distance_only, make(name).smooth_beyond) for name in ADDITIVE}
+    assert (
+        declared.items()
+        >= {
+            "fire": (False, 256),
+            "alibi": (True, 0),
+            "kerple_log": (True, 128),
+            "kerple_power": (True, None),
+            "t5": (True, 20),
+            "sandwich": (True, None),
+        }.items()
+    )
+
+
+def interpolation_error(encoding, nearest):
+    """Of the bias between every eighth key, at the keys between, for keys at least `nearest` from the query."""
+    keys = torch.arange(8 * 250 + 1)
+    bias = encoding.bias(keys[-1:] + nearest, keys)[:, 0]  # (H, S)
     weight = torch.arange(8) / 8
+    nodes = bias[:, ::8]
     between = (nodes[:, :-1, None] * (1 - weight) + nodes[:, 1:, None] * weight).flatten(1)
-    assert (between - bias[:, :-1]).abs().max() < 0.01
+    return (between - bias[:, :-1]).abs().max().item()
+
+
+@pytest.mark.parametrize("name", [name for name in ADDITIVE if make(name).smooth_beyond])
+def test_smooth_where_it_says_so_and_not_before(name):
+    encoding = make(name, torch.float64)
+    if name == "fire":
+        encoding.init_as("kerple_log", slopes=[2.0, 2.0, 2.0])
+    if name == "kerple_log":
+        encoding.r1.data.fill_(2.0)
+        encoding.r2.data.fill_(1.0)
+    assert interpolation_error(encoding, encoding.smooth_beyond) < 1e-3
+    assert interpolation_error(encoding, encoding.smooth_beyond // 8) > 1e-3
+
+
+def test_alibi_is_smooth_everywhere():
+    assert interpolation_error(make("alibi", torch.float64), 0) < 1e-9
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -153,12 +195,25 @@ def test_float64_when_cast_to_it(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_models_keep_exact_encodings(name, dtype):
     encoding = make(name)
-    expected = encoding.bias(torch.arange(LENGTH), torch.arange(LENGTH))
+    expected = everything(encoding)
     model = nn.ModuleDict({"layer": nn.Linear(4, 4), "encoding": encoding}).to(dtype)
     assert model["layer"].weight.dtype == dtype
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        bias = encoding.bias(torch.arange(LENGTH), torch.arange(LENGTH))
-    assert (bias is None and expected is None) or torch.equal(bias, expected)
+        assert_all_equal(everything(encoding), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_built_in_float32_where_the_default_is_lower(name):
+    """Large models are often built under a bfloat16 default."""
+    expected = everything(make(name))
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        encoding = make(name)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not {t.dtype for t in encoding.state_dict().values()} & {torch.bfloat16, torch.float16}
+    if not list(encoding.parameters()):  # random starts are drawn otherwise
+        assert_all_equal(everything(encoding), expected)
 
 
 @pytest.mark.parametrize("name", ["fire", "kerple_log", "kerple_power", "t5"])
@@ -171,20 +226,10 @@ def test_gradients(name):
     names, values = zip(*encoding.named_parameters(), strict=True)
 
     def bias(*parameters):
-        caller = _Caller(encoding)
-        state = {f"encoding.{name}": value for name, value in zip(names, parameters, strict=True)}
-        return torch.func.functional_call(caller, state, (torch.tensor([3, 9, 30]), torch.arange(0, 40, 3)))
+        given = dict(zip(names, parameters, strict=True))
+        return bias_with(encoding, given, torch.tensor([3, 9, 30]), torch.arange(0, 40, 3))
 
     assert gradcheck(bias, values)
-
-
-class _Caller(nn.Module):
-    def __init__(self, encoding):
-        super().__init__()
-        self.encoding = encoding
-
-    def forward(self, q, k):
-        return self.encoding.bias(q, k)
 
 
 @pytest.mark.parametrize("name", ["rope", "rope_pi", "yarn"])
@@ -226,25 +271,25 @@ def test_compiles_whole_and_once_for_all_lengths(name):
 def test_state_dict_round_trip(name):
     encoding, other = make(name, seed=1), make(name, seed=2)
     other.load_state_dict(encoding.state_dict())
-    bias = encoding.bias(torch.arange(9), torch.arange(9))
-    if bias is not None:
-        assert torch.equal(bias, other.bias(torch.arange(9), torch.arange(9)))
+    assert_all_equal(everything(other), everything(encoding))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reset_after_construction_without_memory(name):
     """How large models are made: on the meta device, then given memory, then initialised."""
-    torch.manual_seed(1)
     encoding = make(name)
     with torch.device("meta"):
         empty = make(name)
     empty = empty.to_empty(device="cpu")
+    for tensor in (*empty.parameters(), *empty.buffers()):
+        tensor.data.fill_(float("nan") if tensor.is_floating_point() else -1)
     empty.reset_parameters()
     fixed = {
         key for key, value in make(name, seed=5).state_dict().items() if torch.equal(value, encoding.state_dict()[key])
     }
     for key, value in empty.state_dict().items():
         assert torch.isfinite(value).all(), key
+        assert value.min() >= 0 or value.is_floating_point(), key
         if key in fixed:
             assert torch.equal(value, encoding.state_dict()[key]), key
 
@@ -321,3 +366,71 @@ def test_parameters_that_are_not_finite(name):
     next(encoding.parameters()).data.flatten()[0] = float("inf")
     with pytest.raises(ValueError, match="is not finite"):
         encoding.bias(torch.arange(3), torch.arange(3))
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_another_device(name):
+    with pytest.raises(ValueError, match=r"positions are on cpu and \w+ is on meta: move them to one device"):
+        make(name).to("meta").bias(torch.arange(3), torch.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("x", "positions", "message"),
+    [
+        (torch.zeros(2, 5, WIDTH), torch.arange(3), r"positions have shape \(3,\), not \(5,\) or \(2, 5\)"),
+        (torch.zeros(2, 5, WIDTH), torch.arange(1), r"positions have shape \(1,\)"),
+        (torch.zeros(1, 5, WIDTH), torch.zeros(2, 5, dtype=torch.long), r"positions have shape \(2, 5\), not"),
+        (torch.zeros(5, WIDTH), torch.arange(5), r"x must have shape \(B, T, C\), not \(5, 24\)"),
+        (torch.zeros(2, 5, WIDTH, device="meta"), torch.arange(5), "positions are on cpu and x is on meta"),
+    ],
+)
+@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
+def test_embeddings_that_do_not_fit(name, x, positions, message):
+    with pytest.raises(ValueError, match=message):
+        make(name).embed(x, positions)
+
+
+@pytest.mark.parametrize(
+    ("x", "positions", "message"),
+    [
+        (torch.zeros(2, 3, 5, HEAD_DIM), torch.arange(1), r"positions have shape \(1,\), not \(5,\) or \(2, 5\)"),
+        (torch.zeros(3, 5, HEAD_DIM), torch.arange(5), r"x must have shape \(B, H, T, D\)"),
+        (torch.zeros(2, 3, 5, HEAD_DIM, device="meta"), torch.arange(5), "positions are on cpu and x is on meta"),
+    ],
+)
+@pytest.mark.parametrize("name", ["rope", "rope_pi", "yarn"])
+def test_queries_that_do_not_fit(name, x, positions, message):
+    with pytest.raises(ValueError, match=message):
+        make(name).rotate(x, positions)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_of_one_serves_all(name):
+    """Hugging Face's position_ids often have shape (1, T)."""
+    encoding, positions = make(name, torch.float64), torch.arange(6)
+    data = inputs(2, 6, 6)
+    expected = attend(encoding, *data, positions, positions)
+    torch.testing.assert_close(attend(encoding, *data, positions[None], positions[None]), expected)
+
+
+@pytest.mark.parametrize("name", ["fire", "kerple_log", "t5"])
+def test_vmap_over_parameters(name):
+    encoding, positions = make(name), torch.arange(9)
+    stacked = {key: torch.stack([value.detach(), 2 * value.detach()]) for key, value in encoding.named_parameters()}
+    biases = torch.vmap(lambda parameters: bias_with(encoding, parameters, positions, positions))(stacked)
+    torch.testing.assert_close(biases[0], encoding.bias(positions, positions))
+    assert not torch.allclose(biases[0], biases[1])
+
+
+def test_encodings_are_not_called():
+    with pytest.raises(TypeError, match="call its hooks embed, rotate and bias"):
+        make("fire")(torch.zeros(1))
+    with pytest.raises(TypeError, match="takes a module, not list"):
+        position_parameters([make("fire")])
+
+
+@pytest.mark.parametrize("name", ["t5", "learned"])
+def test_tables_start_small(name):
+    encoding = ENCODINGS[name](200, 300) if name == "learned" else ENCODINGS[name](200)
+    assert encoding.table.std().item() == pytest.approx(0.02, rel=0.05)
+    assert encoding.table.mean().item() == pytest.approx(0.0, abs=1e-3)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from longfire import FIRE
+from tests.samples import bias_with
 
 
 class Listing(nn.Module):
@@ -40,13 +41,13 @@ def formula(fire: FIRE, i: int, j: int) -> torch.Tensor:
     c = abs(fire.c.item()) if fire.log else None
     psi = (lambda x: math.log(c * x + 1)) if fire.log else (lambda x: x)
     normalizer = i if fire.L is None else max(fire.L.item(), i)
-    x = torch.tensor([psi(i - j) / (psi(normalizer) + fire.eps)], dtype=torch.float64)
+    x = torch.tensor([psi(i - j) / psi(normalizer)], dtype=torch.float64)
     for layer in fire.mlp:
         x = layer.weight.double() @ x + layer.bias.double() if isinstance(layer, nn.Linear) else layer(x)
     return x
 
 
-@pytest.mark.parametrize("length", [1, 2, 63, 300])
+@pytest.mark.parametrize("length", [1, 2, 63, 400])
 @pytest.mark.parametrize("init_L", [7.0, 128.0, 512.0])
 @pytest.mark.parametrize("grad", [False, True])
 def test_listing_bit_for_bit(length, init_L, grad):
@@ -104,6 +105,7 @@ def test_default_is_the_papers():
     assert [(layer.in_features, layer.out_features) for layer in fire.linears] == [(1, 32), (32, 32), (32, 12)]
     assert sum(p.numel() for p in fire.parameters()) == (32 + 32) + (32 * 32 + 32) + (32 * 12 + 12) + 2
     assert fire.c.shape == fire.L_multiplier.shape == (1,)
+    assert (fire.c.item(), fire.L.item(), fire.eps, fire.first_position) == (pytest.approx(0.1), 512.0, 1e-6, 1)
     assert isinstance(fire.mlp[-1], nn.Linear)
     assert [type(layer) for layer in fire.mlp[1::2]] == [nn.ReLU, nn.ReLU]
 
@@ -117,23 +119,9 @@ def test_gradients(options):
     names, parameters = zip(*fire.named_parameters(), strict=True)
 
     def bias(*values):
-        positions = torch.arange(9), torch.arange(9)
-        return torch.func.functional_call(_Bias(fire), dict(zip(_Bias.named(names), values, strict=True)), positions)
+        return bias_with(fire, dict(zip(names, values, strict=True)), torch.arange(9), torch.arange(9))
 
     assert gradcheck(bias, parameters)
-
-
-class _Bias(nn.Module):
-    def __init__(self, fire):
-        super().__init__()
-        self.fire = fire
-
-    def forward(self, q, k):
-        return self.fire.bias(q, k)
-
-    @staticmethod
-    def named(names):
-        return [f"fire.{name}" for name in names]
 
 
 @given(
@@ -213,11 +201,12 @@ def test_low_precision_keys_do_not_round_distances():
 
 def test_low_precision_weights_are_computed_in_float32():
     """Some frameworks hand over bfloat16 weights whatever a module asks for."""
-    fire = FIRE(4, hidden_layers=1)
-    for parameter in fire.parameters():
-        parameter.data = parameter.data.bfloat16()
+    fire = FIRE(4, hidden_layers=1, init_L=40.0)
+    fire.L_multiplier.data.fill_(0.93)
+    for tensor in (*fire.parameters(), *fire.buffers()):
+        tensor.data = tensor.data.bfloat16()
     bias = fire.bias(torch.arange(50), torch.arange(50))
-    upcast = FIRE(4, hidden_layers=1)
+    upcast = FIRE(4, hidden_layers=1, init_L=40.0)
     upcast.load_state_dict(fire.state_dict())
     assert torch.equal(bias, upcast.bias(torch.arange(50), torch.arange(50)))
 
@@ -290,6 +279,13 @@ class TestStarts:
         with pytest.raises(ValueError, match="c must be above 0 and finite, not -1"):
             FIRE(3).init_as("kerple_log", c=-1)
 
+    def test_a_fire_without_an_mlp(self):
+        from longfire.encodings import KerpleLog
+        from longfire.theorem import as_fire
+
+        with pytest.raises(ValueError, match="activation='relu'"):
+            as_fire(KerpleLog(3), 8).init_as("kerple_log")
+
     def test_slopes_per_head(self):
         with pytest.raises(ValueError, match="3 finite numbers"):
             FIRE(3).init_as("kerple_log", slopes=[1.0])
@@ -300,6 +296,9 @@ class TestStarts:
     [
         ({"activation": "rleu"}, ValueError, "Did you mean 'relu'"),
         ({"threshold": "learnt"}, ValueError, "Did you mean 'learned'"),
+        ({"log": "off"}, ValueError, "log cannot be 'off'"),
+        ({"final_activation": 1}, ValueError, "final_activation cannot be 1"),
+        ({"init_c": "0.1"}, TypeError, "init_c must be a number, not '0.1'"),
         ({"hidden_layers": -1}, ValueError, "at least 0, not -1"),
         ({"hidden_layers": 1.5}, TypeError, "whole number, not 1.5"),
         ({"width": 0}, ValueError, "width must be at least 1"),

@@ -9,7 +9,7 @@ SHAPE = {"num_heads": 4, "head_dim": 16, "width": 64, "max_length": 128}
 
 
 def test_names():
-    assert set(ENCODINGS) == {
+    assert set(ENCODINGS) >= {
         "fire", "nope", "sinusoidal", "learned", "rope", "rope_pi", "yarn", "alibi", "kerple_log", "kerple_power", "t5",
         "sandwich",
     }  # fmt: skip
@@ -28,6 +28,8 @@ def test_the_models_width_is_not_fires():
         ("FIRE", {}, "Did you mean 'fire'"),
         ("xyz", {}, "Known: .*kerple_log"),
         ("fire", {"hidden_layer": 1}, "'fire' has no option 'hidden_layer'. Did you mean 'hidden_layers'"),
+        ("fire", {"num_head": 3}, "Did you mean 'num_heads'"),
+        ("fire", {"init_l": 3.0}, "Did you mean 'init_L'"),
         ("nope", {"base": 3}, "'nope' has no option 'base'. It has none"),
         ("t5", {"buckets": 3}, "Did you mean 'num_buckets'"),
         ("rope_pi", {}, "trained_length"),

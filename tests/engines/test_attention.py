@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 from longfire import FIRE, attention, attention_plan, prepare_bias
 from longfire.encodings import ALiBi, RoPE
 from longfire.engines import ENGINES
-from tests.samples import ADDITIVE, HEADS, make
+from tests.samples import ADDITIVE, HEADS, LENGTH, make
 from tests.tolerance import assert_as_accurate
 
 FAST = [name for name in ENGINES if name != "reference"]
@@ -94,23 +94,36 @@ def test_a_query_with_nothing_to_see_gets_zero(impl, bias):
     assert (before[:, :, :2] == 0).all()
 
 
-@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("name", [*ADDITIVE, None])
 @pytest.mark.parametrize("impl", FAST)
 @given(data=st.data())
 def test_engines_equal_the_reference(name, impl, data):
-    B, G, group = (data.draw(st.integers(1, 3)) for _ in range(3))
-    S = data.draw(st.integers(1, 20))
-    T = data.draw(st.integers(1, S))
-    q, k, v = random(B, G * group, G, T, S)
-    encoding = make(name, torch.float64)
-    bias = encoding.bias(torch.arange(S - T, S), torch.arange(S))[:1].expand(G * group, -1, -1)
-    options = {"causal": data.draw(st.booleans())}
+    """Any shapes, any positions (more queries than keys, unsorted, one row for all or each its own), any mask."""
+    B, T, S = (data.draw(st.integers(1, most)) for most in (3, 12, 12))
+    q, k, v = random(B, HEADS, data.draw(st.sampled_from([1, HEADS])), T, S)
+    options = {"causal": data.draw(st.booleans()), "scale": data.draw(st.sampled_from([None, 0.7]))}
+    rows = {length: data.draw(st.sampled_from([(length,), (1, length), (B, length)])) for length in (T, S)}
+    if T > S or data.draw(st.booleans()):
+        options["q_positions"] = torch.randint(0, LENGTH, rows[T])
+        options["k_positions"] = torch.randint(0, LENGTH, rows[S])
     if data.draw(st.booleans()):
-        options["key_mask"] = torch.tensor(data.draw(st.lists(st.booleans(), min_size=B * S, max_size=B * S))).view(
-            B, S
-        )
-    expected = attention(q, k, v, bias, **options, impl="reference")
-    torch.testing.assert_close(attention(q, k, v, bias, **options, impl=impl), expected)
+        options["key_mask"] = torch.rand(B, S) < data.draw(st.sampled_from([0.1, 0.9]))
+    encoding = None if name is None else make(name, torch.float64)
+    expected = attention(q, k, v, encoding, **options, impl="reference")
+    torch.testing.assert_close(attention(q, k, v, encoding, **options, impl=impl), expected)
+
+
+@pytest.mark.parametrize("impl", list(ENGINES))
+def test_a_bias_may_hide_keys_and_all_of_them(impl):
+    q, k, v = random(T=3, S=3, requires_grad=True)
+    bias = torch.zeros(3, 3, dtype=torch.float64)
+    bias[1] = float("-inf")
+    bias[2, 0] = float("-inf")
+    out = attention(q, k, v, bias, impl=impl)
+    assert (out[:, :, 1] == 0).all()
+    torch.testing.assert_close(out[:, :, 2:], attention(q[:, :, 2:], k[:, :, 1:], v[:, :, 1:], impl=impl))
+    out.sum().backward()
+    assert torch.isfinite(q.grad).all()
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
@@ -213,20 +226,58 @@ def test_prepared_for_other_positions():
     attention(q, k, v, prepared, **same)
     with pytest.raises(ValueError, match="prepared for other k_positions"):
         attention(q, k, v, prepared, **{**same, "k_positions": torch.arange(7) + 1})
-    with pytest.raises(ValueError, match="q_positions have shape"):
+    with pytest.raises(ValueError, match="the prepared bias's q_positions have shape"):
         attention(*random(T=3), prepared)
+    with pytest.raises(ValueError, match="the prepared bias has 3 heads"):
+        attention(*random(H=6), prepared)
+    assert repr(prepared) == "PreparedBias((3, 7, 7): 7 queries, 7 keys)"
     with pytest.raises(TypeError, match="takes a PositionEncoding, not Tensor"):
         prepare_bias(torch.zeros(3), torch.arange(7), torch.arange(7))
 
 
 def test_plan():
     q, k, v = random()
+    mask = torch.ones(2, 7, dtype=torch.bool)
     plan = attention_plan(q, k, v, make("fire"))
     assert plan.engine == "sdpa"
-    assert "dense" in str(plan)
-    assert "no mask to build" in attention_plan(q, k, v, RoPE(8)).why
-    assert "dense" in attention_plan(q, k, v, key_mask=torch.ones(2, 7, dtype=torch.bool)).why
+    assert "the bias as a dense tensor" in str(plan)
+    for options, why in [
+        ({"bias": RoPE(8)}, "causal, no bias and no mask to build"),
+        ({"causal": False}, "no bias and no mask to build"),
+        ({"q": q[:, :, -1:]}, "no bias and no mask to build"),
+        ({"key_mask": mask}, "no bias, the mask as a dense tensor"),
+        ({"q": q[:, :, 3:]}, "no bias, the mask as a dense tensor"),
+    ]:
+        assert attention_plan(**{"q": q, "k": k, "v": v, **options}).why.endswith(why)
     assert attention_plan(q, k, v, impl="reference").engine == "reference"
+    with pytest.raises(ValueError, match="ALiBi has 12 heads"):
+        attention_plan(q, k, v, ALiBi(12))
+
+
+def test_an_engine_that_cannot_serve_says_why(monkeypatch):
+    class Picky:
+        name = "picky"
+
+        def refuses(self, request):
+            return "it takes no keys" if request.k.shape[2] else None
+
+        def describe(self, request):
+            return "picky"
+
+        def run(self, request):
+            return request.q
+
+    before = dict(ENGINES)
+    ENGINES.clear()
+    ENGINES.update({"picky": Picky(), **before})
+    try:
+        q, k, v = random()
+        assert attention_plan(q, k, v).engine == "sdpa"  # auto passes it over
+        with pytest.raises(ValueError, match=r"impl='picky' cannot serve this request \(picky: it takes no keys\)"):
+            attention(q, k, v, impl="picky")
+    finally:
+        ENGINES.clear()
+        ENGINES.update(before)
 
 
 def test_plan_computes_nothing(monkeypatch):
@@ -234,14 +285,18 @@ def test_plan_computes_nothing(monkeypatch):
     attention_plan(*random(), make("fire"))
 
 
-def test_autocast():
-    q, k, v = random(dtype=torch.float32)
+@pytest.mark.parametrize("impl", list(ENGINES))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast(impl, dtype):
+    """The result has q's dtype; engines may compute in autocast's, and the bias stays exact."""
+    q, k, v = (tensor.to(dtype) for tensor in random(dtype=torch.float32))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), make("fire"))
-        reference = attention(q, k, v, make("fire"), impl="reference")
-    assert out.dtype == torch.bfloat16
-    assert reference.dtype == torch.float32
-    torch.testing.assert_close(reference, attention(q, k, v, make("fire"), impl="reference"))
+        out = attention(q, k, v, make("fire"), impl=impl)
+    assert out.dtype == dtype
+    exact = attention(q, k, v, make("fire"), impl="reference")
+    torch.testing.assert_close(out, exact, rtol=0.05, atol=0.05)
+    if impl == "reference":
+        assert torch.equal(out, exact)
 
 
 @pytest.mark.parametrize("impl", list(ENGINES))
@@ -258,7 +313,7 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"impl": "fast"}, ValueError, "no attention engine named 'fast'"),
+        ({"impl": "fast"}, ValueError, "this version has no attention engine named 'fast'"),
         ({"impl": "spda"}, ValueError, "Did you mean 'sdpa'"),
         ({"q": torch.zeros(2, 7, 8)}, ValueError, r"q must have shape \(B, heads, length, D\), not \(2, 7, 8\)"),
         ({"q": None}, TypeError, "q must be a tensor, not NoneType"),
@@ -279,6 +334,14 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
         ({"key_mask": MASK.long()}, TypeError, "key_mask must be bool .* not torch.int64"),
         ({"key_mask": MASK[:1]}, ValueError, r"shape \(B, S\) = \(2, 7\), not \(1, 7\)"),
         ({"key_mask": MASK.to("meta")}, ValueError, "key_mask is on meta"),
+        ({"key_mask": [[True] * 7] * 2}, TypeError, "key_mask must be a bool tensor, not list"),
+        ({"scale": float("nan")}, ValueError, "scale must be a finite number"),
+        ({"bias": torch.ones(7, 7, dtype=torch.bool)}, TypeError, "must be floating point, not torch.bool.* key_mask"),
+        (
+            {"k": torch.zeros(2, 0, 7, 8).double(), "v": torch.zeros(2, 0, 7, 8).double()},
+            ValueError,
+            "share 0 key heads",
+        ),
         ({"dropout_p": 1.0}, ValueError, "dropout_p must be at least 0 and below 1, not 1.0"),
         ({"bias": "fire"}, TypeError, "PositionEncoding, a PreparedBias, a tensor or None, not str"),
         ({"bias": torch.zeros(7, 6)}, ValueError, r"bias of shape \(7, 6\) does not broadcast"),

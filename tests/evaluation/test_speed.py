@@ -12,7 +12,8 @@ from longfire.evaluation.speed import Setting, measure
 
 def test_time_is_measured():
     measured = speed._measure_one(lambda: time.sleep(0.02), seconds=0.1)
-    assert 20 <= measured["ms"] < 40
+    assert 20 <= measured["fastest"] <= measured["ms"] <= measured["slowest"]
+    assert measured["fastest"] < 200
     assert 3 <= measured["calls"] <= 5
     assert speed._measure_one(lambda: time.sleep(0.02), seconds=0.001)["calls"] == 3
 
@@ -30,7 +31,7 @@ def test_peak_memory_is_measured():
 
 def test_what_does_not_fit_is_not_run(monkeypatch):
     monkeypatch.setattr(speed, "available_memory", lambda: 1e6)
-    rows = measure(Setting("attention", (8, 1024), heads=2, seconds=0.001), ["fire"])["rows"]
+    rows = measure(Setting("attention", (8, 1024), heads=2, seconds=0.001, encodings=("fire",)))["rows"]
     assert ["not run" in row for row in rows] == [False, False, True, True]
     assert "needs about" in rows[-1]["not run"]
 

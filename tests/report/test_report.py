@@ -18,7 +18,7 @@ def test_columns_are_aligned():
 @pytest.mark.parametrize("query", [128, 8192])
 def test_effects_of_every_encoding(query):
     shown = effects(query)
-    assert {effect.name for effect in shown} == set(ENCODINGS)
+    assert {effect.name for effect in shown} == {*ENCODINGS, "fire, as kerple_log"}
     assert shown[0].name == "fire"
     for effect in shown:
         assert effect.curves.shape == (HEADS if effect.kind == "bias" else 1, query)
@@ -30,7 +30,13 @@ def test_effects_of_every_encoding(query):
     assert by_name["rope"].at(1) < 1.0
     assert by_name["nope"].kind == "nothing"
     table = effects_table(query, shown)
-    assert len(table.splitlines()) == len(ENCODINGS) + 2
+    assert len(table.splitlines()) == len(shown) + 2
+    assert [effect.learned for effect in shown if effect.name in ("fire", "alibi", "t5", "rope")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_speed_table_says_what_was_not_run():
