@@ -20,12 +20,14 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 
 bench: .venv/installed
-	$(BIN)/longfire bench bias
-	$(BIN)/longfire bench attention
+	$(BIN)/longfire bench bias --out results/bench/cpu-bias.json
+	$(BIN)/longfire bench attention --out results/bench/cpu-attention.json
+	$(BIN)/python benchmarks/update.py
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "longfire needs Python 3.11 or newer, and $(PYTHON) is older: make PYTHON=python3.12 …"; exit 1; }
+	@echo "Setting up .venv: a minute or two, once."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -337,11 +337,7 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
         ({"key_mask": [[True] * 7] * 2}, TypeError, "key_mask must be a bool tensor, not list"),
         ({"scale": float("nan")}, ValueError, "scale must be a finite number"),
         ({"bias": torch.ones(7, 7, dtype=torch.bool)}, TypeError, "must be floating point, not torch.bool.* key_mask"),
-        (
-            {"k": torch.zeros(2, 0, 7, 8).double(), "v": torch.zeros(2, 0, 7, 8).double()},
-            ValueError,
-            "share 0 key heads",
-        ),
+        (dict.fromkeys("kv", torch.zeros(2, 0, 7, 8).double()), ValueError, "share 0 key heads"),
         ({"dropout_p": 1.0}, ValueError, "dropout_p must be at least 0 and below 1, not 1.0"),
         ({"bias": "fire"}, TypeError, "PositionEncoding, a PreparedBias, a tensor or None, not str"),
         ({"bias": torch.zeros(7, 6)}, ValueError, r"bias of shape \(7, 6\) does not broadcast"),
