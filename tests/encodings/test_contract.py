@@ -300,6 +300,35 @@ def test_deep_copies_and_no_scalars(name):
     assert all(parameter.ndim > 0 for parameter in encoding.parameters())  # sharded training refuses scalars
 
 
+def test_fixed_numbers_are_saved():
+    """Buffers outside the state dict come back empty from some loaders."""
+    assert set(make("alibi").state_dict()) == {"slopes"}
+    assert set(make("sandwich").state_dict()) == {"scales"}
+    assert set(make("t5").state_dict()) == {"table", "buckets"}
+    assert {"c", "L_multiplier", "init_L"} <= set(make("fire").state_dict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_casting_and_moving_at_once(name):
+    encoding = make(name).to("meta", torch.bfloat16)
+    assert {tensor.device.type for tensor in encoding.state_dict().values()} <= {"meta"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_int32_positions(name):
+    encoding, positions = make(name, torch.float64), torch.arange(9)
+    data = inputs(1, 9, 9)
+    expected = attend(encoding, *data, positions, positions)
+    torch.testing.assert_close(attend(encoding, *data, positions.int(), positions.int()), expected)
+
+
+@pytest.mark.parametrize("name", ["alibi", "kerple_log", "kerple_power", "sandwich"])
+def test_the_distance_is_absolute(name):
+    """As in the formulas, though attention never looks there."""
+    bias = make(name, torch.float64).bias(torch.arange(9), torch.arange(9))
+    torch.testing.assert_close(bias, bias.mT)
+
+
 def test_position_parameters_are_found_once():
     shared = make("fire")
     model = nn.ModuleList([nn.Linear(4, 4), shared, nn.Sequential(make("kerple_log"), shared), RoPE(8)])
@@ -307,6 +336,8 @@ def test_position_parameters_are_found_once():
     assert len(found) == len(list(shared.parameters())) + 2
     others = {id(p) for p in model[0].parameters()}
     assert not others & {id(p) for p in found}
+    model[2][0].r1 = model[2][0].r2  # a parameter shared by name
+    assert len(position_parameters(model)) == len(found) - 1
     torch.optim.AdamW([{"params": found, "lr": 1e-2, "weight_decay": 0.0}, {"params": model[0].parameters()}])
 
 

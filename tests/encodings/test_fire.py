@@ -62,6 +62,14 @@ def test_listing_bit_for_bit(length, init_L, grad):
         assert torch.equal(fire.bias(positions, positions), expected)
 
 
+def test_listing_inside_a_model_loads():
+    """0-d values under any prefix."""
+    listing, fire = nn.ModuleDict({"layer": Listing(5)}), nn.ModuleDict({"layer": FIRE(5, hidden_layers=1)})
+    listing["layer"].c.data.fill_(0.7)
+    fire.load_state_dict(listing.state_dict())
+    assert fire["layer"].c.item() == pytest.approx(0.7)
+
+
 def test_listing_gradients():
     listing, fire = Listing(num_heads=5, init_L=8.0), FIRE(5, hidden_layers=1, first_position=0, init_L=8.0)
     fire.load_state_dict(listing.state_dict())
@@ -108,6 +116,20 @@ def test_default_is_the_papers():
     assert (fire.c.item(), fire.L.item(), fire.eps, fire.first_position) == (pytest.approx(0.1), 512.0, 1e-6, 1)
     assert isinstance(fire.mlp[-1], nn.Linear)
     assert [type(layer) for layer in fire.mlp[1::2]] == [nn.ReLU, nn.ReLU]
+
+
+def test_gelu_is_gelu():
+    assert [type(layer) for layer in FIRE(2, activation="gelu").mlp[1::2]] == [nn.GELU, nn.GELU]
+
+
+def test_gradients_where_only_some_parameters_learn():
+    fire = FIRE(2, init_L=8.0)
+    fire.mlp.requires_grad_(False)
+    bias = fire.bias(torch.arange(20), torch.arange(20))
+    assert bias.is_contiguous()
+    bias.square().sum().backward()
+    assert fire.c.grad.abs() > 0
+    assert not fire.requires_grad_(False).bias(torch.arange(20), torch.arange(20)).requires_grad
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
@@ -211,11 +233,11 @@ def test_low_precision_weights_are_computed_in_float32():
     assert torch.equal(bias, upcast.bias(torch.arange(50), torch.arange(50)))
 
 
-@pytest.mark.parametrize("batch", [(), (2,)])
-def test_blocks_equal_the_whole(batch):
+@pytest.mark.parametrize(("q_batch", "k_batch"), [((), ()), ((2,), (2,)), ((), (2,)), ((2,), ()), ((1,), (2,))])
+def test_blocks_equal_the_whole(q_batch, k_batch):
     """Without gradients the bias is made a few rows at a time."""
     fire = FIRE(3, width=32)
-    q, k = torch.arange(900, 1500).expand(*batch, -1), torch.arange(1500).expand(*batch, -1)
+    q, k = torch.arange(900, 1500).expand(*q_batch, -1), torch.arange(1500).expand(*k_batch, -1)
     with torch.no_grad():
         blocks = fire.bias(q, k)
         whole = fire.f(fire.normalized_distance(q, k))
@@ -244,6 +266,18 @@ class TestStarts:
         expected = -torch.tensor([2.0**-4, 2.0**-8, 2.0**-2])[:, None, None] * distance
         difference = (fire.bias(self.positions, self.positions) - expected) * self.causal
         assert difference.abs().max() < 1e-5
+
+    def test_defaults(self):
+        fire = FIRE(4, init_L=32.0).init_as("kerple_log")
+        assert fire.c.item() == 1.0
+        slopes = torch.tensor([0.25, 0.75, 1.25, 1.75])  # the middles of four equal parts of (0, 2)
+        torch.testing.assert_close(fire.linears[-1].weight[:, 0], -slopes * (math.log(33) + 1e-6))
+
+    def test_from_where_training_left_the_threshold(self):
+        fire = FIRE(1, init_L=16.0, eps=0.1)
+        fire.L_multiplier.data.fill_(-4.0)
+        bias = fire.init_as("kerple_log", slopes=[1.0]).bias(self.positions, self.positions)[0, 63]
+        torch.testing.assert_close(bias, -torch.log1p(63.0 - self.positions))
 
     def test_every_layer_learns(self):
         """After one step from the start every parameter has a gradient, so nothing is dead."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from longfire.encodings import RoPE, RoPEPI, YaRN
 
 
-def hugging_face(x, positions, head_dim, trained_length, **rope):
+def hugging_face(x, positions, head_dim, trained_length, base=10000.0, **rope):
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
 
@@ -17,7 +17,7 @@ def hugging_face(x, positions, head_dim, trained_length, **rope):
         num_attention_heads=4,
         head_dim=head_dim,
         max_position_embeddings=trained_length * int(rope.get("factor", 1)),
-        rope_parameters={"rope_theta": 10000.0, **rope},
+        rope_parameters={"rope_theta": base, **rope},
     )
     cos, sin = LlamaRotaryEmbedding(config)(x, positions.expand(x.shape[0], -1))
     return x * cos.unsqueeze(1) + rotate_half(x) * sin.unsqueeze(1)
@@ -48,6 +48,29 @@ def test_yarn(head_dim, trained, factor):
     rope = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained}
     theirs = hugging_face(x, POSITIONS, head_dim, trained, **rope)
     ours = YaRN(head_dim, trained_length=trained, target_length=int(trained * factor))
+    torch.testing.assert_close(ours.rotate(x, POSITIONS), theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("base", [100.0, 500000.0])
+def test_other_bases(base):
+    x, lengths = torch.randn(1, 4, len(POSITIONS), 64), {"trained_length": 512, "target_length": 2048}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    for ours, rope in [
+        (RoPE(64, base=base), {"rope_type": "default"}),
+        (RoPEPI(64, base=base, **lengths), {"rope_type": "linear", "factor": 4.0}),
+        (YaRN(64, base=base, **lengths), yarn),
+    ]:
+        theirs = hugging_face(x, POSITIONS, 64, 512, base, **rope)
+        torch.testing.assert_close(ours.rotate(x, POSITIONS), theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("head_dim", "trained"), [(8, 4), (8, 16), (16, 7), (8, 100_000)])
+def test_yarn_at_the_ends_of_its_range(head_dim, trained):
+    """Lengths at which all frequencies, or none, turn often enough."""
+    x = torch.randn(1, 4, len(POSITIONS), head_dim)
+    rope = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": trained}
+    theirs = hugging_face(x, POSITIONS, head_dim, trained, **rope)
+    ours = YaRN(head_dim, trained_length=trained, target_length=2 * trained)
     torch.testing.assert_close(ours.rotate(x, POSITIONS), theirs, rtol=1e-6, atol=1e-6)
 
 
