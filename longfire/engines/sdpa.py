@@ -34,8 +34,9 @@ class SDPA:
             request.v,
             dropout_p=request.dropout_p,
             scale=request.scale,
-            enable_gqa=request.group > 1,
         )
+        if request.group > 1:  # a branch: under compile the number of heads may be symbolic, and the flag must not
+            attend = partial(attend, enable_gqa=True)
         if _plainly_causal(request):
             return attend(is_causal=True).to(request.q.dtype)
         mask, blind = _mask(request)

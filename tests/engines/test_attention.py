@@ -300,11 +300,24 @@ def test_autocast(impl, dtype):
 
 
 @pytest.mark.parametrize("impl", list(ENGINES))
-def test_compiles_whole(impl):
-    fire = make("fire")
-    compiled = torch.compile(lambda *args: attention(*args, fire, impl=impl), fullgraph=True, backend="aot_eager")
-    q, k, v = random(dtype=torch.float32, requires_grad=True)
-    torch.testing.assert_close(compiled(q, k, v), attention(q, k, v, fire, impl=impl))
+@pytest.mark.parametrize("name", ["fire", "t5", "nope"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiles_whole(impl, name, dynamic):
+    torch.compiler.reset()
+    encoding = make(name)
+    compiled = torch.compile(
+        lambda *args, **options: attention(*args, encoding, impl=impl, **options),
+        fullgraph=True,
+        backend="aot_eager",
+        dynamic=dynamic,
+    )
+    for T, S, options in [
+        (7, 7, {}),
+        (1, 9, {}),
+        (5, 9, {"key_mask": torch.tensor([[True] * 9, [False] * 3 + [True] * 6])}),
+    ]:
+        q, k, v = random(T=T, S=S, G=1, dtype=torch.float32, requires_grad=True)
+        torch.testing.assert_close(compiled(q, k, v, **options), attention(q, k, v, encoding, impl=impl, **options))
 
 
 MASK = torch.ones(2, 7, dtype=torch.bool)
