@@ -99,22 +99,23 @@ def _exact(length: int) -> dict[str, Any]:
 
 @_construct.register
 def _(encoding: ALiBi, length: int) -> FIRE:
-    fire = FIRE(encoding.num_heads, hidden_layers=0, log=False, **_exact(length)).to(encoding.slopes.dtype)
+    fire = FIRE(encoding.num_heads, hidden_layers=0, log=False, **_exact(length)).to(encoding.compute_dtype)
     (linear,) = fire.linears
-    linear.weight.copy_(-encoding.slopes[:, None] * length)
+    linear.weight.copy_(-encoding.slopes.to(encoding.compute_dtype)[:, None] * length)
     linear.bias.zero_()
     return fire
 
 
 @_construct.register
 def _(encoding: KerpleLog, length: int) -> FIRE:
-    r1, r2 = bounded(encoding.r1), bounded(encoding.r2)
+    r1, r2 = (bounded(r.to(encoding.compute_dtype)) for r in (encoding.r1, encoding.r2))
     return PerHeadLogFIRE(r2.clone(), -r1 * torch.log1p(r2 * length), **_exact(length))
 
 
 @_construct.register
 def _(encoding: KerplePower, length: int) -> FIRE:
-    r1, r2 = bounded(encoding.r1), bounded(encoding.r2, most=2.0)
+    dtype = encoding.compute_dtype
+    r1, r2 = bounded(encoding.r1.to(dtype)), bounded(encoding.r2.to(dtype), most=2.0)
     return PerHeadPowerFIRE(-r1, r2.clone(), length, **_exact(length))
 
 

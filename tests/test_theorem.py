@@ -5,7 +5,7 @@ import torch
 
 from longfire import FIRE
 from longfire.encodings import T5, ALiBi, KerpleLog, KerplePower, NoPE, RoPE, Sandwich
-from longfire.theorem import as_fire
+from longfire.theorem import Step, as_fire
 
 HEADS = 4
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -82,6 +82,22 @@ def test_the_result_is_a_fire_with_parameters_of_its_own(name):
 def test_finite_for_keys_after_the_query_and_beyond_the_length(name):
     fire = as_fire(sources(torch.float32)[name], 50)
     assert torch.isfinite(fire.bias(torch.arange(300), torch.arange(300))).all()
+
+
+def test_from_low_precision():
+    """Tensors that a framework has rounded to bfloat16 are taken as they are, and computed with in float32."""
+    for name in ("alibi", "kerple_log", "kerple_power"):
+        encoding = sources(torch.float32)[name]
+        for tensor in (*encoding.parameters(), *encoding.buffers()):
+            tensor.data = tensor.data.bfloat16()
+        expected, positions = encoding.bias(torch.arange(50), torch.arange(50)).tril(), torch.arange(50)
+        difference = as_fire(encoding, 50).bias(positions, positions).tril() - expected
+        assert difference.abs().max() <= 1e-4 * expected.abs().max()
+
+
+def test_the_length_is_fixed_and_the_step_includes_zero():
+    assert "L_multiplier" not in dict(as_fire(ALiBi(2), 10).named_parameters())
+    assert Step()(torch.tensor([-0.1, 0.0, 0.1])).tolist() == [0.0, 1.0, 1.0]
 
 
 def test_batched_positions():

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from longfire.encodings.alibi import alibi_slopes
 from longfire.encodings.base import PositionEncoding, at_least_float32, full_precision, per_head
@@ -128,7 +129,7 @@ class FIRE(PositionEncoding):
         """ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i. The MLP's input."""
         dtype = self.compute_dtype
         distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(dtype)  # exact: integers
-        normalizer = (q_positions + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
+        normalizer = (q_positions.long() + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
         L = self.L
         if L is not None:
             normalizer = torch.maximum(normalizer, L)
@@ -148,9 +149,13 @@ class FIRE(PositionEncoding):
         self.check(q_positions, k_positions)
         learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         with full_precision(q_positions.device):
-            if learning or torch.compiler.is_compiling():
+            if learning or torch.compiler.is_compiling() or self._transformed(q_positions, k_positions):
                 return self._bias(q_positions, k_positions)
             return self._bias_in_blocks(q_positions, k_positions)
+
+    def _transformed(self, *positions: Tensor) -> bool:
+        """Inside vmap and the like, which do not write into a tensor of their own."""
+        return any(is_functorch_wrapped_tensor(tensor) for tensor in (*positions, *self.parameters()))
 
     def _bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         return self.f(self.normalized_distance(q_positions, k_positions)).contiguous()

@@ -9,7 +9,7 @@ from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class PreparedBias:
     """An encoding's bias at given positions. Gradients from every use add up."""
 

@@ -91,9 +91,11 @@ class Request:
     def dense_bias(self) -> Tensor | None:
         """The bias as one tensor that broadcasts to (B, H, T, S)."""
         if isinstance(self.bias, PositionEncoding):
-            bias = self.bias.bias(*self.positions)
+            bias, name = self.bias.bias(*self.positions), type(self.bias).__name__
             if bias is not None:
-                self._check_heads(bias.shape[-3], type(self.bias).__name__)
+                if bias.ndim not in (3, 4) or tuple(bias.shape[-2:]) != self.shape[2:]:
+                    raise ValueError(f"{name}.bias must be (H, T, S) or (B, H, T, S), not {tuple(bias.shape)}.")
+                self._check_heads(bias.shape[-3], name)
             return bias
         return self.bias.tensor if isinstance(self.bias, PreparedBias) else self.bias
 

@@ -64,6 +64,8 @@ def _mask(request: Request) -> tuple[Tensor | None, Tensor | None]:
         mask = mask.masked_fill(blind, 0.0)
     if request.q.device.type == "cpu":  # its kernels take a float32 bias beside low-precision queries
         mask = mask.to(torch.promote_types(request.q.dtype, torch.float32))
-    else:  # the rows' maxima make no difference to a softmax, and without them nothing that counts overflows or rounds
-        mask = (mask - mask.detach().amax(-1, keepdim=True)).to(request.q.dtype)
+    else:
+        if mask.numel():  # a row's maximum makes no difference to a softmax; without it, what counts does not overflow
+            mask = mask - mask.detach().amax(-1, keepdim=True)
+        mask = mask.to(request.q.dtype)
     return (mask.unsqueeze(0) if mask.ndim == 3 else mask), blind  # the CPU's flash kernel takes four dimensions

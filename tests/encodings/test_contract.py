@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.autograd import gradcheck
 
-from longfire import ENCODINGS, attention, position_parameters
+from longfire import ENCODINGS, attention, build_encoding, position_parameters
 from longfire.encodings import DistanceBias, PositionEncoding, RoPE
 from tests.samples import ADDITIVE, HEAD_DIM, HEADS, LENGTH, NAMES, RELATIVE, WIDTH, bias_with, make
 
@@ -465,3 +466,21 @@ def test_tables_start_small(name):
     encoding = ENCODINGS[name](200, 300) if name == "learned" else ENCODINGS[name](200)
     assert encoding.table.std().item() == pytest.approx(0.02, rel=0.05)
     assert encoding.table.mean().item() == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_without_memory_and_in_fake_mode(name):
+    """Shapes alone, as planners and tracers ask for them."""
+    positions = torch.arange(5, device="meta")
+    assert make(name).to("meta").bias(positions, positions).shape == (HEADS, 5, 5)
+    with FakeTensorMode():
+        encoding = build_encoding(name, num_heads=HEADS, head_dim=HEAD_DIM, **ENCODINGS[name].example)
+        assert encoding.bias(torch.arange(5), torch.arange(5)).shape == (HEADS, 5, 5)
+
+
+@pytest.mark.parametrize(("positions", "error"), [(torch.arange(5.0), TypeError), (torch.arange(5) - 1, ValueError)])
+def test_positions_are_checked_by_every_hook(positions, error):
+    with pytest.raises(error, match="positions"):
+        make("rope").rotate(torch.zeros(1, 1, 5, HEAD_DIM), positions)
+    with pytest.raises(error, match="positions"):
+        make("sinusoidal").embed(torch.zeros(1, 5, WIDTH), positions)

@@ -198,6 +198,47 @@ def test_normalizer_is_the_larger_of_position_and_threshold():
     assert (farthest[20:] > 0.95).all()  # above L: the first key is always near 1
 
 
+def test_small_limits():
+    """Without eps only a vanishing normaliser is held off zero; no keys, no queries and one wide row are fine."""
+    x = FIRE(1, eps=0.0, init_c=1e-5, init_L=2.0).normalized_distance(torch.tensor([9]), torch.tensor([0]))
+    assert x.item() == pytest.approx(0.9, abs=0.01)
+    none = torch.zeros(0, dtype=torch.long)
+    last = torch.tensor([2**31 - 1], dtype=torch.int32)
+    with torch.no_grad():
+        assert FIRE(2).bias(torch.arange(3), none).shape == (2, 3, 0)
+        assert FIRE(2).bias(none, torch.arange(3)).shape == (2, 0, 3)
+        assert FIRE(1, width=4096).bias(torch.arange(3), torch.arange(2000)).shape == (1, 3, 2000)
+        assert FIRE(1).normalized_distance(last, torch.tensor([0], dtype=torch.int32)).item() <= 1
+
+
+def test_blocks_and_vmap():
+    """Inside a transform the bias is made whole."""
+    q, k = torch.arange(600).repeat(2, 1), torch.arange(1500).repeat(2, 1)
+    fire = FIRE(2)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.vmap(fire.bias)(q, k), fire.bias(q, k))
+
+
+def test_blocks_are_used_without_gradients_alone(monkeypatch):
+    calls = []
+    whole = FIRE._bias
+    monkeypatch.setattr(FIRE, "_bias", lambda *args: calls.append(1) or whole(*args))
+    fire = FIRE(2)
+    fire.bias(torch.arange(600), torch.arange(1500))
+    assert len(calls) == 1
+    fire.requires_grad_(False).bias(torch.arange(600), torch.arange(1500))
+    assert len(calls) > 2
+
+
+def test_starts_are_the_given_ones():
+    assert FIRE(2, init_c=3.0).c.item() == 3.0
+    assert FIRE(2, init_L=7.0).L.item() == 7.0
+    with pytest.raises(ValueError, match="first_position must be at least 0, not -1"):
+        FIRE(2, first_position=-1)
+    with pytest.raises(ValueError, match="no c, which log=False does not have"):
+        FIRE(3, log=False).init_as("alibi", c=1.0)
+
+
 def test_threshold_is_learned_only_when_asked():
     learned = {name for name, _ in FIRE(2).named_parameters()} - {
         name for name, _ in FIRE(2).mlp.named_parameters("mlp")

@@ -51,6 +51,8 @@ def test_what_is_missing(name, missing):
 def test_bad_shapes():
     with pytest.raises(ValueError, match="num_heads must be at least 1, not 0"):
         build_encoding("fire", **{**SHAPE, "num_heads": 0})
+    with pytest.raises(ValueError, match="head_dim must be at least 1, not 0"):
+        build_encoding("fire", **{**SHAPE, "head_dim": 0})
     with pytest.raises(TypeError, match=r"head_dim must be a whole number, not 8\.0"):
         build_encoding("rope", **{**SHAPE, "head_dim": 8.0})
 

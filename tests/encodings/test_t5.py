@@ -42,6 +42,12 @@ def test_constant_beyond_the_last_bucket():
     assert (bias == bias[..., :1]).all()
 
 
+def test_a_last_bucket_that_begins_at_the_last_distance():
+    encoding = T5(1, num_buckets=64, max_distance=33)
+    encoding.table.data = torch.arange(64.0)[:, None]
+    assert encoding.bias(torch.tensor([40]), torch.tensor([0, 7, 8])).flatten().tolist() == [63.0, 63.0, 32.0]
+
+
 def test_bad_options():
     with pytest.raises(ValueError, match=r"max_distance \(above half of num_buckets=64\) must be at least 33, not 32"):
         T5(2, max_distance=32)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 from longfire import FIRE, attention, attention_plan, prepare_bias
-from longfire.encodings import ALiBi, RoPE
+from longfire.encodings import ALiBi, PositionEncoding, RoPE
 from longfire.engines import ENGINES
 from tests.samples import ADDITIVE, HEADS, LENGTH, make
 from tests.tolerance import assert_as_accurate
@@ -318,6 +318,22 @@ def test_compiles_whole(impl, name, dynamic):
     ]:
         q, k, v = random(T=T, S=S, G=1, dtype=torch.float32, requires_grad=True)
         torch.testing.assert_close(compiled(q, k, v, **options), attention(q, k, v, encoding, impl=impl, **options))
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (HEADS, 7, 6), (HEADS, 1, 7)])
+def test_a_users_encoding_with_a_bias_of_the_wrong_shape(shape):
+    class Wrong(PositionEncoding):
+        def bias(self, q_positions, k_positions):
+            return torch.zeros(shape)
+
+    with pytest.raises(ValueError, match=r"Wrong\.bias must be \(H, T, S\) or \(B, H, T, S\), not"):
+        attention(*random(), Wrong())
+
+
+def test_prepared_biases_are_told_apart():
+    first, second = (prepare_bias(make("fire"), torch.arange(7), torch.arange(7)) for _ in range(2))
+    assert first == first
+    assert first != second
 
 
 MASK = torch.ones(2, 7, dtype=torch.bool)
