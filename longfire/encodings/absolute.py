@@ -71,7 +71,7 @@ class Learned(Absolute):
         nn.init.normal_(self.table, std=0.02)
 
     def vectors(self, positions: Tensor) -> Tensor:
-        check_same_device("positions", positions, type(self).__name__, self.table)
+        check_same_device("positions are", positions, f"{type(self).__name__} is", self.table)
         if can_check_values(positions) and positions.numel() and (last := int(positions.max())) >= self.max_length:
             raise ValueError(
                 f"learned positions end at {self.max_length - 1} (max_length={self.max_length}), but position {last} "

@@ -83,7 +83,7 @@ class PositionEncoding(nn.Module):
         """Refuse what `bias` cannot serve: bad positions, another device, parameters that are not finite."""
         check_pair(q_positions, k_positions)
         for tensor in (*self.parameters(), *self.buffers()):
-            check_same_device("positions", q_positions, type(self).__name__, tensor)
+            check_same_device("positions are", q_positions, f"{type(self).__name__} is", tensor)
         for name, parameter in self.named_parameters():
             if can_check_values(parameter) and not torch.isfinite(parameter).all():
                 raise ValueError(

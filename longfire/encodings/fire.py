@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from longfire.encodings.alibi import alibi_slopes
 from longfire.encodings.base import PositionEncoding, at_least_float32, full_precision, per_head
+from longfire.encodings.positions import is_transformed
 from longfire.encodings.registry import register
 from longfire.errors import at_least, one_of, positive
 
@@ -149,13 +149,13 @@ class FIRE(PositionEncoding):
         self.check(q_positions, k_positions)
         learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         with full_precision(q_positions.device):
-            if learning or torch.compiler.is_compiling() or self._transformed(q_positions, k_positions):
+            if (
+                learning
+                or torch.compiler.is_compiling()
+                or any(is_transformed(tensor) for tensor in (q_positions, k_positions, *self.parameters()))
+            ):
                 return self._bias(q_positions, k_positions)
             return self._bias_in_blocks(q_positions, k_positions)
-
-    def _transformed(self, *positions: Tensor) -> bool:
-        """Inside vmap and the like, which do not write into a tensor of their own."""
-        return any(is_functorch_wrapped_tensor(tensor) for tensor in (*positions, *self.parameters()))
 
     def _bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         return self.f(self.normalized_distance(q_positions, k_positions)).contiguous()

@@ -13,14 +13,19 @@ def can_check_values(tensor: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and tensor.device.type == "cpu"
         and type(tensor) in (Tensor, torch.nn.Parameter)
-        and not is_functorch_wrapped_tensor(tensor)
+        and not is_transformed(tensor)
     )
 
 
-def check_same_device(what: str, tensor: Tensor, whose: str, other: Tensor) -> None:
-    """Refuse two tensors that are not in one place."""
+def is_transformed(tensor: Tensor) -> bool:
+    """Inside vmap, grad and the like: its values cannot be looked at, nor written into another tensor."""
+    return is_functorch_wrapped_tensor(tensor)
+
+
+def check_same_device(what: str, tensor: Tensor, other_is: str, other: Tensor) -> None:
+    """Refuse two tensors that are not in one place: "`what` on cpu and `other_is` on cuda"."""
     if tensor.device != other.device:
-        raise ValueError(f"{what} are on {tensor.device} and {whose} is on {other.device}: move them to one device.")
+        raise ValueError(f"{what} on {tensor.device} and {other_is} on {other.device}: move them to one device.")
 
 
 def check_positions(positions: Tensor, name: str = "positions") -> None:
@@ -44,10 +49,7 @@ def check_pair(q_positions: Tensor, k_positions: Tensor) -> None:
     """Query and key positions that go together: one device, and one batch if both are batched."""
     check_positions(q_positions, "q_positions")
     check_positions(k_positions, "k_positions")
-    if q_positions.device != k_positions.device:
-        raise ValueError(
-            f"q_positions are on {q_positions.device} and k_positions on {k_positions.device}: move them to one device."
-        )
+    check_same_device("q_positions are", q_positions, "k_positions", k_positions)
     batches = {positions.shape[0] for positions in (q_positions, k_positions) if positions.ndim == 2} - {1}
     if len(batches) > 1:
         raise ValueError(
@@ -62,7 +64,7 @@ def check_fit(positions: Tensor, x: Tensor, shape: str) -> None:
     if x.ndim != len(names):
         raise ValueError(f"x must have shape ({', '.join(names)}), not {tuple(x.shape)}.")
     check_shape(positions, "positions", x.shape[0], x.shape[names.index("T")])
-    check_same_device("positions", positions, "x", x)
+    check_same_device("positions are", positions, "x is", x)
 
 
 def check_shape(positions: Tensor, name: str, batch: int, length: int) -> None:

@@ -33,6 +33,9 @@ class Reference:
                 logits = logits + bias.to(dtype)
             if visible is not None:
                 logits = logits.masked_fill(~visible, float("-inf"))
-            blind = logits.isneginf().all(-1, keepdim=True)  # nothing to see: any finite row will do, its weights are 0
-            weights = torch.softmax(logits.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+            if request.may_be_blind:  # nothing to see: any finite row will do, its weights are 0
+                blind = logits.isneginf().all(-1, keepdim=True)
+                weights = torch.softmax(logits.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+            else:
+                weights = torch.softmax(logits, dim=-1)
             return (F.dropout(weights, request.dropout_p) @ v).to(request.q.dtype)

@@ -149,7 +149,7 @@ class Request:
         check_pair(q_positions, k_positions)
         check_shape(q_positions, f"{prepared}q_positions", B, T)
         check_shape(k_positions, f"{prepared}k_positions", B, S)
-        check_same_device(f"{prepared}positions", q_positions, "q", self.q)
+        check_same_device(f"{prepared}positions are", q_positions, "q is", self.q)
 
     def _check_bias(self) -> None:
         if isinstance(self.bias, PositionEncoding):
@@ -179,8 +179,7 @@ class Request:
                 f"a bias is added to the logits and must be floating point, not {bias.dtype}. To hide keys use "
                 f"key_mask or causal, or a bias of 0 and −inf."
             )
-        if bias.device != self.q.device:
-            raise ValueError(f"bias is on {bias.device} and q on {self.q.device}: move them to one device.")
+        check_same_device("bias is", bias, "q", self.q)
         try:
             fits = torch.broadcast_shapes(bias.shape, self.shape) == self.shape
         except RuntimeError:
@@ -198,7 +197,4 @@ class Request:
             raise TypeError(f"key_mask must be bool (True is kept), not {self.key_mask.dtype}: attention_mask.bool().")
         if tuple(self.key_mask.shape) != (B, S):
             raise ValueError(f"key_mask must have shape (B, S) = {(B, S)}, not {tuple(self.key_mask.shape)}.")
-        if self.key_mask.device != self.q.device:
-            raise ValueError(
-                f"key_mask is on {self.key_mask.device} and q on {self.q.device}: move them to one device."
-            )
+        check_same_device("key_mask is", self.key_mask, "q", self.q)
