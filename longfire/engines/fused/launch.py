@@ -1,0 +1,252 @@
+"""Launching the kernels: shapes, strides and buffers."""
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from longfire.engines.fused import backward, collect, expand, forward
+from longfire.engines.fused.configs import config
+from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE, Geometry
+
+SPLIT = True
+NEAR_BUFFER = 1 << 25
+"""Elements of near gradients that are kept at a time; heads take turns."""
+
+
+def expanded(values: Tensor, geometry: Geometry, relative: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Near biases, middle nodes, far nodes and references, each (H, …).
+
+    In float16 relative to a reference, or in float32 as they are.
+    """
+    A, H, E = values.shape
+    sizes = sizes_per_head(geometry)
+    dtype = torch.float16 if relative else torch.float32
+    near, middle, far = (values.new_empty(H, sizes[zone], dtype=dtype) for zone in ("near", "middle", "far"))
+    reference = values.new_empty(H, sizes["reference"])
+    shared: dict[str, Any] = {
+        "row_stride": H * E,
+        "first_node": geometry.first_node,
+        "first_block": geometry.first_block,
+        "last": geometry.last,
+        "ROWS": geometry.rows_per_octave,
+        "DISTANCES": geometry.distances_per_octave,
+    }
+    blocks = geometry.near if geometry.exact else geometry.blocks
+    if relative:
+        expand.references[blocks, H](
+            values, reference, E, sizes["reference"], **shared, EXACT=geometry.exact, N=256
+        )
+    rows = 32
+    expand.near[blocks * BLOCK // rows, H, 1 if geometry.exact else geometry.near](
+        values, reference, near, E, sizes["reference"], sizes["near"], **shared, near_blocks=geometry.near,
+        EXACT=geometry.exact, RELATIVE=relative, N=rows,
+    )  # fmt: skip
+    for nodes, out, zone in ((MIDDLE, middle, "middle"), (FAR, far, "far")):
+        if out.shape[1] == 0:
+            continue
+        tiles = geometry.middle_tiles if nodes == MIDDLE else 2 * max(geometry.last_block - geometry.middle, 0)
+        chunk = 1024
+        expand.nodes[2 * geometry.blocks, H, triton.cdiv(tiles * nodes * nodes, chunk)](
+            values, reference, out, E, sizes["reference"], sizes[zone], **shared, near_blocks=geometry.near,
+            middle_blocks=geometry.middle, NODES=nodes, FAR=nodes == FAR, RELATIVE=relative, N=chunk,
+        )  # fmt: skip
+    return near, middle, far, reference
+
+
+def sizes_per_head(geometry: Geometry) -> dict[str, int]:
+    """Elements of each kind."""
+    near = BLOCK * BLOCK * geometry.near * (1 if geometry.exact else geometry.blocks)
+    return {
+        "near": near,
+        "middle": 2 * geometry.blocks * geometry.middle_tiles * MIDDLE**2 if geometry.has_middle else 0,
+        "far": geometry.far_tiles * FAR**2 if geometry.has_far else 0,
+        "reference": geometry.references,
+    }
+
+
+class Call:
+    """One call of attention: what all of its kernels are told."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: tuple[Tensor, Tensor, Tensor, Tensor],
+        key_mask: Tensor | None,
+        shift: Tensor | None,
+        seed: Tensor | None,
+        geometry: Geometry,
+        scale: float,
+        dropout_p: float,
+    ) -> None:
+        self.q, self.k, self.v, self.bias, self.geometry = q, k, v, bias, geometry
+        self.key_mask, self.shift, self.seed = key_mask, shift, seed
+        self.B, self.H, self.T, self.D = q.shape
+        self.S, self.group = k.shape[2], q.shape[1] // k.shape[1]
+        sizes = sizes_per_head(geometry)
+        self.per_head = {
+            "near_per_head": sizes["near"],
+            "middle_per_head": sizes["middle"],
+            "far_per_head": sizes["far"],
+            "references_per_head": sizes["reference"],
+        }
+        self.options: dict[str, Any] = {
+            "B": self.B,
+            "H": self.H,
+            "T": self.T,
+            "S": self.S,
+            "group": self.group,
+            "scale": scale,
+            "dropout_p": dropout_p,
+            "first_block": geometry.first_block,
+            "near": geometry.near,
+            "D": self.D,
+            "DP": max(16, triton.next_power_of_2(self.D)),
+            "EXACT": geometry.exact,
+            "REFERENCE": geometry.exact and bias[0].dtype == torch.float16,
+            "MASK": key_mask is not None,
+            "SHIFT": shift is not None,
+            "DROPOUT": dropout_p > 0,
+            "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+        }
+        self.zones = {
+            **self.per_head,
+            "middle": geometry.middle,
+            "HAS_MIDDLE": geometry.has_middle,
+            "HAS_FAR": geometry.has_far,
+        }
+
+    def pointers(self) -> dict[str, Tensor]:
+        near, middle, far, reference = self.bias
+        return {
+            "KeyMask": self.q if self.key_mask is None else self.key_mask,
+            "Shift": self.q if self.shift is None else self.shift,
+            "Seed": self.q if self.seed is None else self.seed,
+            "Near": near,
+            "Middle": middle if middle.numel() else near,
+            "Far": far if far.numel() else near,
+            "Reference": reference,
+        }
+
+    def tiles(self, BM: int) -> int:
+        """Tiles of queries: one more where sequences are shifted, since they may begin anywhere in a tile."""
+        first = self.S - self.T
+        return triton.cdiv(self.T, BM) + 1 if self.shift is not None else triton.cdiv(self.S, BM) - first // BM
+
+    def even(self, tile: int) -> bool:
+        """Every tile of so many queries is whole."""
+        return self.shift is None and self.T % tile == 0 and self.S % tile == 0
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        out = torch.empty_like(self.q)
+        lse = self.q.new_empty(self.B, self.H, self.T, dtype=torch.float32)
+        BM, BN, warps, stages = config("forward", self.D, self.q.dtype)
+        tiles = self.tiles(BM)
+        forward.forward[(tiles * self.B * self.H,)](
+            Q=self.q, K=self.k, V=self.v, Out=out, Lse=lse, tiles=tiles, BM=BM, BN=BN, num_warps=warps, num_stages=stages,
+            SPLIT=SPLIT, **strides(q=self.q, k=self.k, v=self.v, o=out), **self.pointers(), **self.options, **self.zones,
+        )  # fmt: skip
+        return out, lse
+
+    def backward(self, dout: Tensor, out: Tensor, lse: Tensor, learned: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """dq, dk, dv, and the gradient of the values (empty unless `learned`)."""
+        dq, delta, dmiddle, dfar = self.queries(dout, out, lse, learned)
+        dk, dv = self.keys(dout, lse, delta)
+        dvalues = self.q.new_empty(0, dtype=torch.float32)
+        if learned:
+            dvalues = self.values(dout, lse, delta, dmiddle, dfar)
+        return dq, dk, dv, dvalues
+
+    def queries(self, dout: Tensor, out: Tensor, lse: Tensor, learned: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """dq, delta, and the gradients of middle and far nodes for each sequence."""
+        dq, delta = torch.empty_like(self.q), torch.empty_like(lse)
+        zones = [size if learned else 0 for size in (self.per_head["middle_per_head"], self.per_head["far_per_head"])]
+        new = self.q.new_empty if self.even(BLOCK) else self.q.new_zeros  # no program comes by tiles without queries
+        dmiddle, dfar = (new(self.B, self.H, size, dtype=torch.float32) for size in zones)
+        BM, BN, warps, stages = config("queries", self.D, self.q.dtype)
+        tiles = self.tiles(BM)
+        backward.queries[(tiles * self.B * self.H,)](
+            Q=self.q, K=self.k, V=self.v, Out=out, dOut=dout, Lse=lse, Delta=delta, dQ=dq,
+            dMiddle=dmiddle if dmiddle.numel() else delta, dFar=dfar if dfar.numel() else delta,
+            tiles=tiles, LEARNED=learned, BM=BM, BN=BN, num_warps=warps, num_stages=stages,
+            **strides(q=self.q, k=self.k, v=self.v, o=out, do=dout, dq=dq), **self.pointers(), **self.options, **self.zones,
+        )  # fmt: skip
+        return dq, delta, dmiddle, dfar
+
+    def keys(self, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """dk and dv."""
+        new = torch.empty_like if self.shift is None else torch.zeros_like  # keys before a sequence's first: in no tile
+        dk, dv = new(self.k), new(self.v)
+        BM, BN, warps, stages = config("keys", self.D, self.q.dtype)
+        tiles = triton.cdiv(self.S, BN)
+        backward.keys[(tiles * self.B * self.k.shape[1],)](
+            Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dK=dk, dV=dv,
+            tiles=tiles, EVEN=self.even(BM), BM=BM, BN=BN, num_warps=warps, num_stages=stages,
+            **strides(q=self.q, k=self.k, v=self.v, do=dout, dk=dk, dv=dv), **self.pointers(), **self.options, **self.zones,
+        )  # fmt: skip
+        return dk, dv
+
+    def values(self, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
+        """The gradient of the values (A, H, E)."""
+        g = self.geometry
+        dvalues = self.q.new_empty(g.row_nodes, self.H, g.distance_nodes, dtype=torch.float32)
+        rows_per_group = max(1, g.blocks // 4) if g.exact else 1
+        groups = triton.cdiv(g.blocks, rows_per_group)
+        per_head = groups * g.near * BLOCK * BLOCK
+        heads = min(self.H, max(1, NEAR_BUFFER // per_head))
+        dnear = self.q.new_empty(heads * per_head, dtype=torch.float32)
+        _, _, warps, stages = config("near_biases", self.D, self.q.dtype)
+        pointers = {name: tensor for name, tensor in self.pointers().items() if name not in ("Middle", "Far")}
+        for first_head in range(0, self.H, heads):
+            count = min(heads, self.H - first_head)
+            backward.near_biases[g.near * 4, groups, count](
+                Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dNear=dnear, first_head=first_head,
+                groups=groups, last_block=g.last_block, rows_per_group=rows_per_group, num_warps=warps, num_stages=stages,
+                near_per_head=self.per_head["near_per_head"], references_per_head=self.per_head["references_per_head"],
+                **strides(q=self.q, k=self.k, v=self.v, do=dout), **pointers, **self.options,
+            )  # fmt: skip
+            collect_near(dnear, dvalues, g, first_head, count, groups)
+        for nodes, gradient in ((MIDDLE, dmiddle), (FAR, dfar)):
+            if gradient.numel():
+                collect_nodes(gradient.sum(0) if self.B > 1 else gradient[0], dvalues, g, nodes)
+        return dvalues
+
+
+def collect_near(dnear: Tensor, dvalues: Tensor, g: Geometry, first_head: int, heads: int, groups: int) -> None:
+    """What the near gradients of some heads say of their values."""
+    A, H, E = dvalues.shape
+    N = 64
+    if g.exact:
+        collect.diagonals[triton.cdiv(E, N), heads](dnear, dvalues, first_head, E, groups, g.near, N=N)
+        return
+    shared = {"near_blocks": g.near, "first_node": g.first_node, "last": g.last, "A": A, "ROWS": g.rows_per_octave}
+    sums = dvalues.new_empty(A, heads, g.near * BLOCK)
+    collect.rows[A, heads, g.near * BLOCK // N](
+        dnear, sums, g.near * BLOCK, groups, first_block=g.first_block, keys=g.keys, N=N, R=16, **shared
+    )
+    collect.near[A, heads, triton.cdiv(E, N)](
+        sums, dvalues, first_head, E, H * E, DISTANCES=g.distances_per_octave, N=N, **shared, num_warps=2
+    )
+
+
+def collect_nodes(gradient: Tensor, dvalues: Tensor, g: Geometry, nodes: int) -> None:
+    """What the gradients of middle or far nodes (H, …) say of the values, added."""
+    A, H, E = dvalues.shape
+    N = 64
+    collect.nodes[A, H, triton.cdiv(E, N)](
+        gradient, dvalues, E, H * E, gradient.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
+        A, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=nodes, FAR=nodes == FAR, N=N, R=16,
+    )  # fmt: skip
+
+
+def strides(**tensors: Tensor) -> dict[str, int]:
+    """Of batch, head and row, as the kernels name them."""
+    rows = {"q": "t", "o": "t", "do": "t", "dq": "t"}
+    names: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        for part, stride in zip(("b", "h", rows.get(name, "s")), tensor.stride(), strict=False):
+            names[f"{name}_{part}"] = stride
+    return names
