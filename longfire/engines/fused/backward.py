@@ -19,6 +19,7 @@ from longfire.engines.fused.tiles import (
     floor_to,
     hats,
     kept,
+    load_near,
     load_rows,
     near_index,
     store_rows,
@@ -207,14 +208,12 @@ def column_scores(
     BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """As `row_scores`, with keys down and queries across: [BN, BM]."""
+    """As `row_scores`, with keys down and queries across: [BN, BM]. Near biases are transposed ones."""
     block, key_block = row0 // BLOCK, key0 // BLOCK
     logits = tl.dot(k, tl.trans(q), input_precision=PRECISION)
     if ZONE == 0:
-        first, pitch = near_index(block, key_block, first_block, near, EXACT)
-        r = row0 % BLOCK + tl.arange(0, BM)
-        c = key0 % BLOCK + tl.arange(0, BN)
-        bias = tl.load(Near + first + r[None, :] * pitch + c[:, None])
+        tile = key0 % BLOCK // TILE * 2 + row0 % BLOCK // TILE
+        bias = load_near(Near + near_index(block, key_block, first_block, near, EXACT) + tile * (TILE * TILE), BN)
         logits = logits * (scale * LOG2E) + bias.to(tl.float32)
         unit = 1.0
     else:

@@ -54,7 +54,7 @@ def rows(
     dNear, Sums, E, groups, near_blocks, first_node, first_block, keys, last, A,
     ROWS: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """Sums (A, heads, E): near gradients of a row node, at every distance below E = 128 · near_blocks."""
+    """Sums (A, heads, E): near gradients of a row node, at every distance below E."""
     a, h = tl.program_id(0), tl.program_id(1)
     d = (tl.program_id(2) * N + tl.arange(0, N))[None, :]
     start, end = row_range(a, first_node, last, ROWS)
@@ -73,8 +73,40 @@ def rows(
 
 
 @triton.jit(do_not_specialize=LENGTHS)
+def node_rows(
+    dNodes, Sums, E, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block, last, A,
+    ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """Adds to Sums what the nodes of the middle zone say at every distance below E."""
+    a, h = tl.program_id(0), tl.program_id(1)
+    d = tl.program_id(2) * N + tl.arange(0, N)
+    start, end = row_range(a, first_node, last, ROWS)
+    first = tl.maximum(start // TILE, 2 * first_block) * NODES
+    stop = tl.minimum(end // TILE + 1, 2 * last_block) * NODES
+    if (tl.max(d, 0) > (near_blocks - 1) * BLOCK * 7 // 8) & (tl.min(d, 0) < end):
+        at = dNodes + h.to(tl.int64) * nodes_per_head
+        total = tl.zeros([N], tl.float32)
+        for step in range((stop - first + R - 1) // R):
+            r = (first + step * R + tl.arange(0, R))[:, None]
+            i = r // NODES * TILE + node_at(r % NODES, NODES)
+            weight, own = row_weight(i, a + first_node, last, ROWS)
+            weight = tl.where((i >= start) & (i < end) & (r < stop) & (d[None, :] <= own), weight, 0.0)
+            for slide in tl.static_range(2):
+                j = (own if slide else i) - d[None, :]
+                q = ((j % TILE) * (NODES - 1) + (TILE - 1) // 2) // (TILE - 1)  # the nearest node
+                case = (2 * (i - j) > i) if slide else (2 * (i - j) <= i)
+                apart = r // NODES // 2 - j // BLOCK
+                there = (j >= 0) & (node_at(q, NODES) == j % TILE) & (apart >= near_blocks) & (apart < middle_blocks)
+                index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, False)
+                offset = index * (NODES * NODES) + r % NODES * NODES + q
+                total += tl.sum(weight * tl.load(at + offset, mask=there & case & (weight > 0), other=0.0), 0)
+        pointers = Sums + (a * tl.num_programs(1) + h) * E + d
+        tl.store(pointers, tl.load(pointers) + total)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
 def near(
-    Sums, dValues, first_head, E, row_stride, near_blocks, first_node, last, A,
+    Sums, dValues, first_head, E, farthest, row_stride, first_node, last, A,
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """N values of one row node and head, from the sums at every distance."""
@@ -85,7 +117,6 @@ def near(
     widest = tl.max(tl.where(there, after - position, 1), 0)
     here, _step = node_position(a + first_node, ROWS)
     own = tl.minimum(here, last)
-    farthest = near_blocks * BLOCK
     at = Sums + (a * tl.num_programs(1) + h) * farthest
     total = tl.zeros([N], tl.float32)
     if tl.min(before, 0) < farthest:
@@ -106,11 +137,11 @@ def near_at(at, i, j, near_blocks, first_block, wanted):
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def nodes(
+def far(
     dNodes, dValues, E, row_stride, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block, last, A,
-    ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, FAR: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+    ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """Adds what a zone's nodes say to N values of one row node and head."""
+    """Adds what the nodes of the far zone say to N values of one row node and head."""
     a, h = tl.program_id(0), tl.program_id(1)
     node = tl.program_id(2) * N + tl.arange(0, N)
     there = node < E
@@ -120,10 +151,8 @@ def nodes(
     first = tl.maximum(start // TILE, 2 * first_block) * NODES
     stop = tl.minimum(end // TILE + 1, 2 * last_block) * NODES
     lowest, highest = tl.min(before, 0), tl.max(tl.where(there, after, 0), 0)
-    inside_zone = highest > ((middle_blocks if FAR else near_blocks) - 1) * BLOCK
-    if not FAR:
-        inside_zone = inside_zone & (lowest < middle_blocks * BLOCK)
-    if inside_zone & (lowest < end):
+    # an eighth to spare: compared at the same key, a pair's distance in a node's row is a little another
+    if (highest > (middle_blocks - 1) * BLOCK * 7 // 8) & (lowest < end):
         total = tl.zeros([N], tl.float32)
         at = dNodes + h.to(tl.int64) * nodes_per_head
         for step in range((stop - first + R - 1) // R):
@@ -133,7 +162,7 @@ def nodes(
             weight = tl.where((i >= start) & (i < end) & (r < stop) & there[None, :], weight, 0.0)
             for slide in tl.static_range(2):
                 # rows from `start` to `end` alone: which of the two ways there is in them
-                if (2 * highest >= start) if slide else (2 * lowest <= end):
+                if (2 * highest >= start - (end - start)) if slide else (2 * lowest <= end):
                     base = own if slide else i  # the key at distance 0
                     smallest = tl.maximum(base - after[None, :], 0)
                     c0 = smallest // TILE * NODES + (smallest % TILE) * (NODES - 1) // (TILE - 1)
@@ -142,9 +171,8 @@ def nodes(
                         case = (2 * (i - j) > i) if slide else (2 * (i - j) <= i)
                         u = hat(base - j, before[None, :], position[None, :], after[None, :], own)
                         u = tl.where(case, weight * u, 0.0)
-                        apart = r // NODES // 2 - j // BLOCK
-                        zone = (apart >= middle_blocks) if FAR else ((apart >= near_blocks) & (apart < middle_blocks))
-                        index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, FAR)
+                        zone = r // NODES // 2 - j // BLOCK >= middle_blocks
+                        index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, True)
                         offset = index * (NODES * NODES) + r % NODES * NODES + (c0 + c) % NODES
                         total += tl.sum(u * tl.load(at + offset, mask=(u > 0) & zone, other=0.0), 0)
         pointers = dValues + a * row_stride + h * E + node

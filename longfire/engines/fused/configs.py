@@ -12,6 +12,7 @@ class Config(NamedTuple):
     BN: int
     warps: int
     stages: int
+    more: dict[str, int] = {}  # noqa: RUF012
 
 
 def config(kernel: str, D: int, dtype: torch.dtype) -> Config:

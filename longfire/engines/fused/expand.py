@@ -12,6 +12,7 @@ from longfire.engines.fused.tiles import (
     LENGTHS,
     LOG2E,
     TILE,
+    fragment_position,
     near_index,
     node_at,
     tile_index,
@@ -87,11 +88,12 @@ def references(
 @triton.jit(do_not_specialize=LENGTHS)
 def near(
     Values, Reference, Near, E, references_per_head, near_per_head, row_stride, first_node, first_block, last, near_blocks,
-    ROWS: tl.constexpr, DISTANCES: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr, N: tl.constexpr,
+    ROWS: tl.constexpr, DISTANCES: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr, TRANSPOSED: tl.constexpr,
+    N: tl.constexpr,
 ):  # fmt: skip
-    """N rows of a near block."""
-    part: tl.constexpr = BLOCK // N
-    block, h = tl.program_id(0) // part, tl.program_id(1)
+    """N elements of a near block. TRANSPOSED: keys down, queries across."""
+    parts: tl.constexpr = BLOCK * BLOCK // N
+    block, h = tl.program_id(0) // parts, tl.program_id(1)
     if EXACT:
         key_block = 0 * block
     else:
@@ -99,19 +101,20 @@ def near(
         key_block = block - tl.program_id(2)
     if key_block < 0:
         return
-    r = (tl.program_id(0) % part * N + tl.arange(0, N))[:, None]
-    c = tl.arange(0, BLOCK)[None, :]
-    value = looked_up(
-        Values + h * E, block * BLOCK + r, key_block * BLOCK + c, row_stride, first_node, last, E, ROWS, DISTANCES, EXACT
-    )
+    element = tl.program_id(0) % parts * N + tl.arange(0, N)
+    tile = element // (TILE * TILE)
+    row, column = fragment_position(element % (TILE * TILE))
+    row, column = row + tile // 2 * TILE, column + tile % 2 * TILE
+    i = block * BLOCK + (column if TRANSPOSED else row)
+    j = key_block * BLOCK + (row if TRANSPOSED else column)
+    value = looked_up(Values + h * E, i, j, row_stride, first_node, last, E, ROWS, DISTANCES, EXACT)
     if RELATIVE:
         value -= tl.load(Reference + h * references_per_head + block - (0 if EXACT else first_block))
     value *= LOG2E
     if RELATIVE:
         value = tl.minimum(tl.maximum(value, -LARGEST), LARGEST)
-    start, pitch = near_index(block, key_block, first_block, near_blocks, EXACT)
-    at = Near + h.to(tl.int64) * near_per_head + start
-    tl.store(at + r * pitch + c, value.to(Near.dtype.element_ty))
+    at = Near + h.to(tl.int64) * near_per_head + near_index(block, key_block, first_block, near_blocks, EXACT)
+    tl.store(at + element, value.to(Near.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=LENGTHS)

@@ -11,6 +11,7 @@ from longfire.engines.fused.tiles import (
     floor_to,
     hats,
     kept,
+    load_near,
     load_rows,
     near_index,
     store_rows,
@@ -31,10 +32,8 @@ def row_scores(
     block, key_block = row0 // BLOCK, start // BLOCK
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if ZONE == 0:
-        first, pitch = near_index(block, key_block, first_block, near, EXACT)
-        r = row0 % BLOCK + tl.arange(0, BM)
-        c = start % BLOCK + tl.arange(0, BN)
-        bias = tl.load(Near + first + r[:, None] * pitch + c[None, :])
+        tile = row0 % BLOCK // TILE * 2 + start % BLOCK // TILE
+        bias = load_near(Near + near_index(block, key_block, first_block, near, EXACT) + tile * (TILE * TILE), BM)
         logits = logits * (scale * LOG2E) + bias.to(tl.float32)
         unit = 1.0
     else:

@@ -38,11 +38,7 @@ def expanded(values: Tensor, geometry: Geometry, relative: bool) -> tuple[Tensor
         expand.references[blocks, H](
             values, reference, E, sizes["reference"], **shared, EXACT=geometry.exact, N=256
         )
-    rows = 32
-    expand.near[blocks * BLOCK // rows, H, 1 if geometry.exact else geometry.near](
-        values, reference, near, E, sizes["reference"], sizes["near"], **shared, near_blocks=geometry.near,
-        EXACT=geometry.exact, RELATIVE=relative, N=rows,
-    )  # fmt: skip
+    expand_near(values, reference, near, geometry)
     for nodes, out, zone in ((MIDDLE, middle, "middle"), (FAR, far, "far")):
         if out.shape[1] == 0:
             continue
@@ -53,6 +49,18 @@ def expanded(values: Tensor, geometry: Geometry, relative: bool) -> tuple[Tensor
             middle_blocks=geometry.middle, NODES=nodes, FAR=nodes == FAR, RELATIVE=relative, N=chunk,
         )  # fmt: skip
     return near, middle, far, reference
+
+
+def expand_near(values: Tensor, reference: Tensor, near: Tensor, g: Geometry, transposed: bool = False) -> None:
+    """Near biases, in tiles of queries × keys or of keys × queries."""
+    _, H, E = values.shape
+    N = 2048
+    blocks = g.near if g.exact else g.blocks
+    expand.near[blocks * BLOCK * BLOCK // N, H, 1 if g.exact else g.near](
+        values, reference, near, E, g.references, near.shape[1], H * E, g.first_node, g.first_block, g.last, g.near,
+        ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, EXACT=g.exact, RELATIVE=near.dtype == torch.float16,
+        TRANSPOSED=transposed, N=N, num_warps=8,
+    )  # fmt: skip
 
 
 def sizes_per_head(geometry: Geometry) -> dict[str, int]:
@@ -74,6 +82,7 @@ class Call:
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        values: Tensor,
         bias: tuple[Tensor, Tensor, Tensor, Tensor],
         key_mask: Tensor | None,
         shift: Tensor | None,
@@ -82,7 +91,7 @@ class Call:
         scale: float,
         dropout_p: float,
     ) -> None:
-        self.q, self.k, self.v, self.bias, self.geometry = q, k, v, bias, geometry
+        self.q, self.k, self.v, self.values, self.bias, self.geometry = q, k, v, values, bias, geometry
         self.key_mask, self.shift, self.seed = key_mask, shift, seed
         self.B, self.H, self.T, self.D = q.shape
         self.S, self.group = k.shape[2], q.shape[1] // k.shape[1]
@@ -143,10 +152,10 @@ class Call:
     def forward(self) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(self.q)
         lse = self.q.new_empty(self.B, self.H, self.T, dtype=torch.float32)
-        BM, BN, warps, stages = config("forward", self.D, self.q.dtype)
+        BM, BN, warps, stages, more = config("forward", self.D, self.q.dtype)
         tiles = self.tiles(BM)
         forward.forward[(tiles * self.B * self.H,)](
-            Q=self.q, K=self.k, V=self.v, Out=out, Lse=lse, tiles=tiles, BM=BM, BN=BN, num_warps=warps, num_stages=stages,
+            Q=self.q, K=self.k, V=self.v, Out=out, Lse=lse, tiles=tiles, BM=BM, BN=BN, num_warps=warps, num_stages=stages, **more,
             SPLIT=SPLIT, **strides(q=self.q, k=self.k, v=self.v, o=out), **self.pointers(), **self.options, **self.zones,
         )  # fmt: skip
         return out, lse
@@ -157,7 +166,7 @@ class Call:
         dk, dv = self.keys(dout, lse, delta)
         dvalues = self.q.new_empty(0, dtype=torch.float32)
         if learned:
-            dvalues = self.values(dout, lse, delta, dmiddle, dfar)
+            dvalues = self.values_gradient(dout, lse, delta, dmiddle, dfar)
         return dq, dk, dv, dvalues
 
     def queries(self, dout: Tensor, out: Tensor, lse: Tensor, learned: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -166,12 +175,12 @@ class Call:
         zones = [size if learned else 0 for size in (self.per_head["middle_per_head"], self.per_head["far_per_head"])]
         new = self.q.new_empty if self.even(BLOCK) else self.q.new_zeros  # no program comes by tiles without queries
         dmiddle, dfar = (new(self.B, self.H, size, dtype=torch.float32) for size in zones)
-        BM, BN, warps, stages = config("queries", self.D, self.q.dtype)
+        BM, BN, warps, stages, more = config("queries", self.D, self.q.dtype)
         tiles = self.tiles(BM)
         backward.queries[(tiles * self.B * self.H,)](
             Q=self.q, K=self.k, V=self.v, Out=out, dOut=dout, Lse=lse, Delta=delta, dQ=dq,
             dMiddle=dmiddle if dmiddle.numel() else delta, dFar=dfar if dfar.numel() else delta,
-            tiles=tiles, LEARNED=learned, BM=BM, BN=BN, num_warps=warps, num_stages=stages,
+            tiles=tiles, LEARNED=learned, BM=BM, BN=BN, num_warps=warps, num_stages=stages, **more,
             **strides(q=self.q, k=self.k, v=self.v, o=out, do=dout, dq=dq), **self.pointers(), **self.options, **self.zones,
         )  # fmt: skip
         return dq, delta, dmiddle, dfar
@@ -180,16 +189,18 @@ class Call:
         """dk and dv."""
         new = torch.empty_like if self.shift is None else torch.zeros_like  # keys before a sequence's first: in no tile
         dk, dv = new(self.k), new(self.v)
-        BM, BN, warps, stages = config("keys", self.D, self.q.dtype)
+        BM, BN, warps, stages, more = config("keys", self.D, self.q.dtype)
         tiles = triton.cdiv(self.S, BN)
+        near = torch.empty_like(self.bias[0])
+        expand_near(self.values, self.bias[3], near, self.geometry, transposed=True)
         backward.keys[(tiles * self.B * self.k.shape[1],)](
             Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dK=dk, dV=dv,
-            tiles=tiles, EVEN=self.even(BM), BM=BM, BN=BN, num_warps=warps, num_stages=stages,
-            **strides(q=self.q, k=self.k, v=self.v, do=dout, dk=dk, dv=dv), **self.pointers(), **self.options, **self.zones,
+            tiles=tiles, EVEN=self.even(BM), BM=BM, BN=BN, num_warps=warps, num_stages=stages, **more,
+            **strides(q=self.q, k=self.k, v=self.v, do=dout, dk=dk, dv=dv), **{**self.pointers(), "Near": near}, **self.options, **self.zones,
         )  # fmt: skip
         return dk, dv
 
-    def values(self, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
+    def values_gradient(self, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
         """The gradient of the values (A, H, E)."""
         g = self.geometry
         dvalues = self.q.new_empty(g.row_nodes, self.H, g.distance_nodes, dtype=torch.float32)
@@ -198,47 +209,58 @@ class Call:
         per_head = groups * g.near * BLOCK * BLOCK
         heads = min(self.H, max(1, NEAR_BUFFER // per_head))
         dnear = self.q.new_empty(heads * per_head, dtype=torch.float32)
-        _, _, warps, stages = config("near_biases", self.D, self.q.dtype)
+        _, _, warps, stages, more = config("near_biases", self.D, self.q.dtype)
         pointers = {name: tensor for name, tensor in self.pointers().items() if name not in ("Middle", "Far")}
         for first_head in range(0, self.H, heads):
             count = min(heads, self.H - first_head)
             backward.near_biases[g.near * 4, groups, count](
                 Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dNear=dnear, first_head=first_head,
-                groups=groups, last_block=g.last_block, rows_per_group=rows_per_group, num_warps=warps, num_stages=stages,
+                groups=groups, last_block=g.last_block, rows_per_group=rows_per_group, num_warps=warps, num_stages=stages, **more,
                 near_per_head=self.per_head["near_per_head"], references_per_head=self.per_head["references_per_head"],
                 **strides(q=self.q, k=self.k, v=self.v, do=dout), **pointers, **self.options,
             )  # fmt: skip
-            collect_near(dnear, dvalues, g, first_head, count, groups)
-        for nodes, gradient in ((MIDDLE, dmiddle), (FAR, dfar)):
-            if gradient.numel():
-                collect_nodes(gradient.sum(0) if self.B > 1 else gradient[0], dvalues, g, nodes)
+            collect_near(dnear, dmiddle, dvalues, g, first_head, count, groups)
+        if dfar.numel():
+            collect_far(dfar, dvalues, g)
         return dvalues
 
 
-def collect_near(dnear: Tensor, dvalues: Tensor, g: Geometry, first_head: int, heads: int, groups: int) -> None:
-    """What the near gradients of some heads say of their values."""
+def collect_near(
+    dnear: Tensor, dmiddle: Tensor, dvalues: Tensor, g: Geometry, first_head: int, heads: int, groups: int
+) -> None:
+    """What the gradients of near biases and middle nodes of some heads say of their values."""
     A, H, E = dvalues.shape
     N = 64
     if g.exact:
         collect.diagonals[triton.cdiv(E, N), heads](dnear, dvalues, first_head, E, groups, g.near, N=N)
         return
-    shared = {"near_blocks": g.near, "first_node": g.first_node, "last": g.last, "A": A, "ROWS": g.rows_per_octave}
-    sums = dvalues.new_empty(A, heads, g.near * BLOCK)
-    collect.rows[A, heads, g.near * BLOCK // N](
-        dnear, sums, g.near * BLOCK, groups, first_block=g.first_block, keys=g.keys, N=N, R=16, **shared
+    shared = {"first_node": g.first_node, "last": g.last, "A": A, "ROWS": g.rows_per_octave}
+    # a block to spare: compared at the same key, a pair's distance in a node's row is a little another
+    farthest = ((g.middle if dmiddle.numel() else g.near) + 1) * BLOCK
+    sums = dvalues.new_empty(A, heads, farthest)
+    blocks = {"near_blocks": g.near, "first_block": g.first_block}
+    collect.rows[A, heads, farthest // N](
+        dnear, sums, farthest, groups, keys=g.keys, N=N, R=16, **shared, **blocks
     )
+    if dmiddle.numel():
+        own = dmiddle[:, first_head : first_head + heads].sum(0)
+        collect.node_rows[A, heads, farthest // N](
+            own, sums, farthest, own.shape[1], middle_blocks=g.middle, last_block=g.last_block, NODES=MIDDLE, N=N, R=16,
+            **shared, **blocks,
+        )  # fmt: skip
     collect.near[A, heads, triton.cdiv(E, N)](
-        sums, dvalues, first_head, E, H * E, DISTANCES=g.distances_per_octave, N=N, **shared, num_warps=2
+        sums, dvalues, first_head, E, farthest, H * E, DISTANCES=g.distances_per_octave, N=N, **shared, num_warps=2
     )
 
 
-def collect_nodes(gradient: Tensor, dvalues: Tensor, g: Geometry, nodes: int) -> None:
-    """What the gradients of middle or far nodes (H, …) say of the values, added."""
+def collect_far(dfar: Tensor, dvalues: Tensor, g: Geometry) -> None:
+    """What the gradients of far nodes (B, H, …) say of the values, added."""
     A, H, E = dvalues.shape
     N = 64
-    collect.nodes[A, H, triton.cdiv(E, N)](
-        gradient, dvalues, E, H * E, gradient.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
-        A, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=nodes, FAR=nodes == FAR, N=N, R=16,
+    total = dfar.sum(0)
+    collect.far[A, H, triton.cdiv(E, N)](
+        total, dvalues, E, H * E, total.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
+        A, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=16,
     )  # fmt: skip
 
 

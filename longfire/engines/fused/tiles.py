@@ -10,6 +10,7 @@ TILE = tl.constexpr(geometry.TILE)
 LENGTHS = [
     "B", "H", "T", "S", "E", "A", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
     "first_block", "last_block", "near", "middle", "near_blocks", "middle_blocks", "rows_per_group", "references_per_head",
+    "farthest",
 ]  # fmt: skip
 """Arguments whose value must not bring about another compilation."""
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -39,11 +40,30 @@ def hats(X: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def near_index(block, key_block, first_block, near, EXACT: tl.constexpr):
-    """Of a near block of 128 × 128: its first element, and how far apart its rows are."""
+    """Of the first element of a near block of 128 × 128, kept as 2 × 2 tiles."""
     if EXACT:
-        return (block - key_block) * BLOCK * BLOCK, BLOCK
-    pitch = near * BLOCK
-    return (block - first_block) * BLOCK * pitch + (key_block - block + near - 1) * BLOCK, pitch
+        return (block - key_block) * BLOCK * BLOCK
+    return ((block - first_block) * near + key_block - block + near - 1) * BLOCK * BLOCK
+
+
+@triton.jit
+def fragment_position(element):
+    """Row and column of the elements of a tile, which is kept in the order in which tensor cores hold an accumulator."""
+    c_high = element // 1024
+    thread = element // 8 % 128
+    row = thread // 32 * 16 + element // 2 % 2 * 8 + thread % 32 // 4
+    column = c_high * 16 + element // 4 % 2 * 8 + thread % 4 * 2 + element % 2
+    return row, column
+
+
+@triton.jit
+def load_near(at, X: tl.constexpr):
+    """A column [X, 64] of tiles of a block: each thread reads what it will hold, with no exchange between threads."""
+    tile = tl.arange(0, X // TILE * 4)[:, None, None]
+    offset = tile // 4 * (2 * TILE * TILE) + tile % 4 * 1024
+    offset += tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
+    held = tl.reshape(tl.load(at + offset), [X // TILE, 4, 4, 8, 4, 2, 2, 2])
+    return tl.reshape(tl.permute(held, (0, 2, 6, 3, 1, 5, 4, 7)), [X, TILE])
 
 
 @triton.jit
