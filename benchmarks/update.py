@@ -1,24 +1,40 @@
-"""Make the tables of benchmarks/README.md anew from results/bench."""
+"""Make the tables of benchmarks/README.md, and the figures of README.md, anew from results/bench."""
 
 import json
 import re
 from pathlib import Path
 
-from longfire.report.speed import speed_table
+from longfire.report.speed import figures_table, speed_table
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results" / "bench"
 
 
 def updated(page: str) -> str:
-    """The page with every fenced block after `<!-- name -->` replaced by that result's table."""
+    """The page with every fenced block after `<!-- name -->` replaced by that result's table, where there is one."""
 
     def table(match: re.Match[str]) -> str:
-        record = json.loads((HERE.parent / "results" / "bench" / f"{match[1]}.json").read_text())
-        return f"<!-- {match[1]} -->\n```\n{speed_table(record)}\n```"
+        result = RESULTS / f"{match[1]}.json"
+        if not result.exists():
+            return match[0]
+        return f"<!-- {match[1]} -->\n```\n{speed_table(json.loads(result.read_text(encoding='utf-8')))}\n```"
 
     return re.sub(r"<!-- ([\w-]+) -->\n```\n.*?```", table, page, flags=re.DOTALL)
 
 
+def with_figures(page: str) -> str:
+    """The page with all between `<!-- name-figures -->` and `<!-- end -->` made anew from name-attention.json."""
+
+    def figures(match: re.Match[str]) -> str:
+        result = RESULTS / f"{match[1]}-attention.json"
+        if not result.exists():
+            return match[0]
+        table = figures_table(json.loads(result.read_text(encoding="utf-8")))
+        return f"<!-- {match[1]}-figures -->\n{table}\n<!-- end -->"
+
+    return re.sub(r"<!-- (\w+)-figures -->\n.*?<!-- end -->", figures, page, flags=re.DOTALL)
+
+
 if __name__ == "__main__":
-    readme = HERE / "README.md"
-    readme.write_text(updated(readme.read_text()))
+    for path, change in ((ROOT / "benchmarks" / "README.md", updated), (ROOT / "README.md", with_figures)):
+        path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -14,14 +14,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit status."""
     options = parser().parse_args(arguments)
     try:
-        options.run(options)
+        status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"longfire: {explained(error)}", file=sys.stderr)
         return 2
-    return 0
+    return status
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,31 +45,69 @@ def parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure time and memory", description="Measure time and memory.")
     subjects = bench.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
-    for subject, help_text in (
-        ("bias", "making the bias of each encoding"),
-        ("attention", "attention with each encoding on each engine"),
-    ):
-        one = subjects.add_parser(
-            subject,
-            help=help_text,
-            description=f"Milliseconds and peak memory of {help_text}, on the CPU, forward without gradients.",
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
-        one.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192], metavar="N", help="tokens")
-        all_of_them = "all that have a bias" + (", and nope" if subject == "attention" else "")
-        one.add_argument(
-            "--encodings", nargs="+", metavar="NAME", default=argparse.SUPPRESS, help=f"{all_of_them}, unless given"
-        )
-        one.add_argument("--heads", type=int, default=12, help="attention heads")
-        one.add_argument("--head-dim", type=int, default=64, help="head size")
-        one.add_argument("--seconds", type=float, default=2.0, help="how long to repeat each measurement")
-        one.add_argument("--out", type=Path, default=Path(f"bench/{subject}.json"), help="JSON file to write")
-        one.add_argument("--dry-run", action="store_true", help="print what would be measured, and measure nothing")
-        one.set_defaults(run=run_bench, subject=subject)
+    add_bench_bias(subjects)
+    add_bench_attention(subjects)
     return top
 
 
-def run_explore(options: argparse.Namespace) -> None:
+def add_bench_bias(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`longfire bench bias` and its options."""
+    bias = subjects.add_parser(
+        "bias",
+        help="making the bias of each encoding",
+        description="Milliseconds and peak memory of making the bias of each encoding, on the CPU, without gradients.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    bias.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192], metavar="N", help="tokens")
+    bias.add_argument(
+        "--encodings", nargs="+", metavar="NAME", default=argparse.SUPPRESS, help="all that have a bias, unless given"
+    )
+    add_common_options(bias, "bias", seconds=2.0)
+    bias.set_defaults(run=run_bench_bias)
+
+
+def add_bench_attention(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`longfire bench attention` and its options. What is not given depends on the device."""
+    one = subjects.add_parser(
+        "attention",
+        help="attention with each encoding on each engine",
+        description="Milliseconds of attention forward and forward + backward, and the memory it adds, with each "
+        "encoding on each engine and without a bias. An engine whose result is wrong is not timed, and the exit status "
+        "is then 1. Ctrl-C keeps what was measured.",
+    )
+    one.add_argument("--device", choices=["cpu", "cuda"], help="the GPU if there is one, unless given")
+    one.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], help="on cuda bfloat16, on cpu float32")
+    one.add_argument(
+        "--lengths",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="tokens in a sequence: on cuda 2048 8192 32768, on cpu 512 2048",
+    )
+    one.add_argument(
+        "--tokens", type=int, metavar="N", help="in all sequences together: on cuda 32768, on cpu one sequence"
+    )
+    one.add_argument("--engines", nargs="+", metavar="NAME", help="all, unless given")
+    one.add_argument(
+        "--encodings", nargs="+", metavar="NAME", help="all that have a bias, unless given; no bias is always measured"
+    )
+    one.add_argument(
+        "--shared-layers", type=int, metavar="N", help="layers that share one FIRE: on cuda 12, on cpu 0 (left out)"
+    )
+    add_common_options(one, "attention", seconds=1.0)
+    one.set_defaults(run=run_bench_attention)
+
+
+def add_common_options(one: argparse.ArgumentParser, subject: str, seconds: float) -> None:
+    """What every benchmark takes."""
+    one.add_argument("--heads", type=int, default=12, help="attention heads")
+    one.add_argument("--head-dim", type=int, default=64, help="head size")
+    one.add_argument("--seconds", type=float, default=seconds, help="how long to repeat each measurement")
+    one.add_argument("--out", type=Path, default=Path(f"bench/{subject}.json"), help="JSON file to write")
+    one.add_argument("--dry-run", action="store_true", help="print what would be measured, and measure nothing")
+
+
+def run_explore(options: argparse.Namespace) -> int:
     """`longfire explore`."""
     from longfire.report.explore import LEGEND, QUERIES, effects, effects_record, effects_table, plot_effects
 
@@ -81,26 +120,58 @@ def run_explore(options: argparse.Namespace) -> None:
     record.write_text(json.dumps(effects_record(shown), indent=1) + "\n")
     plot_effects(shown, picture)
     print(f"All heads and all keys: {picture}   The numbers: {record}")
+    return 0
 
 
-def run_bench(options: argparse.Namespace) -> None:
-    """`longfire bench bias` and `longfire bench attention`."""
-    from longfire.evaluation.speed import Setting, measure
+def run_bench_bias(options: argparse.Namespace) -> int:
+    """`longfire bench bias`."""
+    from longfire.evaluation.bias import BiasSetting, measure_bias
     from longfire.report.speed import speed_table
 
     encodings = tuple(options.encodings) if "encodings" in options else None
-    setting = Setting(
-        options.subject, tuple(options.lengths), options.heads, options.head_dim, options.seconds, encodings
-    )
+    setting = BiasSetting(tuple(options.lengths), options.heads, options.head_dim, options.seconds, encodings)
     if options.dry_run:
         cases = setting.cases()
-        print(*(f"{name} {engine or ''} n={n}".replace("  ", " ") for n, name, engine in cases), sep="\n")
-        print(f"{len(cases)} measurements of {options.subject}, to be written to {options.out}")
-        return
+        print(*(f"{name} n={n}" for n, name in cases), sep="\n")
+        print(f"{len(cases)} measurements of bias, to be written to {options.out}")
+        return 0
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    record = measure(setting)
+    record = measure_bias(setting)
     options.out.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{speed_table(record)}\n\nwritten to {options.out}")
+    return 0
+
+
+def run_bench_attention(options: argparse.Namespace) -> int:
+    """`longfire bench attention`: 0, 1 if an engine was wrong or failed, 130 if it was interrupted."""
+    from longfire.evaluation.speed import Setting, measure
+    from longfire.report.speed import speed_table
+    from longfire.report.speed_plot import plot_speed
+
+    names = ("dtype", "tokens", "shared_layers", "heads", "head_dim", "seconds")
+    lists = {name: tuple(getattr(options, name) or ()) or None for name in ("lengths", "engines", "encodings")}
+    setting = Setting.on(options.device, **{name: getattr(options, name) for name in names}, **lists)
+    if options.dry_run:
+        cases = setting.cases()
+        print(*(f"{case}, batch {setting.batch(case.n)}" for case in cases), sep="\n")
+        print(
+            f"{len(cases)} measurements of attention on {setting.device} in {setting.dtype}, "
+            f"to be written to {options.out}"
+        )
+        return 0
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+
+    def save(record: dict[str, object]) -> None:
+        options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    record = measure(setting, save)
+    picture = options.out.with_suffix(".png")
+    print(f"{speed_table(record)}\n\nwritten to {options.out}", flush=True)
+    plot_speed(record, picture)
+    print(f"drawn in {picture}")
+    if record.get("interrupted"):
+        return 130
+    return int(any("wrong" in row or "failed" in row for row in record["rows"]))
 
 
 def explained(error: Exception) -> str:

@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported: kernels then run on the CPU, slowly
+
 torch.set_num_threads(1)
 settings.register_profile("longfire", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("longfire")

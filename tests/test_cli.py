@@ -8,6 +8,8 @@ import pytest
 
 from longfire import ENCODINGS, __version__
 from longfire.cli import main
+from longfire.engines import ENGINES
+from longfire.engines.reference import Reference
 
 
 def test_explore(tmp_path, capsys):
@@ -22,17 +24,82 @@ def test_explore(tmp_path, capsys):
     assert (tmp_path / "new" / "encodings.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_bench_writes_what_it_shows(tmp_path, capsys):
+SMALL = ["--device", "cpu", "--heads", "2", "--head-dim", "8", "--seconds", "0"]
+
+
+def test_bench_bias_writes_what_it_shows(tmp_path, capsys):
     out = tmp_path / "deep" / "bench.json"
-    command = ["bench", "attention", "--lengths", "16", "33", "--encodings", "nope", "fire", "--heads", "2"]
-    assert main([*command, "--seconds", "0.01", "--out", str(out)]) == 0
+    command = ["bench", "bias", "--lengths", "16", "33", "--encodings", "fire", "t5", "--heads", "2", "--seconds", "0"]
+    assert main([*command, "--out", str(out)]) == 0
     record = json.loads(out.read_text())
-    assert {(row["encoding"], row["engine"], row["n"]) for row in record["rows"]} == {
-        (name, engine, n) for name in ("nope", "fire") for engine in ("sdpa", "reference") for n in (16, 33)
-    }
+    assert [(row["encoding"], row["n"]) for row in record["rows"]] == [
+        ("fire", 16),
+        ("t5", 16),
+        ("fire", 33),
+        ("t5", 33),
+    ]
     assert all(row["ms"] > 0 for row in record["rows"])
-    assert record["provenance"]["versions"]["torch"]
     assert "ms, n=33" in capsys.readouterr().out
+
+
+def test_bench_attention_writes_what_it_shows(tmp_path, capsys):
+    out = tmp_path / "deep" / "bench.json"
+    command = ["bench", "attention", "--lengths", "16", "33", "--encodings", "fire", "--engines", "sdpa", *SMALL]
+    assert main([*command, "--out", str(out)]) == 0
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert [(row["encoding"], row["engine"], row["n"]) for row in record["rows"]] == [
+        (name, "sdpa", n) for n in (16, 33) for name in ("no bias", "fire")
+    ]
+    assert all(row["forward + backward"]["ms"] > 0 for row in record["rows"])
+    assert record["provenance"]["versions"]["torch"]
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    shown = capsys.readouterr().out
+    assert "n = 33, 1 sequence" in shown
+    assert "sdpa (the listing)" in shown
+
+
+class Wrong(Reference):
+    name = "wrong"
+
+    def run(self, request):
+        return request.v
+
+
+class Stopped(Reference):
+    name = "stopped"
+
+    def run(self, request):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("engine", "status"), [(Wrong(), 1), (Stopped(), 130)])
+def test_bench_of_an_engine_that_is_wrong_or_stopped(engine, status, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(ENGINES, engine.name, engine)
+    out = tmp_path / "bench.json"
+    command = ["bench", "attention", "--lengths", "16", "--encodings", "alibi", *SMALL, "--out", str(out)]
+    assert main([*command, "--engines", "sdpa", engine.name, "reference"]) == status
+    record = json.loads(out.read_text(encoding="utf-8"))
+    shown = capsys.readouterr().out
+    assert record["rows"][1]["forward"]["ms"] > 0
+    if status == 1:
+        assert "where eager's is" in record["rows"][2]["wrong"]
+        assert "– alibi wrong n=16: wrong: output: error" in shown
+        assert record["rows"][3]["forward"]["ms"] > 0
+        assert "interrupted" not in record
+    else:
+        assert record["interrupted"] is True
+        assert len(record["rows"]) == 2
+        assert "; interrupted" in shown
+
+
+def test_bench_attention_dry_run(tmp_path, capsys):
+    out = tmp_path / "bench.json"
+    command = ["bench", "attention", "--dry-run", "--device", "cpu", "--tokens", "1024", "--engines", "sdpa"]
+    assert main([*command, "--shared-layers", "2", "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["no bias sdpa n=512, batch 2", "fire sdpa n=512, batch 2", "fire (shared) sdpa n=512, batch 2"]
+    assert lines[-1] == f"16 measurements of attention on cpu in float32, to be written to {out}"
+    assert not out.exists()
 
 
 def test_bench_dry_run(tmp_path, capsys):
@@ -52,6 +119,8 @@ def test_bench_dry_run(tmp_path, capsys):
         (["bench", "bias", "--lengths", "0"], "a length must be at least 1, not 0"),
         (["bench", "attention", "--heads", "0"], "heads must be at least 1"),
         (["bench", "attention", "--encodings", "learned"], "'learned' has no bias to measure"),
+        (["bench", "attention", "--engines", "refrence"], "Did you mean 'reference'"),
+        (["bench", "attention", "--tokens", "0"], "tokens must be at least 1"),
         (["bench", "attention", "--seconds", "-1"], "seconds must be at least 0"),
         (["explore", "--out", __file__], "File exists"),
     ],

@@ -7,6 +7,7 @@ The paper's symbols here: ψ is `psi`, f_θ is `mlp`, c is `c`, L is `L` (= |L_m
 
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
@@ -19,6 +20,9 @@ from longfire.encodings.base import PositionEncoding, at_least_float32, full_pre
 from longfire.encodings.positions import is_transformed
 from longfire.encodings.registry import register
 from longfire.errors import at_least, one_of, positive
+
+
+HAS_TRITON = find_spec("triton") is not None
 
 
 @register("fire")
@@ -45,7 +49,7 @@ class FIRE(PositionEncoding):
 
     takes = ("num_heads",)
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
-    smooth_beyond: int | None = 256
+    smooth_beyond: int | None = 128
     init_L: Tensor
 
     activations: ClassVar[dict[str, type[nn.Module]]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -147,6 +151,11 @@ class FIRE(PositionEncoding):
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         self.check(q_positions, k_positions)
+        if HAS_TRITON and q_positions.is_cuda:
+            from longfire.encodings.fire_kernel import fire_bias, serves
+
+            if serves(self, q_positions):
+                return fire_bias(self, q_positions, k_positions)
         learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         with full_precision(q_positions.device):
             if (

@@ -18,8 +18,11 @@ def can_check_values(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Inside vmap, grad and the like: its values cannot be looked at, nor written into another tensor."""
-    return is_functorch_wrapped_tensor(tensor)
+    """Inside vmap, grad and the like: its values cannot be looked at, nor written into another tensor.
+
+    A compiler traces such transforms by itself, and cannot trace the question.
+    """
+    return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(tensor)
 
 
 def check_same_device(what: str, tensor: Tensor, other_is: str, other: Tensor) -> None:

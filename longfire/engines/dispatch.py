@@ -5,6 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from longfire.engines.blocks import Blocks
+from longfire.engines.fused.engine import Fused
 from longfire.engines.reference import Reference
 from longfire.engines.request import Bias, Request
 from longfire.engines.sdpa import SDPA
@@ -15,9 +17,14 @@ class Engine(Protocol):
     """A way to compute attention."""
 
     name: str
+    dense: bool
+    """Whether it makes tensors of (heads × queries × keys)."""
 
     def refuses(self, request: Request) -> str | None:
         """Why it cannot serve this request; None if it can."""
+
+    def declines(self, request: Request) -> str | None:
+        """Why `auto` had better leave a request to another engine that this one could serve."""
 
     def describe(self, request: Request) -> str:
         """How it will serve this request."""
@@ -26,7 +33,7 @@ class Engine(Protocol):
         """(B, H, T, D)."""
 
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (SDPA(), Reference())}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fused(), Blocks(), SDPA(), Reference())}
 """By name, in the order in which `auto` tries them."""
 
 
@@ -70,7 +77,8 @@ def attention(
         key_mask: (B, S), True is kept. A query with nothing to see gets 0.
         dropout_p: dropout of the attention weights. Pass 0 outside training.
         scale: of the logits; D^−½ unless given.
-        impl: `"auto"`, `"sdpa"` or `"reference"`. `attention_plan` says what `"auto"` chooses and why.
+        impl: `"auto"`, `"fused"` (Triton, on a GPU), `"blocks"` (a block of queries at a time, on any device), `"sdpa"`
+            (PyTorch's kernels) or `"reference"`. `attention_plan` says what `"auto"` chooses and why.
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
     return choose(request, impl).run(request)
@@ -90,7 +98,10 @@ def attention_plan(
     scale: float | None = None,
     impl: str = "auto",
 ) -> AttentionPlan:
-    """Which engine `attention` would run with the same arguments, and why. Computes nothing."""
+    """Which engine `attention` would run with the same arguments, and why.
+
+    Where the bias would be interpolated, by how much: measured now, for this encoding and length.
+    """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
     engine = choose(request, impl)
     return AttentionPlan(engine.name, engine.describe(request))
@@ -103,7 +114,7 @@ def choose(request: Request, impl: str) -> Engine:
     tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[impl]]
     refusals = []
     for engine in tried:
-        refusal = engine.refuses(request)
+        refusal = engine.refuses(request) or (engine.declines(request) if impl == "auto" else None)
         if refusal is None:
             return engine
         refusals.append(f"{engine.name}: {refusal}")

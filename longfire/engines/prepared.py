@@ -1,6 +1,8 @@
 """A bias made once and used by many layers: FIRE-S, where all layers share one encoding."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -8,18 +10,33 @@ from torch import Tensor
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair
 
+if TYPE_CHECKING:
+    from longfire.engines.fused.bias import FusedBias
+
+HAS_TRITON = find_spec("triton") is not None
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PreparedBias:
     """An encoding's bias at given positions. Gradients from every use add up."""
 
-    tensor: Tensor | None  # (H, T, S), (B, H, T, S), or None for encodings without a bias
+    encoding: PositionEncoding
     q_positions: Tensor  # (T,) or (B, T)
     k_positions: Tensor  # (S,) or (B, S)
+    in_order: bool = False
+    """Keys are 0…S−1 and queries the last T of them, by promise: nobody looks at the positions."""
+    tensor: Tensor | None = None
+    """(H, T, S) or (B, H, T, S), where it was made as a dense tensor."""
+    fused: "FusedBias | None" = None
+    """As the fused engine takes it, where it was made for that."""
 
     def __repr__(self) -> str:
-        shape = None if self.tensor is None else tuple(self.tensor.shape)
-        return f"PreparedBias({shape}: {self.q_positions.shape[-1]} queries, {self.k_positions.shape[-1]} keys)"
+        form = "fused" if self.fused else None if self.tensor is None else tuple(self.tensor.shape)
+        return f"PreparedBias({form}: {self.q_positions.shape[-1]} queries, {self.k_positions.shape[-1]} keys)"
+
+    def dense(self) -> Tensor | None:
+        """As a dense tensor, made now if it was not."""
+        return self.encoding.bias(self.q_positions, self.k_positions) if self.tensor is None else self.tensor
 
     def check_same(self, q_positions: Tensor | None, k_positions: Tensor | None) -> None:
         """Refuse other positions than those it was made for."""
@@ -36,9 +53,34 @@ class PreparedBias:
                 )
 
 
-def prepare_bias(encoding: PositionEncoding, q_positions: Tensor, k_positions: Tensor) -> PreparedBias:
-    """The encoding's bias at these positions, for `longfire.attention` in as many layers as share it."""
+def prepare_bias(
+    encoding: PositionEncoding, q_positions: Tensor, k_positions: Tensor, *, in_order: bool = False
+) -> PreparedBias:
+    """The encoding's bias at these positions, for `longfire.attention` in as many layers as share it.
+
+    On a GPU, as the fused engine takes it if that can serve the encoding; as a dense tensor otherwise.
+
+    Args:
+        encoding: whose bias.
+        q_positions: (T,) or (B, T).
+        k_positions: (S,) or (B, S).
+        in_order: you promise that keys are 0…S−1 and queries the last T of them. Then nobody has to look at the
+            positions, which in a compiled graph nobody can.
+    """
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"prepare_bias takes a PositionEncoding, not {type(encoding).__name__}.")
     check_pair(q_positions, k_positions)
-    return PreparedBias(encoding.bias(q_positions, k_positions), q_positions, k_positions)
+    if can_fuse(encoding, q_positions.device):
+        from longfire.engines.fused.bias import fused_bias
+
+        T, S = q_positions.shape[-1], k_positions.shape[-1]
+        fused = fused_bias(encoding, S, S - T if in_order else 0, q_positions.device)
+        return PreparedBias(encoding, q_positions, k_positions, in_order, fused=fused)
+    bias = encoding.bias(q_positions, k_positions)
+    return PreparedBias(encoding, q_positions, k_positions, in_order, tensor=bias)
+
+
+def can_fuse(encoding: PositionEncoding, device: torch.device) -> bool:
+    """Whether the fused engine can take the encoding's bias on this device."""
+    declared = encoding.distance_only or encoding.smooth_beyond is not None
+    return declared and encoding.has_bias and HAS_TRITON and device.type == "cuda"

@@ -15,8 +15,12 @@ class Reference:
     """Plain PyTorch in float32 at least, float64 if q is. Keeps the (B, H, T, S) weights."""
 
     name = "reference"
+    dense = True
 
     def refuses(self, request: Request) -> str | None:
+        return None
+
+    def declines(self, request: Request) -> str | None:
         return None
 
     def describe(self, request: Request) -> str:

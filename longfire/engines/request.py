@@ -58,15 +58,21 @@ class Request:
 
     @property
     def in_order(self) -> bool:
-        """No positions were given: keys are 0…S−1 and queries the last T of them."""
-        return self.q_positions is None and not isinstance(self.bias, PreparedBias)
+        """Keys are 0…S−1 and queries the last T of them: no positions were given, or the prepared bias says so."""
+        return self.bias.in_order if isinstance(self.bias, PreparedBias) else self.q_positions is None
 
     @property
     def has_bias(self) -> bool:
         """Whether anything is added to the logits."""
-        if isinstance(self.bias, PositionEncoding):
-            return self.bias.has_bias
-        return (self.bias.tensor if isinstance(self.bias, PreparedBias) else self.bias) is not None
+        encoding = self.encoding
+        return self.bias is not None if encoding is None else encoding.has_bias
+
+    @property
+    def encoding(self) -> PositionEncoding | None:
+        """Whose bias it is; None for a tensor or nothing."""
+        if isinstance(self.bias, PreparedBias):
+            return self.bias.encoding
+        return self.bias if isinstance(self.bias, PositionEncoding) else None
 
     @property
     def masks_causally(self) -> bool:
@@ -97,7 +103,7 @@ class Request:
                     raise ValueError(f"{name}.bias must be (H, T, S) or (B, H, T, S), not {tuple(bias.shape)}.")
                 self._check_heads(bias.shape[-3], name)
             return bias
-        return self.bias.tensor if isinstance(self.bias, PreparedBias) else self.bias
+        return self.bias.dense() if isinstance(self.bias, PreparedBias) else self.bias
 
     def visible(self) -> Tensor | None:
         """Which keys each query may see, broadcasting to (B, H, T, S); None: all of them."""
@@ -142,7 +148,7 @@ class Request:
                 f"there are {T} queries but only {S} keys. Without positions the queries are the last T of the keys; "
                 f"give q_positions and k_positions if that is not so."
             )
-        if self.in_order:
+        if self.in_order and not isinstance(self.bias, PreparedBias):
             return
         prepared = "the prepared bias's " if isinstance(self.bias, PreparedBias) else ""
         q_positions, k_positions = self.positions
@@ -156,8 +162,9 @@ class Request:
             self._check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
         elif isinstance(self.bias, PreparedBias):
             self.bias.check_same(self.q_positions, self.k_positions)
-            if self.bias.tensor is not None:
-                self._check_heads(self.bias.tensor.shape[-3], "the prepared bias")
+            made = self.bias.tensor if self.bias.fused is None else self.bias.fused.values[:, :, None]
+            if made is not None:
+                self._check_heads(made.shape[-3], "the prepared bias")
         elif isinstance(self.bias, Tensor):
             self._check_bias_tensor(self.bias)
         elif self.bias is not None:

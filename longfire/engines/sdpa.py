@@ -13,8 +13,12 @@ class SDPA:
     """PyTorch's own kernels. With a bias they take it as a dense (B, H, T, S) mask."""
 
     name = "sdpa"
+    dense = True
 
     def refuses(self, request: Request) -> str | None:
+        return None
+
+    def declines(self, request: Request) -> str | None:
         return None
 
     def describe(self, request: Request) -> str:

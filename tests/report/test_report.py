@@ -6,7 +6,6 @@ import torch
 from longfire import ENCODINGS
 from longfire.encodings import ALiBi
 from longfire.report.explore import HEADS, effects, effects_table
-from longfire.report.speed import speed_table
 from longfire.report.table import text_table
 
 
@@ -32,17 +31,3 @@ def test_effects_of_every_encoding(query):
     table = effects_table(query, shown)
     assert len(table.splitlines()) == len(shown) + 2
     assert [by_name[name].learned for name in ("fire", "alibi", "t5", "rope")] == [True, False, True, False]
-
-
-def test_speed_table_says_what_was_not_run():
-    record = {
-        "setting": {"subject": "bias", "lengths": [8, 16], "heads": 2, "head_dim": 4},
-        "provenance": {"hardware": {"cpu": "a CPU", "threads": 1}, "versions": {"torch": "2"}},
-        "rows": [
-            {"encoding": "fire", "engine": None, "n": 8, "ms": 1.25, "peak_mb": 3.0},
-            {"encoding": "fire", "engine": None, "n": 16, "not run": "needs about 99 GB"},
-        ],
-    }
-    shown = speed_table(record)
-    assert "1.2" in shown
-    assert "– fire  n=16: needs about 99 GB" in shown

@@ -167,11 +167,11 @@ def walk_queries(
     lo, hi, T, S, q_stride, do_stride, scale, dropout_p, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
     EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, EVEN: tl.constexpr, DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Tiles are [BN, BM] here: keys down, queries across."""
     j = key0 + tl.arange(0, BN)
-    for row0 in range(lo, hi, BM):
+    for row0 in tl.range(lo, hi, BM, num_stages=STAGES):
         row0 = tl.multiple_of(row0, BM)
         i = row0 + tl.arange(0, BM)
         rows = i - query0
@@ -238,13 +238,14 @@ def keys(
     near_per_head, middle_per_head, far_per_head, references_per_head, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
     HAS_MIDDLE: tl.constexpr, HAS_FAR: tl.constexpr, MASK: tl.constexpr, SHIFT: tl.constexpr, EVEN: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV, summed over the query heads that share a key head."""
+    """dK and dV (B, H, S, D), for each query head. (A loop over those that share a key head would spill registers.)"""
     pid = tl.program_id(0)
     tile = pid % tiles  # the longest first
     b = pid // tiles % B
-    g = pid // tiles // B
+    h = pid // tiles // B
+    g = h // group
     shift = tl.load(Shift + b) if SHIFT else 0
     query0 = S - T - shift
     key0 = tl.multiple_of(tile * BN, BN)
@@ -266,43 +267,41 @@ def keys(
     full = tl.minimum(tl.maximum(first, key0 + BN), last)
     middle_start = tl.minimum(tl.maximum(full, (key_block + near) * BLOCK), last)
     far_start = tl.minimum(tl.maximum(full, (key_block + middle) * BLOCK), last)
-    for member in range(group):
-        h = g * group + member
-        head = b * H + h
-        q = Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
-        do = dOut + b.to(tl.int64) * do_b + h.to(tl.int64) * do_h
-        lse = Lse + head.to(tl.int64) * T
-        delta = Delta + head.to(tl.int64) * T
-        biases = Near + h.to(tl.int64) * near_per_head
-        middles = Middle + h.to(tl.int64) * middle_per_head
-        fars = Far + h.to(tl.int64) * far_per_head
-        references = Reference + h * references_per_head
+    head = b * H + h
+    q = Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
+    do = dOut + b.to(tl.int64) * do_b + h.to(tl.int64) * do_h
+    lse = Lse + head.to(tl.int64) * T
+    delta = Delta + head.to(tl.int64) * T
+    biases = Near + h.to(tl.int64) * near_per_head
+    middles = Middle + h.to(tl.int64) * middle_per_head
+    fars = Far + h.to(tl.int64) * far_per_head
+    references = Reference + h * references_per_head
+    dk, dv = walk_queries(
+        dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
+        diagonal, tl.minimum(tl.maximum(key0 + BN, diagonal), last), T, S, q_t, do_t, scale, dropout_p, first_block, near,
+        middle, D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, False, DROPOUT, NEAR_STAGES, PRECISION,
+    )  # fmt: skip
+    dk, dv = walk_queries(
+        dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
+        full, middle_start, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
+        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, NEAR_STAGES, PRECISION,
+    )  # fmt: skip
+    if HAS_MIDDLE:
+        w, r = zone_weights(scale, BN, BM, 16, Middle.dtype.element_ty)
         dk, dv = walk_queries(
-            dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
-            diagonal, tl.minimum(tl.maximum(key0 + BN, diagonal), last), T, S, q_t, do_t, scale, dropout_p, first_block, near,
-            middle, D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, False, DROPOUT, PRECISION,
+            dk, dv, k, v, q, do, lse, delta, KeyMask, biases, middles, references, w, r, seed, key0, query0, head,
+            shift, middle_start, far_start, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
+            D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, STAGES, PRECISION,
         )  # fmt: skip
+    if HAS_FAR:
+        w, r = zone_weights(scale, BN, BM, 4, Far.dtype.element_ty)
         dk, dv = walk_queries(
-            dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
-            full, middle_start, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, PRECISION,
+            dk, dv, k, v, q, do, lse, delta, KeyMask, biases, fars, references, w, r, seed, key0, query0, head,
+            shift, far_start, last, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
+            D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, STAGES, PRECISION,
         )  # fmt: skip
-        if HAS_MIDDLE:
-            w, r = zone_weights(scale, BN, BM, 16, Middle.dtype.element_ty)
-            dk, dv = walk_queries(
-                dk, dv, k, v, q, do, lse, delta, KeyMask, biases, middles, references, w, r, seed, key0, query0, head,
-                shift, middle_start, far_start, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-                D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, PRECISION,
-            )  # fmt: skip
-        if HAS_FAR:
-            w, r = zone_weights(scale, BN, BM, 4, Far.dtype.element_ty)
-            dk, dv = walk_queries(
-                dk, dv, k, v, q, do, lse, delta, KeyMask, biases, fars, references, w, r, seed, key0, query0, head,
-                shift, far_start, last, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-                D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, PRECISION,
-            )  # fmt: skip
-    dK += b.to(tl.int64) * dk_b + g.to(tl.int64) * dk_h
-    dV += b.to(tl.int64) * dv_b + g.to(tl.int64) * dv_h
+    dK += b.to(tl.int64) * dk_b + h.to(tl.int64) * dk_h
+    dV += b.to(tl.int64) * dv_b + h.to(tl.int64) * dv_h
     store_rows(dK, (dk * scale).to(dK.dtype.element_ty), j + shift, dk_s, S, D, DP)
     store_rows(dV, dv.to(dV.dtype.element_ty), j + shift, dv_s, S, D, DP)
 

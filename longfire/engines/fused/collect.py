@@ -58,7 +58,7 @@ def rows(
     a, h = tl.program_id(0), tl.program_id(1)
     d = (tl.program_id(2) * N + tl.arange(0, N))[None, :]
     start, end = row_range(a, first_node, last, ROWS)
-    end = tl.minimum(end, keys)
+    end = tl.minimum(end, keys) if tl.min(d) < (near_blocks + 1) * BLOCK else start
     at = dNear + h.to(tl.int64) * groups * near_blocks * BLOCK * BLOCK
     total = tl.zeros([N], tl.float32)
     for step in range((end - start + R - 1) // R):
@@ -92,14 +92,16 @@ def node_rows(
             weight, own = row_weight(i, a + first_node, last, ROWS)
             weight = tl.where((i >= start) & (i < end) & (r < stop) & (d[None, :] <= own), weight, 0.0)
             for slide in tl.static_range(2):
-                j = (own if slide else i) - d[None, :]
-                q = ((j % TILE) * (NODES - 1) + (TILE - 1) // 2) // (TILE - 1)  # the nearest node
-                case = (2 * (i - j) > i) if slide else (2 * (i - j) <= i)
-                apart = r // NODES // 2 - j // BLOCK
-                there = (j >= 0) & (node_at(q, NODES) == j % TILE) & (apart >= near_blocks) & (apart < middle_blocks)
-                index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, False)
-                offset = index * (NODES * NODES) + r % NODES * NODES + q
-                total += tl.sum(weight * tl.load(at + offset, mask=there & case & (weight > 0), other=0.0), 0)
+                # which of the two ways of comparing there is among these rows
+                if (2 * tl.max(d, 0) >= start - (end - start)) if slide else (2 * tl.min(d, 0) <= end):
+                    j = (own if slide else i) - d[None, :]
+                    q = ((j % TILE) * (NODES - 1) + (TILE - 1) // 2) // (TILE - 1)  # the nearest node
+                    there = (2 * (i - j) > i) if slide else (2 * (i - j) <= i)
+                    apart = r // NODES // 2 - j // BLOCK
+                    there &= (j >= 0) & (node_at(q, NODES) == j % TILE) & (apart >= near_blocks) & (apart < middle_blocks)
+                    index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, False)
+                    offset = index * (NODES * NODES) + r % NODES * NODES + q
+                    total += tl.sum(weight * tl.load(at + offset, mask=there & (weight > 0), other=0.0), 0)
         pointers = Sums + (a * tl.num_programs(1) + h) * E + d
         tl.store(pointers, tl.load(pointers) + total)
 

@@ -1,34 +1,59 @@
-"""Tile shapes and pipelining for each kernel: what was fastest on an H200, by head size and precision."""
+"""Tile shapes and pipelining for each kernel: what was fastest on an H200, by head size, precision and length."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 
 
-class Config(NamedTuple):
-    """Rows and columns of a tile, warps, stages."""
+@dataclass(frozen=True)
+class Config:
+    """How a kernel is cut and compiled."""
 
-    BM: int
-    BN: int
-    warps: int
-    stages: int
-    more: dict[str, int] = {}  # noqa: RUF012
+    BM: int = 64
+    """Queries in a tile."""
+    BN: int = 64
+    """Keys in a tile."""
+    warps: int = 4
+    stages: int = 2
+    """Of the pipeline."""
+    near_stages: int | None = None
+    """Of the pipeline where biases are near, if others: what is loaded ahead takes registers there."""
+    registers: int | None = None
+    """At most so many for a thread."""
+
+    def launch(self) -> dict[str, int]:
+        """As a launch takes it."""
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages, **limit}
+
+    def zones(self) -> dict[str, int]:
+        """As a kernel with a loop for each zone takes it."""
+        return {"STAGES": self.stages, "NEAR_STAGES": self.near_stages or self.stages}
 
 
-def config(kernel: str, D: int, dtype: torch.dtype) -> Config:
+LONG = 16384
+"""Keys from which a kernel is launched as for a long sequence."""
+
+SHORT = {
+    "forward": Config(registers=128),
+    "queries": Config(registers=168),
+    "keys": Config(stages=1),
+    "near_biases": Config(),
+}
+LONGER = {"forward": Config(stages=3), "keys": Config(stages=2, near_stages=1)}
+WIDE = {
+    "forward": Config(),
+    "queries": Config(),
+    "keys": Config(warps=8, stages=1),
+    "near_biases": Config(warps=8, stages=1),
+}
+"""Head sizes above 64."""
+
+
+def config(kernel: str, D: int, dtype: torch.dtype, S: int) -> Config:
     """For one of the kernels "forward", "queries", "keys" and "near_biases"."""
     if dtype == torch.float32:
-        return Config(64, 64, 4 if D <= 64 else 8, 1)
-    return TABLE[kernel, D <= 64]
-
-
-TABLE = {
-    ("forward", True): Config(128, 64, 4, 3),
-    ("forward", False): Config(128, 64, 8, 3),
-    ("queries", True): Config(128, 64, 8, 2),
-    ("queries", False): Config(64, 64, 4, 2),
-    ("keys", True): Config(64, 128, 8, 2),
-    ("keys", False): Config(64, 64, 4, 2),
-    ("near_biases", True): Config(64, 64, 4, 2),
-    ("near_biases", False): Config(64, 64, 4, 1),
-}
+        return Config(warps=4 if D <= 64 else 8, stages=1)
+    if D > 64:
+        return WIDE[kernel]
+    return SHORT[kernel] if S < LONG else {**SHORT, **LONGER}[kernel]

@@ -19,7 +19,6 @@ from longfire.engines.fused.tiles import (
 )
 
 LARGEST = tl.constexpr(60000.0)  # what float16 holds
-SPREAD = tl.constexpr(8.0)  # so that the largest biases keep their digits
 
 
 @triton.jit
@@ -42,58 +41,76 @@ def along_row(values, d, last, E, DISTANCES: tl.constexpr):
 
 
 @triton.jit
-def looked_up(values, i, j, row_stride, first_node, last, E, ROWS: tl.constexpr, DISTANCES: tl.constexpr, EXACT: tl.constexpr):
-    """The biases of pairs (i, j) from one head's values. Pairs with j > i: those of j = i."""
+def looked_up(
+    values, i, j, row_stride, first_node, last, E,
+    ROWS: tl.constexpr, DISTANCES: tl.constexpr,
+):  # fmt: skip
+    """The biases of pairs (i, j) from one head's values, at nodes (DISTANCES) or at every distance below E (0)."""
     d = tl.maximum(i - j, 0)
-    if EXACT:
-        return tl.load(values + tl.minimum(d, E - 1))
     row, left, right, t = cell(i, last, ROWS)
     slide = 2 * d > i  # towards the first key rows are compared at the same key, otherwise at the same distance
     at = values + (row - first_node) * row_stride
-    below = along_row(at, tl.where(slide, left - j, d), left, E, DISTANCES)
-    at += tl.where(t > 0, row_stride, 0)
-    above = along_row(at, tl.where(slide, right - j, d), right, E, DISTANCES)
+    next_row = at + tl.where(t > 0, row_stride, 0)
+    if DISTANCES == 0:
+        below = tl.load(at + tl.where(slide, left - j, d))
+        above = tl.load(next_row + tl.where(slide & (t > 0), right - j, d))
+    else:
+        below = along_row(at, tl.where(slide, left - j, d), left, E, DISTANCES)
+        above = along_row(next_row, tl.where(slide, right - j, d), right, E, DISTANCES)
     return tl.where(t > 0, below + t * (above - below), below)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def references(
-    Values, Reference, E, references_per_head, row_stride, first_node, first_block, last,
-    ROWS: tl.constexpr, DISTANCES: tl.constexpr, EXACT: tl.constexpr, N: tl.constexpr,
+def distances(
+    Values, Rows, Reference, E, farthest, row_stride, first_node, last,
+    ROWS: tl.constexpr, DISTANCES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """A number amid the biases of a row of blocks (of a block, if EXACT), or not far below the largest of them."""
-    block, h = tl.program_id(0), tl.program_id(1)
+    """Rows (A, H, farthest): the values of a row node at every distance below `farthest`; Reference (H, A): the largest.
+
+    Relative to the largest, what counts in a softmax keeps its digits.
+    """
+    a, h = tl.program_id(0), tl.program_id(1)
+    octave = tl.maximum((a + first_node) // ROWS - 1, 0)
+    own = tl.minimum((a + first_node - octave * ROWS) << octave, last)
+    at = Values + a * row_stride + h * E
+    for step in range((farthest + N - 1) // N):
+        d = step * N + tl.arange(0, N)
+        value = along_row(at, tl.minimum(d, own), own, E, DISTANCES)
+        tl.store(Rows + (a * tl.num_programs(1) + h) * farthest + d, value, mask=d < farthest)
     highest = float("-inf")
-    lowest = float("inf")
+    for step in range((E + N - 1) // N):
+        node = step * N + tl.arange(0, N)  # nodes beyond the row's last distance repeat its first key's value
+        highest = tl.maximum(highest, tl.max(tl.load(at + node, mask=node < E, other=float("-inf")), 0))
+    tl.store(Reference + h * tl.num_programs(0) + a, highest)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def references(Values, Reference, E, references_per_head):
+    """The largest bias in a block, where the bias is of the distance alone."""
+    block, h = tl.program_id(0), tl.program_id(1)
+    d = (block - 1) * BLOCK + 1 + tl.arange(0, 2 * BLOCK)  # the distances in a block, and one more
+    there = (d >= 0) & (d < E) & (d < (block + 1) * BLOCK)
+    highest = tl.max(tl.load(Values + h * E + d, mask=there, other=float("-inf")), 0)
+    tl.store(Reference + h * references_per_head + block, highest)
+
+
+@triton.jit
+def reference_index(block, first_node, last, ROWS: tl.constexpr, EXACT: tl.constexpr):
+    """Of what a row of blocks (a block, if EXACT) is kept relative to."""
     if EXACT:
-        d = (block - 1) * BLOCK + 1 + tl.arange(0, 2 * BLOCK)  # the distances in a block, and one more
-        there = (d >= 0) & (d < E) & (d < (block + 1) * BLOCK)
-        value = tl.load(Values + h * E + d, mask=there, other=float("-inf"))
-        highest = tl.max(value, 0)
-        lowest = tl.min(tl.where(there, value, float("inf")), 0)
-    else:
-        row, left, _right, _t = cell((block + first_block) * BLOCK, last, ROWS)
-        for chunk in range((E + N - 1) // N):
-            node = chunk * N + tl.arange(0, N)
-            octave = tl.maximum(node // DISTANCES - 1, 0)
-            there = (node < E) & (((node - octave * DISTANCES) << octave) <= left)
-            at = Values + (row - first_node) * row_stride + h * E + node
-            value = tl.load(at, mask=there, other=float("-inf"))
-            highest = tl.maximum(highest, tl.max(value, 0))
-            lowest = tl.minimum(lowest, tl.min(tl.where(there, value, float("inf")), 0))
-    middle = tl.maximum(0.5 * (highest + lowest), highest - SPREAD)
-    tl.store(Reference + h * references_per_head + block, middle)
+        return block
+    node, _left, _right, _t = cell(block * BLOCK, last, ROWS)
+    return node - first_node
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def near(
-    Values, Reference, Near, E, references_per_head, near_per_head, row_stride, first_node, first_block, last, near_blocks,
-    ROWS: tl.constexpr, DISTANCES: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr, TRANSPOSED: tl.constexpr,
-    N: tl.constexpr,
+    Rows, Reference, Near, E, references_per_head, near_per_head, row_stride, first_node, first_block, last, near_blocks,
+    ROWS: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr,
 ):  # fmt: skip
-    """N elements of a near block. TRANSPOSED: keys down, queries across."""
-    parts: tl.constexpr = BLOCK * BLOCK // N
-    block, h = tl.program_id(0) // parts, tl.program_id(1)
+    """A tile of 64 × 64 of a near block."""
+    block, h = tl.program_id(0) // 4, tl.program_id(1)
+    tile = tl.program_id(0) % 4
     if EXACT:
         key_block = 0 * block
     else:
@@ -101,20 +118,38 @@ def near(
         key_block = block - tl.program_id(2)
     if key_block < 0:
         return
-    element = tl.program_id(0) % parts * N + tl.arange(0, N)
-    tile = element // (TILE * TILE)
-    row, column = fragment_position(element % (TILE * TILE))
-    row, column = row + tile // 2 * TILE, column + tile % 2 * TILE
-    i = block * BLOCK + (column if TRANSPOSED else row)
-    j = key_block * BLOCK + (row if TRANSPOSED else column)
-    value = looked_up(Values + h * E, i, j, row_stride, first_node, last, E, ROWS, DISTANCES, EXACT)
+    part = tl.arange(0, 4)[:, None, None] * 1024
+    own = tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
+    row, _ = fragment_position(own)  # [1, 128, 8]
+    _, column = fragment_position(part + own)  # [4, 128, 8]
+    i = block * BLOCK + tile // 2 * TILE + row
+    j = key_block * BLOCK + tile % 2 * TILE + column
+    if EXACT:
+        value = tl.load(Rows + h * E + tl.minimum(tl.maximum(i - j, 0), E - 1))
+    else:
+        value = looked_up(Rows + h * E, i, tl.minimum(j, i), row_stride, first_node, last, E, ROWS, 0)
     if RELATIVE:
-        value -= tl.load(Reference + h * references_per_head + block - (0 if EXACT else first_block))
+        value -= tl.load(Reference + h * references_per_head + reference_index(block, first_node, last, ROWS, EXACT))
     value *= LOG2E
     if RELATIVE:
         value = tl.minimum(tl.maximum(value, -LARGEST), LARGEST)
     at = Near + h.to(tl.int64) * near_per_head + near_index(block, key_block, first_block, near_blocks, EXACT)
-    tl.store(at + element, value.to(Near.dtype.element_ty))
+    tl.store(at + tile * (TILE * TILE) + part + own, value.to(Near.dtype.element_ty))
+
+
+@triton.jit
+def transposed(Near, Out):
+    """A tile of a near block, with keys down and queries across."""
+    block = tl.program_id(0).to(tl.int64) // 4 * (BLOCK * BLOCK)
+    tile = tl.program_id(0) % 4
+    element = tl.arange(0, TILE * TILE)
+    row, column = fragment_position(element)
+    # the element at (column, row), read back from where `fragment_position` has it
+    swapped = row // 16 * 1024 + (column // 16 * 32 + column % 8 * 4 + row % 8 // 2) * 8
+    swapped += row // 8 % 2 * 4 + column // 8 % 2 * 2 + row % 2
+    source = tile % 2 * 2 + tile // 2
+    value = tl.load(Near + block + source * (TILE * TILE) + swapped)
+    tl.store(Out + block + tile * (TILE * TILE) + element, value)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -136,9 +171,9 @@ def nodes(
     p, q = element % per_tile // NODES, element % NODES
     i = tile * TILE + node_at(p, NODES)
     j = tl.minimum(key_tile, tile) * TILE + node_at(q, NODES)
-    value = looked_up(Values + h * E, i, j, row_stride, first_node, last, E, ROWS, DISTANCES, False)
+    value = looked_up(Values + h * E, i, tl.minimum(j, i), row_stride, first_node, last, E, ROWS, DISTANCES)
     if RELATIVE:
-        value -= tl.load(Reference + h * references_per_head + block - first_block)
+        value -= tl.load(Reference + h * references_per_head + reference_index(block, first_node, last, ROWS, False))
         value = tl.minimum(tl.maximum(value, -LARGEST), LARGEST)
     index = tile_index(tile, key_tile, first_block, near_blocks, middle_blocks, FAR) * per_tile + element % per_tile
     tl.store(Nodes + h.to(tl.int64) * nodes_per_head + index, value.to(Nodes.dtype.element_ty), mask=inside)

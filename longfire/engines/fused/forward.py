@@ -81,11 +81,12 @@ def walk(
     acc, total, top, q, K, V, KeyMask, Near, Nodes, Reference, weights, column_weights, seed, row0, query0, head, shift, lo, hi, T, S,
     k_stride, v_stride, scale, dropout_p, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
-    EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Softmax over the keys from lo to hi, on line."""
     i = row0 + tl.arange(0, BM)
-    for start in range(lo, hi, BN):
+    for start in tl.range(lo, hi, BN, num_stages=STAGES):
         start = tl.multiple_of(start, BN)
         j = start + tl.arange(0, BN)
         k = load_rows(K, j + shift, k_stride, S, D, DP, DIAGONAL)
@@ -119,7 +120,7 @@ def forward(
     near_per_head, middle_per_head, far_per_head, references_per_head, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
     HAS_MIDDLE: tl.constexpr, HAS_FAR: tl.constexpr, MASK: tl.constexpr, SHIFT: tl.constexpr, DROPOUT: tl.constexpr,
-    SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+    NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Out (B, H, T, D) and Lse (B, H, T), the logarithm to base 2 of each query's sum."""
     pid = tl.program_id(0)
@@ -159,26 +160,25 @@ def forward(
         acc, total, top = walk(
             acc, total, top, q, K, V, KeyMask, Near, Far, Reference, w, c, seed, row0, query0, b * H + h, shift, 0, far_end, T, S,
             k_s, v_s, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, DROPOUT, PRECISION,
+            D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, DROPOUT, STAGES, PRECISION,
         )  # fmt: skip
     if HAS_MIDDLE:
         w, c = zone_weights(scale, BM, BN, 16, Middle.dtype.element_ty)
         acc, total, top = walk(
             acc, total, top, q, K, V, KeyMask, Near, Middle, Reference, w, c, seed, row0, query0, b * H + h, shift, far_end,
             middle_end, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, DROPOUT, PRECISION,
-        )  # fmt: skip
-    if SPLIT:
-        acc, total, top = walk(
-            acc, total, top, q, K, V, KeyMask, Near, Near, Reference, 0, 0, seed, row0, query0, b * H + h, shift, middle_end, diagonal,
-            T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, DROPOUT, PRECISION,
+            D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, DROPOUT, STAGES, PRECISION,
         )  # fmt: skip
     acc, total, top = walk(
+        acc, total, top, q, K, V, KeyMask, Near, Near, Reference, 0, 0, seed, row0, query0, b * H + h, shift, middle_end, diagonal,
+        T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
+        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, DROPOUT, NEAR_STAGES, PRECISION,
+    )  # fmt: skip
+    acc, total, top = walk(
         acc, total, top, q, K, V, KeyMask, Near, Near, Reference, 0, 0, seed, row0, query0, b * H + h, shift,
-        diagonal if SPLIT else middle_end, end, T, S,
+        diagonal, end, T, S,
         k_s, v_s, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, DROPOUT, PRECISION,
+        D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, DROPOUT, NEAR_STAGES, PRECISION,
     )  # fmt: skip
 
     blind = total == 0.0

@@ -106,8 +106,8 @@ class Geometry:
 
     @property
     def references(self) -> int:
-        """One number for each row of blocks, or for each distance between blocks."""
-        return self.near if self.smooth is None else self.blocks
+        """What biases are kept relative to: one number for each row node, or for each distance between blocks."""
+        return self.near if self.smooth is None else self.row_nodes
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Query positions (A, 1) and key positions (A, E) whose biases are the values that the kernels start from.

@@ -7,60 +7,50 @@ import triton
 from torch import Tensor
 
 from longfire.engines.fused import backward, collect, expand, forward
-from longfire.engines.fused.configs import config
-from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE, Geometry
+from longfire.engines.fused.configs import LONG, config
+from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE, TILE, Geometry
 
-SPLIT = True
 NEAR_BUFFER = 1 << 25
 """Elements of near gradients that are kept at a time; heads take turns."""
 
 
-def expanded(values: Tensor, geometry: Geometry, relative: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def expanded(values: Tensor, g: Geometry, relative: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Near biases, middle nodes, far nodes and references, each (H, …).
 
     In float16 relative to a reference, or in float32 as they are.
     """
     A, H, E = values.shape
-    sizes = sizes_per_head(geometry)
+    sizes = sizes_per_head(g)
     dtype = torch.float16 if relative else torch.float32
     near, middle, far = (values.new_empty(H, sizes[zone], dtype=dtype) for zone in ("near", "middle", "far"))
-    reference = values.new_empty(H, sizes["reference"])
-    shared: dict[str, Any] = {
-        "row_stride": H * E,
-        "first_node": geometry.first_node,
-        "first_block": geometry.first_block,
-        "last": geometry.last,
-        "ROWS": geometry.rows_per_octave,
-        "DISTANCES": geometry.distances_per_octave,
-    }
-    blocks = geometry.near if geometry.exact else geometry.blocks
-    if relative:
-        expand.references[blocks, H](
-            values, reference, E, sizes["reference"], **shared, EXACT=geometry.exact, N=256
-        )
-    expand_near(values, reference, near, geometry)
-    for nodes, out, zone in ((MIDDLE, middle, "middle"), (FAR, far, "far")):
+    reference = values.new_zeros(H, g.references)
+    blocks = g.near if g.exact else g.blocks
+    shared = {"first_node": g.first_node, "first_block": g.first_block, "last": g.last, "ROWS": g.rows_per_octave}
+    rows, farthest = values, E
+    if not g.exact:
+        farthest = ((g.middle if g.has_middle else g.near) + 1) * BLOCK
+        rows = values.new_empty(A, H, farthest)
+        expand.distances[A, H](
+            values, rows, reference, E, farthest, H * E, g.first_node, g.last,
+            ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, N=1024,
+        )  # fmt: skip
+    elif relative:
+        expand.references[blocks, H](values, reference, E, g.references)
+    expand.near[blocks * 4, H, 1 if g.exact else g.near](
+        rows, reference, near, farthest, g.references, sizes["near"], H * farthest, near_blocks=g.near,
+        EXACT=g.exact, RELATIVE=relative, **shared, num_warps=4,
+    )  # fmt: skip
+    for nodes, out in ((MIDDLE, middle), (FAR, far)):
         if out.shape[1] == 0:
             continue
-        tiles = geometry.middle_tiles if nodes == MIDDLE else 2 * max(geometry.last_block - geometry.middle, 0)
+        tiles = g.middle_tiles if nodes == MIDDLE else 2 * max(g.last_block - g.middle, 0)
+        source, length, distances = (rows, farthest, 0) if nodes == MIDDLE else (values, E, g.distances_per_octave)
         chunk = 1024
-        expand.nodes[2 * geometry.blocks, H, triton.cdiv(tiles * nodes * nodes, chunk)](
-            values, reference, out, E, sizes["reference"], sizes[zone], **shared, near_blocks=geometry.near,
-            middle_blocks=geometry.middle, NODES=nodes, FAR=nodes == FAR, RELATIVE=relative, N=chunk,
+        expand.nodes[2 * g.blocks, H, triton.cdiv(tiles * nodes * nodes, chunk)](
+            source, reference, out, length, g.references, out.shape[1], H * length, near_blocks=g.near,
+            middle_blocks=g.middle, DISTANCES=distances, NODES=nodes, FAR=nodes == FAR, RELATIVE=relative, N=chunk, **shared,
         )  # fmt: skip
     return near, middle, far, reference
-
-
-def expand_near(values: Tensor, reference: Tensor, near: Tensor, g: Geometry, transposed: bool = False) -> None:
-    """Near biases, in tiles of queries × keys or of keys × queries."""
-    _, H, E = values.shape
-    N = 2048
-    blocks = g.near if g.exact else g.blocks
-    expand.near[blocks * BLOCK * BLOCK // N, H, 1 if g.exact else g.near](
-        values, reference, near, E, g.references, near.shape[1], H * E, g.first_node, g.first_block, g.last, g.near,
-        ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, EXACT=g.exact, RELATIVE=near.dtype == torch.float16,
-        TRANSPOSED=transposed, N=N, num_warps=8,
-    )  # fmt: skip
 
 
 def sizes_per_head(geometry: Geometry) -> dict[str, int]:
@@ -82,7 +72,6 @@ class Call:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        values: Tensor,
         bias: tuple[Tensor, Tensor, Tensor, Tensor],
         key_mask: Tensor | None,
         shift: Tensor | None,
@@ -91,7 +80,7 @@ class Call:
         scale: float,
         dropout_p: float,
     ) -> None:
-        self.q, self.k, self.v, self.values, self.bias, self.geometry = q, k, v, values, bias, geometry
+        self.q, self.k, self.v, self.bias, self.geometry = q, k, v, bias, geometry
         self.key_mask, self.shift, self.seed = key_mask, shift, seed
         self.B, self.H, self.T, self.D = q.shape
         self.S, self.group = k.shape[2], q.shape[1] // k.shape[1]
@@ -152,11 +141,12 @@ class Call:
     def forward(self) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(self.q)
         lse = self.q.new_empty(self.B, self.H, self.T, dtype=torch.float32)
-        BM, BN, warps, stages, more = config("forward", self.D, self.q.dtype)
-        tiles = self.tiles(BM)
+        how = config("forward", self.D, self.q.dtype, self.S)
+        tiles = self.tiles(how.BM)
         forward.forward[(tiles * self.B * self.H,)](
-            Q=self.q, K=self.k, V=self.v, Out=out, Lse=lse, tiles=tiles, BM=BM, BN=BN, num_warps=warps, num_stages=stages, **more,
-            SPLIT=SPLIT, **strides(q=self.q, k=self.k, v=self.v, o=out), **self.pointers(), **self.options, **self.zones,
+            Q=self.q, K=self.k, V=self.v, Out=out, Lse=lse, tiles=tiles, BM=how.BM, BN=how.BN,
+            **how.launch(), **how.zones(), **strides(q=self.q, k=self.k, v=self.v, o=out), **self.pointers(),
+            **self.options, **self.zones,
         )  # fmt: skip
         return out, lse
 
@@ -175,12 +165,12 @@ class Call:
         zones = [size if learned else 0 for size in (self.per_head["middle_per_head"], self.per_head["far_per_head"])]
         new = self.q.new_empty if self.even(BLOCK) else self.q.new_zeros  # no program comes by tiles without queries
         dmiddle, dfar = (new(self.B, self.H, size, dtype=torch.float32) for size in zones)
-        BM, BN, warps, stages, more = config("queries", self.D, self.q.dtype)
-        tiles = self.tiles(BM)
+        how = config("queries", self.D, self.q.dtype, self.S)
+        tiles = self.tiles(how.BM)
         backward.queries[(tiles * self.B * self.H,)](
             Q=self.q, K=self.k, V=self.v, Out=out, dOut=dout, Lse=lse, Delta=delta, dQ=dq,
             dMiddle=dmiddle if dmiddle.numel() else delta, dFar=dfar if dfar.numel() else delta,
-            tiles=tiles, LEARNED=learned, BM=BM, BN=BN, num_warps=warps, num_stages=stages, **more,
+            tiles=tiles, LEARNED=learned, BM=how.BM, BN=how.BN, **how.launch(),
             **strides(q=self.q, k=self.k, v=self.v, o=out, do=dout, dq=dq), **self.pointers(), **self.options, **self.zones,
         )  # fmt: skip
         return dq, delta, dmiddle, dfar
@@ -188,16 +178,21 @@ class Call:
     def keys(self, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """dk and dv."""
         new = torch.empty_like if self.shift is None else torch.zeros_like  # keys before a sequence's first: in no tile
-        dk, dv = new(self.k), new(self.v)
-        BM, BN, warps, stages, more = config("keys", self.D, self.q.dtype)
-        tiles = triton.cdiv(self.S, BN)
+        if self.group == 1:
+            dk, dv = new(self.k), new(self.v)
+        else:
+            dk, dv = (new(self.k.new_empty(self.B, self.H, self.S, self.D, dtype=torch.float32)) for _ in range(2))
+        how = config("keys", self.D, self.q.dtype, self.S)
+        tiles = triton.cdiv(self.S, how.BN)
         near = torch.empty_like(self.bias[0])
-        expand_near(self.values, self.bias[3], near, self.geometry, transposed=True)
-        backward.keys[(tiles * self.B * self.k.shape[1],)](
+        expand.transposed[(near.numel() // TILE**2,)](self.bias[0], near)
+        backward.keys[(tiles * self.B * self.H,)](
             Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dK=dk, dV=dv,
-            tiles=tiles, EVEN=self.even(BM), BM=BM, BN=BN, num_warps=warps, num_stages=stages, **more,
+            tiles=tiles, EVEN=self.even(how.BM), BM=how.BM, BN=how.BN, **how.launch(), **how.zones(),
             **strides(q=self.q, k=self.k, v=self.v, do=dout, dk=dk, dv=dv), **{**self.pointers(), "Near": near}, **self.options, **self.zones,
         )  # fmt: skip
+        if self.group > 1:
+            dk, dv = (x.unflatten(1, (-1, self.group)).sum(2).to(self.k.dtype) for x in (dk, dv))
         return dk, dv
 
     def values_gradient(self, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
@@ -209,13 +204,13 @@ class Call:
         per_head = groups * g.near * BLOCK * BLOCK
         heads = min(self.H, max(1, NEAR_BUFFER // per_head))
         dnear = self.q.new_empty(heads * per_head, dtype=torch.float32)
-        _, _, warps, stages, more = config("near_biases", self.D, self.q.dtype)
+        how = config("near_biases", self.D, self.q.dtype, self.S)
         pointers = {name: tensor for name, tensor in self.pointers().items() if name not in ("Middle", "Far")}
         for first_head in range(0, self.H, heads):
             count = min(heads, self.H - first_head)
             backward.near_biases[g.near * 4, groups, count](
                 Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dNear=dnear, first_head=first_head,
-                groups=groups, last_block=g.last_block, rows_per_group=rows_per_group, num_warps=warps, num_stages=stages, **more,
+                groups=groups, last_block=g.last_block, rows_per_group=rows_per_group, **how.launch(),
                 near_per_head=self.per_head["near_per_head"], references_per_head=self.per_head["references_per_head"],
                 **strides(q=self.q, k=self.k, v=self.v, do=dout), **pointers, **self.options,
             )  # fmt: skip
@@ -230,7 +225,7 @@ def collect_near(
 ) -> None:
     """What the gradients of near biases and middle nodes of some heads say of their values."""
     A, H, E = dvalues.shape
-    N = 64
+    N, R = 64, 16 if g.keys < LONG else 64
     if g.exact:
         collect.diagonals[triton.cdiv(E, N), heads](dnear, dvalues, first_head, E, groups, g.near, N=N)
         return
@@ -240,12 +235,12 @@ def collect_near(
     sums = dvalues.new_empty(A, heads, farthest)
     blocks = {"near_blocks": g.near, "first_block": g.first_block}
     collect.rows[A, heads, farthest // N](
-        dnear, sums, farthest, groups, keys=g.keys, N=N, R=16, **shared, **blocks
+        dnear, sums, farthest, groups, keys=g.keys, N=N, R=R, **shared, **blocks
     )
     if dmiddle.numel():
         own = dmiddle[:, first_head : first_head + heads].sum(0)
         collect.node_rows[A, heads, farthest // N](
-            own, sums, farthest, own.shape[1], middle_blocks=g.middle, last_block=g.last_block, NODES=MIDDLE, N=N, R=16,
+            own, sums, farthest, own.shape[1], middle_blocks=g.middle, last_block=g.last_block, NODES=MIDDLE, N=N, R=R,
             **shared, **blocks,
         )  # fmt: skip
     collect.near[A, heads, triton.cdiv(E, N)](
@@ -260,7 +255,7 @@ def collect_far(dfar: Tensor, dvalues: Tensor, g: Geometry) -> None:
     total = dfar.sum(0)
     collect.far[A, H, triton.cdiv(E, N)](
         total, dvalues, E, H * E, total.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
-        A, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=16,
+        A, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=16 if g.keys < LONG else 64,
     )  # fmt: skip
 
 

@@ -1,0 +1,442 @@
+"""FIRE's bias in one kernel, and its gradients in another that computes the MLP again instead of keeping its layers.
+
+    x = ψ(|i − j|) / (ψ(max{L, i}) + eps),   h = σ(x·w₁ + b₁),   [h = σ(h·W₂ᵀ + b₂),]   b(i, j) = h·W₃ᵀ + b₃
+
+`FIRE.bias` is the specification. Everything is float32, without TF32.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+import os
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+from longfire.encodings.fire import FIRE
+from longfire.encodings.positions import is_transformed
+
+WIDEST = 64
+"""The widest hidden layer, and the most heads: a program holds all of the MLP."""
+
+PROGRAMS = 3 * 132
+"""Of the backward kernel, at most: each sums over its share of the bias, and their sums are added up at the end."""
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+serve_cpu = False
+"""For tests: serve positions on the CPU too, where Triton's interpreter runs the kernels."""
+
+
+def serves(fire: FIRE, q_positions: Tensor) -> bool:
+    """Whether `fire_bias` can make this encoding's bias."""
+    if type(fire) is not FIRE or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
+        return False
+    layers = list(fire.mlp)
+    linears, activations = layers[0::2], layers[1::2]
+    if len(linears) not in (2, 3) or not all(type(linear) is nn.Linear for linear in linears):
+        return False
+    tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias)]
+    tensors += [tensor for tensor in (getattr(fire, name, None) for name in ("c", "L_multiplier", "init_L")) if tensor is not None]
+    return (
+        max(max(linear.weight.shape) for linear in linears) <= WIDEST
+        and all(type(activation) is type(activations[0]) for activation in activations)
+        and (type(activations[0]) is nn.ReLU or all(_is_exact_gelu(activation) for activation in activations))
+        and all(tensor.dtype == torch.float32 and _is_plain(tensor) for tensor in tensors)
+        and _is_plain(q_positions)
+    )
+
+
+def _is_exact_gelu(activation: nn.Module) -> bool:
+    return type(activation) is nn.GELU and activation.approximate == "none"
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Neither sharded nor inside vmap and the like."""
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        return False
+    return not is_transformed(tensor)
+
+
+def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    """`fire.bias(q_positions, k_positions)`, where `serves` says so. Differentiable once."""
+    layers = list(fire.mlp)
+    linears = layers[0::2]
+    first, middle, last = linears[0], linears[1] if len(linears) == 3 else None, linears[-1]
+    bias: Tensor = _bias(
+        q_positions,
+        k_positions,
+        fire.c if fire.log else None,
+        fire.L,
+        first.weight,
+        first.bias,
+        None if middle is None else middle.weight,
+        None if middle is None else middle.bias,
+        last.weight,
+        last.bias,
+        type(layers[1]) is nn.GELU,
+        len(layers) == 2 * len(linears),
+        fire.first_position,
+        fire.eps,
+    )
+    return bias
+
+
+@torch.library.custom_op("longfire::fire_bias", mutates_args=())
+def _bias(
+    q_positions: Tensor,
+    k_positions: Tensor,
+    c: Tensor | None,
+    L: Tensor | None,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor | None,
+    b2: Tensor | None,
+    w3: Tensor,
+    b3: Tensor,
+    gelu: bool,
+    final_activation: bool,
+    first_position: int,
+    eps: float,
+) -> Tensor:
+    out = _empty_bias(q_positions, k_positions, w3)
+    if out.numel() > 0:
+        q, k = _batched(q_positions, k_positions)
+        B, T, S = *q.shape, k.shape[-1]
+        constants = _constants(c, L, w2, w3, gelu, final_activation, eps)
+        N, warps = (128, 4) if max(constants["WP"], constants["HP"]) <= 32 else (64, 8)
+        chunks = triton.cdiv(S, N)
+        with torch.cuda.device_of(out):
+            forward[(B * T * chunks,)](
+                q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), out, T, S, chunks, *q.stride(), *k.stride(),
+                first_position, eps, **constants, N=N, num_warps=warps,
+            )  # fmt: skip
+    return out
+
+
+@torch.library.custom_op("longfire::fire_bias_backward", mutates_args=())
+def _gradients(
+    dbias: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    c: Tensor | None,
+    L: Tensor | None,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor | None,
+    b2: Tensor | None,
+    w3: Tensor,
+    b3: Tensor,
+    gelu: bool,
+    final_activation: bool,
+    first_position: int,
+    eps: float,
+) -> Tensor:
+    """Of c, L, w1, b1, w2, b2, w3, b3, one after the other; 0 for c or L that is not there, nothing for w2 and b2."""
+    total = _total(w1, b1, w2, b2, w3, b3)
+    if dbias.numel() == 0:
+        return w1.new_zeros(total)
+    q, k = _batched(q_positions, k_positions)
+    B, T, S = *q.shape, k.shape[-1]
+    constants = _constants(c, L, w2, w3, gelu, final_activation, eps)
+    size = constants["WP"] + constants["HP"]
+    N, warps = (64, 4) if size <= 48 else (64, 8) if size <= 64 else (16, 8)  # the most that fits into registers
+    chunks = triton.cdiv(S, N)
+    pairs = B * T * chunks
+    programs = min(pairs, PROGRAMS)
+    parts = w1.new_empty(programs, total)
+    with torch.cuda.device_of(parts):
+        backward[(programs,)](
+            q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), dbias.contiguous(), parts, T, S, chunks, pairs, programs,
+            *q.stride(), *k.stride(), first_position, eps, **constants, TOTAL=total, N=N, num_warps=warps,
+        )  # fmt: skip
+    return parts.sum(0)
+
+
+@_bias.register_fake
+def _(q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, gelu, final_activation, first_position, eps):
+    return _empty_bias(q_positions, k_positions, w3)
+
+
+@_gradients.register_fake
+def _(dbias, q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, *options):
+    return w1.new_empty(_total(w1, b1, w2, b2, w3, b3))
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    *tensors, gelu, final_activation, first_position, eps = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.options = (gelu, final_activation, first_position, eps)
+
+
+def _backward(ctx, dbias):
+    tensors = ctx.saved_tensors
+    flat = _gradients(dbias, *tensors, *ctx.options)
+    gradients: list[Tensor | None] = []
+    start = 0
+    for slot, tensor in enumerate(tensors[2:]):
+        size = 1 if slot < 2 else 0 if tensor is None else tensor.numel()
+        gradients.append(None if tensor is None else flat[start : start + size].view(tensor.shape))
+        start += size
+    return None, None, *gradients, None, None, None, None
+
+
+_bias.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _empty_bias(q_positions: Tensor, k_positions: Tensor, w3: Tensor) -> Tensor:
+    batch = () if q_positions.ndim == k_positions.ndim == 1 else (_batch_size(q_positions, k_positions),)
+    return w3.new_empty(*batch, w3.shape[0], q_positions.shape[-1], k_positions.shape[-1])
+
+
+def _batch_size(q_positions: Tensor, k_positions: Tensor) -> int:
+    """As torch.broadcast_shapes has it, which takes twenty times as long."""
+    sizes = (positions.shape[0] for positions in (q_positions, k_positions) if positions.ndim == 2)
+    return next((size for size in sizes if size != 1), 1)
+
+
+def _total(*layers: Tensor | None) -> int:
+    """How many gradients there are: two, and those of the layers."""
+    return 2 + sum(tensor.numel() for tensor in layers if tensor is not None)
+
+
+def _batched(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+    """As (B, T) and (B, S), with a stride of 0 where one row serves the whole batch."""
+    B = _batch_size(q_positions, k_positions)
+    return q_positions.expand(B, -1), k_positions.expand(B, -1)
+
+
+def _pointers(c: Tensor | None, L: Tensor | None, *layers: Tensor | None) -> list[Tensor]:
+    """What the kernels read. What is not there they do not read, and anything may stand for it."""
+    w3 = layers[-2]
+    assert w3 is not None
+    return [w3 if tensor is None else tensor.contiguous() for tensor in (c, L, *layers)]
+
+
+def _constants(
+    c: Tensor | None, L: Tensor | None, w2: Tensor | None, w3: Tensor, gelu: bool, final_activation: bool, eps: float
+) -> dict[str, int | bool]:
+    """What a kernel is compiled for."""
+    H, W = w3.shape
+    return {
+        "H": H,
+        "W": W,
+        "HP": max(16, triton.next_power_of_2(H)),
+        "WP": max(16, triton.next_power_of_2(W)),
+        "LOG": c is not None,
+        "THRESHOLD": L is not None,
+        "CLAMP": eps == 0,
+        "DEEP": w2 is not None,
+        "GELU": gelu,
+        "FINAL": final_activation,
+    }
+
+
+LENGTHS = ["T", "S", "chunks", "pairs", "programs", "q_b", "q_t", "k_b", "k_s", "first_position"]
+"""Arguments whose value must not bring about another compilation."""
+
+
+@triton.jit
+def activated(x, GELU: tl.constexpr):
+    """σ."""
+    if GELU:
+        return x * 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+    return tl.where(x <= 0, 0.0, x)  # nan stays nan
+
+
+@triton.jit
+def slope(x, GELU: tl.constexpr):
+    """σ′."""
+    if GELU:
+        return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    return tl.where(x <= 0, 0.0, 1.0)
+
+
+@triton.jit
+def psi(x, c, LOG: tl.constexpr):
+    """ψ of a distance or position ≥ 0."""
+    if LOG:
+        return tl.log(tl.abs(c * x) + 1.0)
+    return x
+
+
+@triton.jit
+def sign(x):
+    """The derivative of |x|, 0 at 0."""
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+
+
+@triton.jit
+def load_matrix(at, ROWS: tl.constexpr, COLUMNS: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr):
+    """[RP, CP]; 0 outside."""
+    r = tl.arange(0, RP)[:, None]
+    c = tl.arange(0, CP)[None, :]
+    return tl.load(at + r * COLUMNS + c, mask=(r < ROWS) & (c < COLUMNS), other=0.0)
+
+
+@triton.jit
+def load_vector(at, SIZE: tl.constexpr, P: tl.constexpr):
+    """[P]; 0 outside."""
+    i = tl.arange(0, P)
+    return tl.load(at + i, mask=i < SIZE, other=0.0)
+
+
+@triton.jit
+def place(pair, T, chunks, N: tl.constexpr):
+    """A row of queries and a chunk of keys: batch, query, keys [N]."""
+    row = pair // chunks
+    return row // T, row % T, pair % chunks * N + tl.arange(0, N)
+
+
+@triton.jit
+def normalized(
+    QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps,
+    LOG: tl.constexpr, THRESHOLD: tl.constexpr, CLAMP: tl.constexpr,
+):  # fmt: skip
+    """ψ(|i − j|) / (ψ(max{L, i}) + eps) [N]; the distance [N], the query's position, and the normaliser unclamped."""
+    q = tl.load(QPositions + b.to(tl.int64) * q_b + i.to(tl.int64) * q_t)
+    k = tl.load(KPositions + b.to(tl.int64) * k_b + j.to(tl.int64) * k_s, mask=j < S, other=0)
+    distance = tl.abs(q - k).to(tl.float32)  # exact: integers
+    position = (q.to(tl.int64) + first_position).to(tl.float32)
+    counted = position
+    if THRESHOLD:
+        counted = tl.where(position > L, position, L)
+    normalizer = psi(counted, c, LOG) + eps
+    divisor = normalizer
+    if CLAMP:
+        divisor = tl.where(normalizer < 1e-6, 1e-6, normalizer)
+    return tl.div_rn(psi(distance, c, LOG), tl.zeros_like(distance) + divisor), distance, position, normalizer
+
+
+@triton.jit
+def hidden(x, w1, b1, w2_t, b2, DEEP: tl.constexpr, GELU: tl.constexpr):
+    """The hidden layers before and after the activation, [N, WP] each. With one layer it is the second, too."""
+    a1 = x[:, None] * w1[None, :] + b1[None, :]
+    h1 = activated(a1, GELU)
+    if DEEP:
+        a2 = tl.dot(h1, w2_t, input_precision="ieee") + b2[None, :]
+        return a1, h1, a2, activated(a2, GELU)
+    return a1, h1, a1, h1
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def forward(
+    QPositions, KPositions, C, L, W1, B1, W2, B2, W3, B3, Out, T, S, chunks, q_b, q_t, k_b, k_s, first_position, eps,
+    H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, LOG: tl.constexpr, THRESHOLD: tl.constexpr,
+    CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """The biases of one query and N keys, for all heads."""
+    b, i, j = place(tl.program_id(0), T, chunks, N)
+    c = tl.load(C) if LOG else 0.0
+    threshold = tl.load(L) if THRESHOLD else 0.0
+    x, _, _, _ = normalized(
+        QPositions, KPositions, b, i, j, c, threshold, S, q_b, q_t, k_b, k_s, first_position, eps, LOG, THRESHOLD, CLAMP
+    )  # fmt: skip
+    w2_t = tl.trans(load_matrix(W2, W, W, WP, WP)) if DEEP else 0
+    b2 = load_vector(B2, W, WP) if DEEP else 0
+    _, _, _, h = hidden(x, load_vector(W1, W, WP), load_vector(B1, W, WP), w2_t, b2, DEEP, GELU)
+    w3_t = tl.trans(load_matrix(W3, H, W, HP, WP))
+    out = tl.dot(h, w3_t, input_precision="ieee") + load_vector(B3, H, HP)[None, :]  # [N, HP]
+    if FINAL:
+        out = activated(out, GELU)
+    head = tl.arange(0, HP)[None, :]
+    Out += (b.to(tl.int64) * H * T + i) * S
+    tl.store(Out + head * (T.to(tl.int64) * S) + j[:, None], out, mask=(head < H) & (j < S)[:, None])
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def backward(
+    QPositions, KPositions, C, L, W1, B1, W2, B2, W3, B3, dOut, Parts, T, S, chunks, pairs, programs,
+    q_b, q_t, k_b, k_s, first_position, eps,
+    H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, LOG: tl.constexpr, THRESHOLD: tl.constexpr,
+    CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, TOTAL: tl.constexpr,
+    N: tl.constexpr,
+):  # fmt: skip
+    """A row of Parts (programs, TOTAL): gradients summed over every `programs`-th pair of a query and N keys."""
+    pid = tl.program_id(0)
+    c = tl.load(C) if LOG else 0.0
+    threshold = tl.load(L) if THRESHOLD else 0.0
+    w1, b1 = load_vector(W1, W, WP), load_vector(B1, W, WP)
+    b2 = load_vector(B2, W, WP) if DEEP else 0
+    head = tl.arange(0, HP)[None, :]
+
+    dc = tl.zeros([N], tl.float32)
+    dL = tl.zeros([N], tl.float32)
+    dw1 = tl.zeros([WP], tl.float32)
+    db1 = tl.zeros([WP], tl.float32)
+    dw2 = tl.zeros([WP, WP], tl.float32)
+    db2 = tl.zeros([WP], tl.float32)
+    dw3 = tl.zeros([HP, WP], tl.float32)
+    db3 = tl.zeros([HP], tl.float32)
+    for step in range((pairs - pid + programs - 1) // programs):
+        b, i, j = place(pid + step * programs, T, chunks, N)
+        x, distance, position, normalizer = normalized(
+            QPositions, KPositions, b, i, j, c, threshold, S, q_b, q_t, k_b, k_s, first_position, eps,
+            LOG, THRESHOLD, CLAMP,
+        )  # fmt: skip
+        again = tl.minimum(i, 0)  # 0, but the compiler cannot know: matrices kept in registers all along would spill
+        w2 = load_matrix(W2 + again, W, W, WP, WP) if DEEP else 0
+        w3 = load_matrix(W3 + again, H, W, HP, WP)
+        a1, h1, a2, h2 = hidden(x, w1, b1, tl.trans(w2) if DEEP else 0, b2, DEEP, GELU)
+        at = dOut + (b.to(tl.int64) * H * T + i) * S
+        g = tl.load(at + head * (T.to(tl.int64) * S) + j[:, None], mask=(head < H) & (j < S)[:, None], other=0.0)
+        if FINAL:
+            out = tl.dot(h2, tl.trans(w3), input_precision="ieee") + load_vector(B3, H, HP)[None, :]
+            g *= slope(out, GELU)
+        db3 += tl.sum(g, 0)
+        dw3 = tl.dot(tl.trans(g), h2, dw3, input_precision="ieee")
+        g = tl.dot(g, w3, input_precision="ieee") * slope(a2, GELU)  # [N, WP]
+        if DEEP:
+            db2 += tl.sum(g, 0)
+            dw2 = tl.dot(tl.trans(g), h1, dw2, input_precision="ieee")
+            g = tl.dot(g, w2, input_precision="ieee") * slope(a1, GELU)
+        db1 += tl.sum(g, 0)
+        dw1 += tl.sum(g * x[:, None], 0)
+        if LOG or THRESHOLD:
+            dx = tl.sum(g * w1[None, :], 1)
+            to_c, to_L = scalar_gradients(dx, x, distance, position, normalizer, c, threshold, LOG, THRESHOLD, CLAMP)
+            dc += to_c
+            dL += to_L
+
+    Parts += pid.to(tl.int64) * TOTAL
+    tl.store(Parts, tl.sum(dc, 0))
+    tl.store(Parts + 1, tl.sum(dL, 0))
+    store_matrix(Parts + 2, dw1[:, None], W, 1, WP, 1)
+    store_matrix(Parts + 2 + W, db1[:, None], W, 1, WP, 1)
+    if DEEP:
+        store_matrix(Parts + 2 + 2 * W, dw2, W, W, WP, WP)
+        store_matrix(Parts + 2 + 2 * W + W * W, db2[:, None], W, 1, WP, 1)
+    store_matrix(Parts + TOTAL - H - H * W, dw3, H, W, HP, WP)
+    store_matrix(Parts + TOTAL - H, db3[:, None], H, 1, HP, 1)
+
+
+@triton.jit
+def scalar_gradients(
+    dx, x, distance, position, normalizer, c, L, LOG: tl.constexpr, THRESHOLD: tl.constexpr, CLAMP: tl.constexpr
+):  # fmt: skip
+    """Of c and L, a summand [N] for each key, from that of x."""
+    divisor = tl.where(normalizer < 1e-6, 1e-6, normalizer) if CLAMP else normalizer
+    dpsi = tl.div_rn(dx, tl.zeros_like(dx) + divisor)
+    dnormalizer = -dpsi * x
+    if CLAMP:
+        dnormalizer = tl.where(normalizer < 1e-6, 0.0, dnormalizer)
+    counted = position
+    if THRESHOLD:
+        counted = tl.where(position > L, position, L)
+    to_c = tl.zeros_like(dx)
+    to_L = tl.zeros_like(dx)
+    if LOG:
+        dlog = dnormalizer / (tl.abs(c * counted) + 1.0)
+        to_c = sign(c) * (dpsi * distance / (tl.abs(c * distance) + 1.0) + dlog * counted)
+        dnormalizer = dlog * sign(c * counted) * c
+    if THRESHOLD:
+        to_L = dnormalizer * tl.where(position < L, 1.0, tl.where(position == L, 0.5, 0.0))
+    return to_c, to_L
+
+
+@triton.jit
+def store_matrix(at, value, ROWS: tl.constexpr, COLUMNS: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr):
+    """The part of value [RP, CP] that is a matrix, contiguous."""
+    r = tl.arange(0, RP)[:, None]
+    c = tl.arange(0, CP)[None, :]
+    tl.store(at + r * COLUMNS + c, value, mask=(r < ROWS) & (c < COLUMNS))

@@ -1,0 +1,67 @@
+"""A bias as the kernels take it: values that the encoding itself makes at a few positions."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from longfire.encodings import PositionEncoding
+from longfire.engines.fused.geometry import Geometry, smoothness
+from longfire.engines.fused.spec import interpolated
+
+
+@dataclass(frozen=True, eq=False)
+class FusedBias:
+    """Made once, used by as many layers as share it; gradients from all of them add up in `values`."""
+
+    values: Tensor  # (A, H, E)
+    geometry: Geometry
+
+
+def fused_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.device) -> FusedBias:
+    """The encoding's bias for queries first…keys−1."""
+    geometry = Geometry(keys, first, None if encoding.distance_only else smoothness(encoding.smooth_beyond or 0))
+    making = torch.compiler.is_compiling()
+    q_positions, k_positions = geometry.positions(device) if making else positions(geometry, device)
+    bias = encoding.bias(q_positions, k_positions)
+    assert bias is not None  # engines ask for `has_bias` first
+    A, E = geometry.row_nodes, geometry.distance_nodes
+    if bias.ndim != 4 or (bias.shape[0], bias.shape[2], bias.shape[3]) != (A, 1, E):
+        raise ValueError(
+            f"{type(encoding).__name__}.bias must be (B, H, T, S) = ({A}, heads, 1, {E}) for q_positions of shape "
+            f"({A}, 1) and k_positions of shape ({A}, {E}), not {tuple(bias.shape)}."
+        )
+    return FusedBias(bias[:, :, 0].float().contiguous(), geometry)
+
+
+@lru_cache(maxsize=16)
+def positions(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`Geometry.positions`, kept for the next layer and the next step."""
+    return geometry.positions(device)
+
+
+@torch.no_grad()
+def interpolation_error(encoding: PositionEncoding, bias: FusedBias, rows: int = 64) -> tuple[float, float]:
+    """Largest and root-mean-square difference between the bias that the kernels add and the encoding's own.
+
+    Over `rows` queries (all of them if there are no more), spread evenly, and all keys that they see. Looks at values, so
+    it waits for the device.
+    """
+    geometry = bias.geometry
+    if geometry.exact:
+        return 0.0, 0.0
+    count = geometry.keys - geometry.first
+    step = max(1, count // rows)
+    chosen = torch.arange(geometry.keys - 1, geometry.first - 1, -step, device=bias.values.device)
+    keys = torch.arange(geometry.keys, device=bias.values.device)
+    largest, squares, pairs = 0.0, 0.0, 0
+    for row in chosen.split(8):
+        own = encoding.bias(row, keys)
+        assert own is not None
+        seen = keys <= row[:, None]
+        error = (interpolated(bias.values.double(), geometry, row) - own).masked_fill(~seen, 0.0)
+        largest = max(largest, error.abs().max().item())
+        squares += error.square().sum().item()
+        pairs += int(seen.sum()) * error.shape[0]
+    return largest, (squares / pairs) ** 0.5

@@ -1,0 +1,182 @@
+"""The engine: what the kernels can serve, and calling them."""
+
+import os
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from longfire.encodings import PositionEncoding
+from longfire.encodings.positions import is_transformed
+from longfire.engines.prepared import PreparedBias
+from longfire.engines.request import Request
+
+LARGEST_HEAD = 128
+HAS_TRITON = find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton runs kernels on the CPU, slowly: for tests."""
+
+
+class Fused:
+    """One kernel for logits, bias, softmax and values; no (queries × keys) tensor in any direction."""
+
+    name = "fused"
+    dense = False
+
+    def refuses(self, request: Request) -> str | None:
+        refusal = _refuses_call(request)
+        if refusal is not None or _decodes(request):
+            return refusal
+        return _refuses_bias(request) or _refuses_positions(request)
+
+    def declines(self, request: Request) -> str | None:
+        if request.q.device.type != "cuda":
+            return "Triton's interpreter is for tests"
+        if _decodes(request):
+            return None
+        encoding = _encoding(request)
+        if request.q.dtype == torch.float32 and not _autocast(request) and not encoding.distance_only:
+            return f"q is float32, and {type(encoding).__name__}'s bias would be interpolated"
+        return None
+
+    def describe(self, request: Request) -> str:
+        from longfire.engines.fused.bias import interpolation_error
+
+        if _decodes(request):
+            return "a Triton kernel for single queries, which reads the keys and values once; the bias is exact"
+        encoding = _encoding(request)
+        if encoding.distance_only:
+            return f"Triton kernels; {type(encoding).__name__}'s bias is a table of distances, exact"
+        largest, typical = interpolation_error(encoding, _bias(request))
+        return (
+            f"Triton kernels; {type(encoding).__name__}'s bias is interpolated: at this length by at most {largest:.2g}, "
+            f"root mean square {typical:.1g}. A larger `smooth_beyond` than {encoding.smooth_beyond} on the encoding makes "
+            f"it less"
+        )
+
+    def run(self, request: Request) -> Tensor:
+        from longfire.engines.fused import ops
+
+        dtype = _autocast(request) or request.q.dtype
+        q, k, v = (_rows(tensor.to(dtype)) for tensor in (request.q, request.k, request.v))
+        if _decodes(request):
+            return _decode(request, q, k, v).to(request.q.dtype)
+        bias = _bias(request)
+        g = bias.geometry
+        numbers = g.keys, g.first, g.smooth or 0
+        expanded = ops.expand_bias(bias.values.detach(), *numbers, dtype != torch.float32)
+        seed = None
+        if request.dropout_p:
+            seed = torch.randint(0, 2**62, (1,), device=q.device)
+        key_mask = None if request.key_mask is None else request.key_mask.contiguous().view(torch.uint8)
+        out, _ = ops.fused_attention(
+            q, k, v, bias.values, *expanded, key_mask, _shift(request), seed, *numbers, request.scaling, request.dropout_p
+        )
+        return out.to(request.q.dtype)
+
+
+def _refuses_call(request: Request) -> str | None:
+    q = request.q
+    if not HAS_TRITON:
+        return "it needs Triton: pip install triton"
+    if q.device.type != "cuda" and not INTERPRETED:
+        return f"it needs a CUDA device, and q is on {q.device}"
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"it computes in float32, float16 or bfloat16, and q is {q.dtype}"
+    if q.shape[-1] > LARGEST_HEAD:
+        return f"its largest head size is {LARGEST_HEAD}, and this is {q.shape[-1]}"
+    if not request.causal and not _decodes(request):
+        return "it is causal only"
+    if not request.has_bias:
+        return "there is no bias; sdpa has faster kernels for that"
+    if request.scaling <= 0:
+        return f"scale must be above 0, not {request.scaling}"
+    if not q.numel() or not request.k.numel():
+        return "there is nothing to compute"
+    if any(is_transformed(tensor) for tensor in (q, request.k, request.v)):
+        return "it cannot run inside torch.func transforms"
+    return None
+
+
+def _refuses_bias(request: Request) -> str | None:
+    if not isinstance(request.bias, PositionEncoding | PreparedBias):
+        return "a bias given as a tensor is dense already; sdpa takes it"
+    encoding = _encoding(request)
+    if not encoding.distance_only and encoding.smooth_beyond is None:
+        return (
+            f"{type(encoding).__name__} declares neither distance_only nor smooth_beyond, so its bias can neither be a table "
+            f"of distances nor be interpolated"
+        )
+    return None
+
+
+def _refuses_positions(request: Request) -> str | None:
+    if request.in_order:
+        return None
+    if torch.compiler.is_compiling():
+        return "positions cannot be looked at while compiling: leave them out where they are 0, 1, 2, …"
+    found = _layout(request)
+    return found if isinstance(found, str) else None
+
+
+def _layout(request: Request):  # type: ignore[no-untyped-def]
+    from longfire.engines.fused.layout import layout
+
+    return layout(*request.positions, request.key_mask, request.shape[0])
+
+
+def _shift(request: Request) -> Tensor | None:
+    if request.in_order:
+        return None
+    shift: Tensor | None = _layout(request).shift
+    return shift
+
+
+def _encoding(request: Request) -> PositionEncoding:
+    assert request.encoding is not None
+    return request.encoding
+
+
+def _bias(request: Request):  # type: ignore[no-untyped-def]
+    from longfire.engines.fused.bias import fused_bias
+
+    if isinstance(request.bias, PreparedBias) and request.bias.fused is not None:
+        return request.bias.fused
+    _, _, T, S = request.shape
+    first = S - T if _shift(request) is None else 0
+    return fused_bias(_encoding(request), S, first, request.q.device)
+
+
+def _decodes(request: Request) -> bool:
+    """A single query a sequence, and nothing to learn from it."""
+    if request.shape[2] != 1 or request.dropout_p:
+        return False
+    own = request.encoding.parameters() if request.encoding else [request.bias]
+    tensors = (request.q, request.k, request.v, *own)
+    return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+
+
+def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from longfire.engines.fused.decode import decode_attention
+
+    B, H, _, S = request.shape
+    bias = request.dense_bias()
+    assert bias is not None
+    bias = torch.broadcast_to(bias, (*((1,) if bias.ndim < 4 else (bias.shape[0],)), H, 1, S))[:, :, 0]
+    visible = request.visible()
+    mask = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0].contiguous().view(torch.uint8)
+    out: Tensor = decode_attention(q, k, v, bias.float().contiguous(), mask, request.scaling)
+    return out
+
+
+def _autocast(request: Request) -> torch.dtype | None:
+    """What autocast would have attention compute in."""
+    device = request.q.device.type
+    if not torch.is_autocast_enabled(device):
+        return None
+    return torch.get_autocast_dtype(device)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """With the elements of a head next to each other."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -1,0 +1,57 @@
+"""Which positions the kernels can serve: each sequence's keys in order from 0, after padding that is masked.
+
+Positions are looked at once per tensor: the answer is kept for the next layer. On a GPU this waits for the device.
+"""
+
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many places of padding each sequence has before its first key, (B,) int32; None: none has any."""
+
+    shift: Tensor | None
+
+
+_LAST: list[tuple[tuple[object, ...], Layout | str]] = []
+_KEPT = 4
+
+
+def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
+    """The layout, or why the kernels cannot serve these positions."""
+    tensors = (q_positions, k_positions, *(() if key_mask is None else (key_mask,)))
+    versions = tuple(tensor._version for tensor in tensors)
+    for (known, *others), answer in _LAST:
+        references = known if isinstance(known, tuple) else ()
+        if len(references) == len(tensors) and others == [versions, B]:
+            if all(reference() is tensor for reference, tensor in zip(references, tensors, strict=True)):
+                return answer
+    answer = _look(q_positions, k_positions, key_mask, B)
+    _LAST.insert(0, ((tuple(weakref.ref(tensor) for tensor in tensors), versions, B), answer))
+    del _LAST[_KEPT:]
+    return answer
+
+
+def _look(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
+    T, S = q_positions.shape[-1], k_positions.shape[-1]
+    q, k = q_positions.expand(B, T).long(), k_positions.expand(B, S).long()
+    index = torch.arange(S, device=k.device)
+    kept = torch.ones(B, S, dtype=torch.bool, device=k.device) if key_mask is None else key_mask
+    first = kept.int().argmax(1, keepdim=True)
+    shift = torch.where(kept.any(1, keepdim=True), first - k.gather(1, first), 0)  # (B, 1)
+    expected = torch.arange(S - T, S, device=k.device) - shift
+    keys_fit = (~kept | (k == index - shift)).all() & (shift >= 0).all()
+    queries_fit = ((q == expected) | ((expected < 0) & (q == 0))).all()
+    keys_ok, queries_ok, shifted = torch.stack([keys_fit, queries_fit, (shift != 0).any()]).tolist()
+    if not keys_ok:
+        return (
+            "the positions of the keys do not go up one by one from 0 (padding before them is fine if key_mask hides it; "
+            "several documents in one sequence are not: give each its own row)"
+        )
+    if not queries_ok:
+        return "the queries are not the last of the keys in order (queries of padding have position 0)"
+    return Layout(shift.squeeze(1).int() if shifted else None)

@@ -1,0 +1,229 @@
+"""FIRE's kernels against its formula in float64: values and every gradient, no worse than PyTorch's in float32.
+
+Without a CUDA device they run in Triton's interpreter.
+"""
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+import copy
+
+import pytest
+from torch import nn
+
+from longfire import FIRE, ALiBi, theorem
+from tests.tolerance import assert_as_accurate
+
+pytest.importorskip("triton")
+
+from longfire.encodings import fire_kernel
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _served(monkeypatch):
+    monkeypatch.setattr(fire_kernel, "serve_cpu", True)
+
+
+def plain(fire, q_positions, k_positions):
+    """What the kernel is compared with: PyTorch's operations, whatever FIRE.bias takes."""
+    with torch.autocast(device, enabled=False):
+        return fire.f(fire.normalized_distance(q_positions, k_positions))
+
+
+def made(num_heads=3, **options):
+    """A FIRE off its start: c negative, L in the middle of the positions, units on both sides of 0."""
+    fire = FIRE(num_heads, **{"init_L": 20.0, **options})
+    with torch.no_grad():
+        for name, parameter in fire.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+        if fire.log:
+            fire.c.fill_(-0.3)
+        if fire.threshold == "learned":
+            fire.L_multiplier.fill_(-1.5)
+    return fire.to(device)
+
+
+def with_gradients(make, fire, q_positions, k_positions, *dbiases):
+    """The bias, and by name the gradients for each of `dbiases`, stacked."""
+    bias = make(fire, q_positions, k_positions)
+    parameters = dict(fire.named_parameters())
+    gradients = [
+        torch.autograd.grad(bias, parameters.values(), dbias.to(bias.dtype), retain_graph=True) for dbias in dbiases
+    ]
+    return bias, {name: torch.stack(each) for name, *each in zip(parameters, *gradients, strict=True)}
+
+
+def check(fire, q_positions, k_positions):
+    q_positions, k_positions = q_positions.to(device), k_positions.to(device)
+    assert fire_kernel.serves(fire, q_positions)
+    double = copy.deepcopy(fire).double()
+    shape = plain(fire, q_positions, k_positions).shape
+    dbiases = torch.randn(4, *shape, device=device)  # of a single number's error, luck would be half
+    exact, exact_gradients = with_gradients(plain, double, q_positions, k_positions, *dbiases)
+    eager, eager_gradients = with_gradients(plain, fire, q_positions, k_positions, *dbiases)
+    bias, gradients = with_gradients(fire_kernel.fire_bias, fire, q_positions, k_positions, *dbiases)
+    assert bias.dtype == torch.float32
+    assert bias.shape == shape
+    assert bias.is_contiguous()
+    assert_as_accurate(bias, eager, exact)
+    for name, gradient in gradients.items():
+        assert gradient.shape == eager_gradients[name].shape
+        assert_as_accurate(gradient, eager_gradients[name], exact_gradients[name])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_heads": 12, "hidden_layers": 1, "first_position": 0},  # the paper's listing
+        {"num_heads": 1, "activation": "gelu", "width": 7},
+        {"final_activation": True, "width": 20},
+        {"hidden_layers": 1, "activation": "gelu", "final_activation": True, "threshold": "fixed"},
+        {"log": False},
+        {"log": False, "threshold": None, "hidden_layers": 1},
+        {"threshold": None, "first_position": 0},
+        {"threshold": None, "first_position": 0, "eps": 0.0},  # the first query's normaliser is 0
+        {"threshold": "fixed", "eps": 0.1, "num_heads": 17},
+        {"width": 64, "num_heads": 33},
+    ],
+    ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()) or "default",
+)
+def test_options(options):
+    check(made(**options), torch.tensor([0, 3, 29, 30, 110]), torch.arange(111))
+
+
+@pytest.mark.parametrize(
+    ("q_positions", "k_positions"),
+    [
+        (torch.tensor([0]), torch.tensor([0])),
+        (torch.tensor([62]), torch.arange(63)),
+        (torch.tensor([9, 10**6]), torch.arange(10**6 - 5, 10**6 + 5)),
+        (torch.randint(99, (2, 3)), torch.randint(99, (2, 63))),
+        (torch.tensor([5, 70]), torch.randint(99, (2, 10))),
+        (torch.randint(99, (2, 3)), torch.arange(10)),
+        (torch.randint(99, (1, 3)), torch.randint(99, (2, 10)).int()),
+        (torch.tensor([5, 70]).expand(2, 2), torch.arange(20)[::2]),
+        (torch.arange(3)[None], torch.arange(4)),
+    ],
+    ids=["1x1", "row", "far", "batched", "keys batched", "queries batched", "batch of one", "strided", "one batched"],
+)
+def test_positions(q_positions, k_positions):
+    check(made(), q_positions, k_positions)
+
+
+def test_no_positions():
+    fire = made()
+    none, some = torch.arange(0, device=device), torch.arange(3, device=device)
+    for q_positions, k_positions in (
+        (none, some),
+        (some, none),
+        (some.expand(0, 3), some),
+        (some[None], some.expand(0, 3)),
+    ):
+        bias = fire_kernel.fire_bias(fire, q_positions, k_positions)
+        assert bias.shape == plain(fire, q_positions, k_positions).shape
+        bias.sum().backward()
+        assert all((p.grad == 0).all() for p in fire.parameters())
+
+
+def test_programs_take_turns(monkeypatch):
+    """Fewer programs than pairs of a query and a chunk of keys."""
+    monkeypatch.setattr(fire_kernel, "PROGRAMS", 3)
+    check(made(), torch.tensor([0, 3, 29, 30]), torch.arange(111))
+
+
+def test_tie_between_position_and_threshold():
+    """Where i = L each has half of the gradient, as in torch.maximum."""
+    fire = made(init_L=8.0)
+    fire.L_multiplier.data.fill_(1.0)
+    check(fire, torch.tensor([7]), torch.arange(8))
+
+
+def test_c_of_zero():
+    fire = made()
+    fire.c.data.zero_()
+    check(fire, torch.tensor([7, 50]), torch.arange(8))
+
+
+def test_repeats_to_the_bit():
+    fire, dbias = made(), torch.randn(3, 2, 70, device=device)
+    positions = (torch.tensor([5, 60], device=device), torch.arange(70, device=device))
+    first, second = (with_gradients(fire_kernel.fire_bias, fire, *positions, dbias) for _ in range(2))
+    assert torch.equal(first[0], second[0])
+    assert all(torch.equal(first[1][name], second[1][name]) for name in first[1])
+
+
+def test_not_a_number_stays_one():
+    """Training that diverged must show."""
+    fire = made()
+    fire.mlp[0].weight.data[3] = float("nan")
+    positions = torch.arange(3, device=device)
+    assert fire_kernel.fire_bias(fire, positions, positions).isnan().all()
+
+
+def test_autocast_changes_nothing():
+    fire, positions = made(), torch.arange(5, device=device)
+    expected = fire_kernel.fire_bias(fire, positions, positions)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert torch.equal(fire_kernel.fire_bias(fire, positions, positions), expected)
+
+
+def test_compiled():
+    """In one graph: whether it serves, too."""
+    fire, dbias = made(), torch.randn(3, 2, 70, device=device)
+    positions = (torch.tensor([5, 60], device=device), torch.arange(70, device=device))
+
+    def bias(fire, q_positions, k_positions):
+        assert fire_kernel.serves(fire, q_positions)
+        return fire_kernel.fire_bias(fire, q_positions, k_positions)
+
+    expected = with_gradients(bias, fire, *positions, dbias)
+    compiled = torch.compile(bias, fullgraph=True, backend="aot_eager")
+    result = with_gradients(compiled, fire, *positions, dbias)
+    assert torch.equal(result[0], expected[0])
+    for name, gradient in expected[1].items():
+        assert torch.equal(result[1][name], gradient)
+
+
+@pytest.mark.parametrize("hidden_layers", [1, 2])
+def test_operator(hidden_layers):
+    fire = made(hidden_layers=hidden_layers, threshold="fixed", log=hidden_layers == 2)
+    layers = [tensor for linear in fire.linears for tensor in (linear.weight, linear.bias)]
+    layers = [*layers[:2], *(layers[2:4] if hidden_layers == 2 else (None, None)), *layers[-2:]]
+    positions = torch.arange(2, device=device)
+    arguments = (positions, positions, fire.c if fire.log else None, fire.L, *layers, False, False, 1, 1e-6)
+    torch.library.opcheck(torch.ops.longfire.fire_bias.default, arguments)
+    plain_arguments = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments]
+    dbias = torch.randn(3, 2, 2, device=device)
+    torch.library.opcheck(torch.ops.longfire.fire_bias_backward.default, (dbias, *plain_arguments))
+
+
+def test_serves_what_it_can_and_no_more(monkeypatch):
+    positions = torch.arange(3, device=device)
+    assert fire_kernel.serves(made(), positions)
+    assert fire_kernel.serves(made(num_heads=64, width=64), positions)
+    assert not fire_kernel.serves(made().double(), positions)
+    assert not fire_kernel.serves(made(hidden_layers=0), positions)
+    assert not fire_kernel.serves(made(hidden_layers=3), positions)
+    assert not fire_kernel.serves(made(width=65), positions)
+    assert not fire_kernel.serves(made(num_heads=65), positions)
+    assert not fire_kernel.serves(theorem.as_fire(ALiBi(4), max_length=8).float().to(device), positions)
+    for other in (nn.Tanh(), nn.GELU(approximate="tanh"), nn.GELU()):  # the last is not what the other layer has
+        fire = made()
+        fire.mlp[1] = other
+        assert not fire_kernel.serves(fire, positions)
+    fire = made()
+    torch.nn.utils.parametrizations.weight_norm(fire.mlp[2])
+    assert not fire_kernel.serves(fire, positions)
+    served, fire = [], made()
+    torch.func.vmap(lambda p: served.append(fire_kernel.serves(fire, p)) or p)(positions[None])
+    assert served == [False]
+    monkeypatch.setattr(fire_kernel, "serve_cpu", False)
+    assert not fire_kernel.serves(made().cpu(), positions.cpu())

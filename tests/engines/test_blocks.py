@@ -1,0 +1,358 @@
+"""Attention in blocks: the reference's numbers and gradients, with never more than a block of rows at once."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from longfire import FIRE, prepare_bias
+from longfire.encodings import RoPE
+from longfire.engines import blocks
+from longfire.engines.blocks import Blocks
+from longfire.engines.reference import Reference
+from longfire.engines.request import Request
+from longfire.engines.sdpa import SDPA
+from tests.samples import ADDITIVE, HEADS, LENGTH, make
+from tests.tolerance import assert_as_accurate
+
+LENGTHS = [1, 63, 111, 257]
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    small_blocks(monkeypatch, rows=20)
+
+
+def small_blocks(monkeypatch, rows):
+    monkeypatch.setattr(blocks, "_rows", lambda request: rows)
+
+
+def random(B=2, H=HEADS, G=None, T=47, S=None, D=8, dtype=torch.float64, **options):
+    q = torch.randn(B, H, T, D, dtype=dtype, **options)
+    k, v = (torch.randn(B, G or H, T if S is None else S, D, dtype=dtype, **options) for _ in range(2))
+    return q, k, v
+
+
+def ask(
+    q, k, v, bias, q_positions=None, k_positions=None, causal=True, key_mask=None, dropout_p=0.0, scale=None
+) -> Request:
+    return Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
+
+
+def assert_same(request, *learned):
+    """As the reference: the output, and the gradients of q, k, v and what else is learned."""
+    ours, reference = Blocks().run(request), Reference().run(request)
+    torch.testing.assert_close(ours, reference)
+    inputs, weight = [request.q, request.k, request.v, *learned], torch.randn_like(reference)
+    gradients = [
+        torch.autograd.grad(out, inputs, weight, retain_graph=True, materialize_grads=True) if out.requires_grad else []
+        for out in (ours, reference)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+    with torch.no_grad():
+        torch.testing.assert_close(Blocks().run(request), reference)
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_equals_the_reference(name, length, causal):
+    encoding = make(name, torch.float64)
+    assert_same(ask(*random(T=length, requires_grad=True), encoding, causal=causal), *encoding.parameters())
+
+
+@pytest.mark.parametrize("bias", ["fire", "t5", "tensor", "prepared"])
+@given(data=st.data())
+def test_equals_the_reference_for_any_request(bias, data):
+    """Any shapes, also empty, any positions (unsorted, one row for all or each its own), any mask, any kind of bias."""
+    B, T, S = (data.draw(st.integers(0, most), label) for most, label in ((3, "B"), (50, "T"), (50, "S")))
+    q, k, v = random(B, HEADS, data.draw(st.sampled_from([1, HEADS]), "G"), T, S, requires_grad=True)
+    options = {"causal": data.draw(st.booleans(), "causal"), "scale": data.draw(st.sampled_from([None, 0.7]))}
+    rows = {n: data.draw(st.sampled_from([(n,), (1, n), (B, n)]), "rows") for n in (T, S)}
+    positions = torch.randint(0, LENGTH, rows[T]), torch.randint(0, LENGTH, rows[S])
+    if data.draw(st.booleans(), "sorted"):
+        positions = tuple(tensor.sort(-1).values for tensor in positions)
+    if T > S or data.draw(st.booleans(), "positions given"):
+        options |= dict(zip(("q_positions", "k_positions"), positions, strict=True))
+    if data.draw(st.booleans(), "key_mask"):
+        options["key_mask"] = torch.rand(B, S) < data.draw(st.sampled_from([0.1, 0.9]))
+    if bias == "tensor":
+        dims = data.draw(st.sampled_from(["BHTS", "HTS", "TS", "H1S", "HT1", "1S", "1T1", "11"]), "dims")
+        shape = [{"B": B, "H": HEADS, "T": T, "S": S, "1": 1}[dim] for dim in dims]
+        learned = [torch.randn(shape, dtype=torch.float64, requires_grad=True)]
+        added = learned[0]
+    else:
+        encoding = make("fire" if bias == "prepared" else bias, torch.float64)
+        learned = list(encoding.parameters())
+        added = prepare_bias(encoding, *positions) if bias == "prepared" else encoding
+        if bias == "prepared":
+            options.pop("q_positions", None), options.pop("k_positions", None)
+    assert_same(ask(q, k, v, added, **options), *learned)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (47,), (47, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_bias_of_few_dimensions(shape, causal):
+    bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    assert_same(ask(*random(requires_grad=True), bias, causal=causal), bias)
+
+
+def test_a_bias_may_hide_all_keys():
+    bias = torch.zeros(47, 47, dtype=torch.float64)
+    bias[30:33] = float("-inf")
+    request = ask(*random(requires_grad=True), bias)
+    assert_same(request)
+    assert (Blocks().run(request)[:, :, 30:33] == 0).all()
+
+
+@pytest.mark.parametrize(("T", "S"), [(0, 0), (0, 30), (30, 0), (30, 30), (1, 300)])
+@pytest.mark.parametrize("B", [0, 2])
+def test_empty_and_single(B, T, S):
+    positions = {"q_positions": torch.arange(T), "k_positions": torch.arange(S)} if T > S else {}
+    fire = make("fire", torch.float64)
+    request = ask(*random(B=B, T=T, S=S, requires_grad=True), fire, **positions)
+    assert_same(request, *fire.parameters())
+
+
+def test_gradients_by_finite_differences(monkeypatch):
+    small_blocks(monkeypatch, rows=2)
+    q, k, v = random(B=1, T=5, S=6, D=2, requires_grad=True)
+    key_mask = torch.tensor([[True, False, True, True, True, False]])
+    bias = torch.randn(HEADS, 5, 6, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda q, k, v, bias: Blocks().run(ask(q, k, v, bias, key_mask=key_mask)), (q, k, v, bias))
+    fire = make("fire", torch.float64, init_L=2.0, mlp_width=3)
+    assert gradcheck(lambda *_: Blocks().run(ask(q, k, v, fire)), (q, k, v, *fire.parameters()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_precision(dtype, length):
+    """No further from float64 than twice what plain low-precision PyTorch is, gradients included."""
+    q, k, v = (tensor.to(dtype) for tensor in random(1, 4, T=length, D=32))
+    fire, exact_fire = FIRE(4, init_L=64.0).init_as("kerple_log"), FIRE(4, init_L=64.0).double()
+    exact_fire.load_state_dict(fire.state_dict())
+    positions = torch.arange(length)
+    hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+
+    def eager(q, k, v):
+        logits = q @ k.mT * 32**-0.5 + fire.bias(positions, positions).to(dtype)
+        return torch.softmax(logits.masked_fill(hidden, float("-inf")), dim=-1) @ v
+
+    def with_gradients(attend, *inputs):
+        inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+        out = attend(*inputs)
+        return out, *torch.autograd.grad(out.float().square().sum(), inputs)
+
+    exact = with_gradients(lambda *qkv: Reference().run(ask(*qkv, exact_fire)), q.double(), k.double(), v.double())
+    ours = with_gradients(lambda *qkv: Blocks().run(ask(*qkv, fire)), q, k, v)
+    for result, plain, truth in zip(ours, with_gradients(eager, q, k, v), exact, strict=True):
+        assert result.dtype == dtype
+        assert_as_accurate(result, plain, truth)
+
+
+def test_dropout():
+    """Every weight is dropped or scaled up, on average they are as before, and the same seed drops the same ones."""
+    T = 200
+    fire, positions = make("fire"), torch.arange(T)
+    q = k = torch.zeros(1, HEADS, T, T)
+    v = torch.eye(T).expand(1, HEADS, T, T)  # so that the output is the weights
+    request = ask(q, k, v, fire, dropout_p=0.25)
+    kept = ask(q, k, v, fire)
+    torch.manual_seed(5)
+    weights, undropped = Blocks().run(request), Blocks().run(kept)
+    seen = positions[:, None] >= positions
+    dropped = (weights == 0)[..., seen]
+    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.01)
+    torch.testing.assert_close(weights[..., seen][~dropped], undropped[..., seen][~dropped] / 0.75)
+    torch.manual_seed(5)
+    assert torch.equal(weights, Blocks().run(request))
+    assert not torch.equal(weights, Blocks().run(request))
+
+
+def test_dropout_is_the_same_in_the_backward_pass():
+    """Where v is the identity the output is the weights, and the gradient of v of one row of it is that row."""
+    T, fire = 47, make("fire", torch.float64)
+    q, k, _ = random(B=1, T=T, D=T)
+    v = torch.eye(T, dtype=torch.float64).repeat(1, HEADS, 1, 1).requires_grad_()
+    weights = Blocks().run(ask(q, k, v, fire, dropout_p=0.5))
+    assert 0.4 < (weights == 0)[..., torch.ones(T, T).tril().bool()].double().mean() < 0.6
+    torch.rand(3)  # randomness in between
+    before = torch.get_rng_state()
+    for row in (0, 19, 20, 30, 46):
+        g = torch.zeros_like(weights)
+        g[..., row, 0] = 1
+        (gradient,) = torch.autograd.grad(weights, v, g, retain_graph=True)
+        torch.testing.assert_close(gradient[..., 0], weights[..., row, :])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def elements(tensor):
+    """As many float64 numbers as its memory holds."""
+    return tensor.untyped_storage().nbytes() // 8
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation has made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        sizes = [elements(leaf) for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self.elements = max([self.elements, *sizes])
+        return out
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("learning", [True, False])
+def test_nothing_as_large_as_queries_by_keys(name, learning):
+    n, D = 400, 4
+    q, k, v = random(B=1, T=n, D=D, requires_grad=learning)
+    encoding = make(name, torch.float64, **({"mlp_width": 4} if name == "fire" else {}))
+    saved = []
+    with (
+        Largest() as made,
+        torch.set_grad_enabled(learning),
+        torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(elements(t)) or t, lambda t: t),
+    ):
+        out = Blocks().run(ask(q, k, v, encoding))
+    if learning:
+        with made:
+            torch.autograd.grad(out.sum(), [q, k, v, *encoding.parameters()])
+    assert made.elements <= 8 * 20 * n < n * n  # a block of 20 rows, with one map of 4 hidden units and 3 heads
+    assert max(saved, default=0) <= HEADS * n * D
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_upper_triangle_is_not_computed(given, monkeypatch):
+    n, made, bias = 400, [], FIRE.bias
+
+    def counted(*args):
+        result = bias(*args)
+        made.append(result.shape[-2] * result.shape[-1])
+        return result
+
+    monkeypatch.setattr(FIRE, "bias", counted)
+    positions = {"q_positions": torch.arange(n), "k_positions": torch.arange(n)} if given else {}
+    request = ask(*random(T=n), make("fire", torch.float64), **positions)
+    with torch.no_grad():
+        Blocks().run(request)
+    assert len(made) == n // 20
+    assert sum(made) == n * (n + 20) // 2  # whole blocks on the diagonal
+    made.clear()
+    with torch.no_grad():
+        Blocks().run(ask(request.q, request.k, request.v, request.bias, causal=False))
+    assert sum(made) == n * n
+
+
+def test_rows_of_a_block(monkeypatch):
+    """Few enough that a block is small, and never none."""
+    monkeypatch.undo()
+    for n in (0, 1, 512, 2048, 8192, 1 << 20):
+        q = torch.empty(1, 12, min(n, 9), 4, device="meta")
+        kv = torch.empty(1, 12, n, 4, device="meta")
+        rows = blocks._rows(ask(q, kv, kv, FIRE(12).to("meta")))
+        assert rows >= 1
+        assert rows * n * (12 + 32) <= blocks.BLOCK or rows == blocks.FEWEST
+
+
+def test_parameters_swapped_in_for_the_call_only():
+    """What a functional_call computed is what its gradients are of, though they come when it is over."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoding = make("fire", torch.float64)
+
+        def forward(self, engine, *qkv):
+            return engine.run(ask(*qkv, self.encoding))
+
+    model, qkv = Model(), random()
+    others = {
+        name: torch.nn.Parameter(p.detach() * 1.5 if name != "encoding.c" else p.detach() + 1)
+        for name, p in model.named_parameters()
+    }
+    ours, reference = (
+        torch.autograd.grad(
+            torch.func.functional_call(model, others, (engine, *qkv)).square().sum(), list(others.values())
+        )
+        for engine in (Blocks(), Reference())
+    )
+    for one, other in zip(ours, reference, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("which", ["q", "a parameter", "the bias"])
+def test_tensors_written_to_before_the_backward_pass(which):
+    q, k, v = random(requires_grad=True)
+    encoding = make("kerple_log", torch.float64)
+    dense = torch.randn(HEADS, 47, 47, dtype=torch.float64)
+    out = Blocks().run(ask(q, k, v, dense if which == "the bias" else encoding))
+    with torch.no_grad():
+        {"q": q, "a parameter": next(encoding.parameters()), "the bias": dense}[which].mul_(2)
+    with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
+        out.sum().backward()
+
+
+def test_second_derivatives():
+    q, k, v = random(T=25, requires_grad=True)
+    t5, found = make("t5", torch.float64), []  # learned: a fixed one goes to a kernel of torch without them
+    for engine in (Blocks(), Reference()):
+        (first,) = torch.autograd.grad(engine.run(ask(q, k, v, t5)).square().sum(), q, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [q, k, v, t5.table]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_autocast():
+    q, k, v = random(dtype=torch.float32, requires_grad=True)
+    fire = make("fire")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = Blocks().run(ask(q, k, v, fire))
+    assert out.dtype == torch.float32
+    out.sum().backward()
+    exact = Reference().run(ask(q, k, v, fire))
+    torch.testing.assert_close(out, exact, rtol=0.05, atol=0.05)
+
+
+def test_a_single_block_is_not_computed_twice(monkeypatch):
+    monkeypatch.setattr(blocks, "checkpoint", lambda *_, **__: pytest.fail("computed again"))
+    q, k, v = random(T=20, requires_grad=True)
+    request = ask(q, k, v, make("fire", torch.float64))
+    assert torch.equal(Blocks().run(request), SDPA().run(request))
+
+
+def test_what_it_says():
+    engine, (q, k, v) = Blocks(), random()
+    fire = make("fire")
+    assert engine.refuses(ask(q, k, v, fire)) is None
+    assert engine.describe(ask(q, k, v, fire)).endswith("one block at a time, each computed again in the backward pass")
+    with torch.no_grad():
+        assert engine.describe(ask(q, k, v, fire)).endswith(
+            "blocks of 20 queries, with the bias of one block at a time"
+        )
+    assert "all queries in one block" in engine.describe(ask(q[:, :, :5], k, v, fire))
+    for bias in (None, RoPE(8), prepare_bias(RoPE(8), torch.arange(47), torch.arange(47))):
+        assert "no bias" in engine.refuses(ask(q, k, v, bias))
+
+
+def test_refuses_transforms_and_compilation():
+    q, k, v = random()
+    fire, answers = make("fire", torch.float64), []
+
+    def note(q):
+        answers.append(Blocks().refuses(ask(q, k, v, fire)))
+        return q.sum()
+
+    torch.func.grad(note)(q)
+    torch.vmap(note)(q[None])
+    assert all("vmap" in answer for answer in answers)
+    assert len(answers) == 2
+    compiled = torch.compile(
+        lambda q: q + 1 if Blocks().refuses(ask(q, k, v, fire)) else q, backend="eager", fullgraph=True
+    )
+    assert torch.equal(compiled(q), q + 1)

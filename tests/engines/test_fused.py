@@ -1,0 +1,385 @@
+"""The fused engine: its kernels against their specification, and the engine against the reference.
+
+Without a CUDA device the kernels run in Triton's interpreter, at sizes that it can bear.
+"""
+
+import pytest
+import torch
+
+from longfire import FIRE, T5, KerpleLog, PositionEncoding, Sandwich, attention, attention_plan, prepare_bias
+from longfire.encodings import DistanceBias
+from longfire.engines.fused import spec
+from longfire.engines.fused.geometry import Geometry, node_index, node_position, smoothness
+from tests.tolerance import assert_as_accurate
+
+pytest.importorskip("triton")
+
+from longfire.engines.fused import bias as fused_bias
+from longfire.engines.fused import launch
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Sloped(PositionEncoding):
+    """A bias that is linear in query and key, so that interpolating it is exact, but not of the distance alone."""
+
+    smooth_beyond = 64
+
+    def __init__(self, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.slopes = torch.nn.Parameter(torch.randn(num_heads, 2))
+
+    def bias(self, q_positions, k_positions):
+        i, j = q_positions[..., None, :, None], k_positions[..., None, None, :]
+        slope, tilt = (self.slopes.mT / 100)[..., None, None]
+        return slope * (i - j).float() + tilt * i.float()
+
+
+def kinked(heads, W=64, **options):
+    """A FIRE with large slopes and sharp kinks."""
+    fire = FIRE(heads, **{"init_L": 64.0, **options})
+    with torch.no_grad():
+        for layer in fire.linears:
+            layer.weight *= 2
+            layer.bias.normal_()
+    fire.smooth_beyond = W
+    return fire.to(device)
+
+
+# --- the specification ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_octave", [16, 32, 64])
+def test_nodes(per_octave):
+    positions = node_position(torch.arange(600), per_octave)
+    assert positions[: 2 * per_octave + 1].tolist() == list(range(2 * per_octave + 1))
+    gaps = positions.diff()
+    assert (gaps * per_octave <= positions[:-1].clamp(min=per_octave)).all()
+    for position in (0, 1, 31, 32, 63, 64, 100, 127, 128, 1000, 4097):
+        index = node_index(position, per_octave)
+        assert positions[index] <= position < positions[index + 1]
+
+
+@pytest.mark.parametrize(("keys", "first"), [(1, 0), (63, 0), (257, 0), (900, 0), (900, 880), (2049, 1100)])
+def test_interpolating_what_is_linear_is_exact(keys, first):
+    encoding, geometry = Sloped(2).to(device).double(), Geometry(keys, first, 64)
+    values = encoding.bias(*geometry.positions(torch.device(device)))[:, :, 0].double()
+    rows = torch.arange(first, keys, device=device)[::7]
+    found = spec.interpolated(values, geometry, rows)
+    expected = encoding.bias(rows, torch.arange(keys, device=device)).double()
+    seen = torch.arange(keys, device=device) <= rows[:, None]
+    assert (found - expected)[:, seen].abs().max() < 1e-5
+    assert geometry.has_far == (keys > 768)
+
+
+@pytest.mark.parametrize("keys", [300, 2048])
+def test_near_distances_are_exact_and_a_larger_smooth_beyond_makes_less_error(keys):
+    errors = []
+    for W in (64, 128, 512):
+        fire = kinked(4, W)
+        bias = fused_bias.fused_bias(fire, keys, 0, torch.device(device))
+        errors.append(fused_bias.interpolation_error(fire, bias)[0])
+    assert errors[2] < errors[1] < errors[0] < 0.5
+    assert errors[2] < 0.2 * errors[0] + 1e-6
+
+
+def test_the_reported_error_is_that_of_the_biases_used():
+    """Measured anew from the dense bias, over all queries."""
+    fire, n = kinked(2), 400
+    bias = fused_bias.fused_bias(fire, n, 0, torch.device(device))
+    largest, typical = fused_bias.interpolation_error(fire, bias, rows=n)
+    rows = torch.arange(n, device=device)
+    error = (spec.interpolated(bias.values.double(), bias.geometry, rows) - fire.bias(rows, rows)).tril().abs()
+    assert largest == pytest.approx(error.max().item(), rel=1e-6)
+    assert typical == pytest.approx((error.square().sum() / (2 * n * (n + 1) / 2)).sqrt().item(), rel=1e-4)
+    x = torch.zeros(1, 2, n, 16, device=device)
+    assert f"at most {largest:.2g}"[:-1] in str(attention_plan(x, x, x, fire, impl="fused"))
+
+
+def test_smoothness_is_a_power_of_two():
+    assert [smoothness(w) for w in (0, 64, 65, 128, 1000)] == [64, 64, 128, 128, 1024]
+
+
+# --- the kernels ---------------------------------------------------------------------------------------------------
+
+KERNEL_CASES = {
+    "near": (kinked, 70, 70, 1, torch.float32),
+    "middle": (kinked, 300, 30, 1, torch.float32),
+    "middle, half precision": (kinked, 300, 30, 1, torch.float16),
+    "far": (kinked, 800, 20, 1, torch.float32),
+    "table": (lambda heads: T5(heads).to(device), 150, 111, 2, torch.float32),
+}
+
+
+def spec_attention(q, k, v, values, geometry, do):
+    """Attention with the specification's bias in float64: the output and the gradients of q, k, v and the values."""
+    q, k, v, values = (tensor.double().detach().requires_grad_() for tensor in (q, k, v, values))
+    rows = torch.arange(geometry.first, geometry.keys, device=q.device)
+    out = attention(q, k, v, spec.interpolated(values, geometry, rows), impl="reference")
+    return out, *torch.autograd.grad(out, (q, k, v, values), do.double())
+
+
+@pytest.mark.parametrize("case", KERNEL_CASES)
+def test_kernels_do_as_the_specification_says(case):
+    make, keys, queries, groups, dtype = KERNEL_CASES[case]
+    heads, D = groups, 16
+    encoding = make(heads)
+    geometry = Geometry(keys, keys - queries, None if encoding.distance_only else 64)
+    values = encoding.bias(*geometry.positions(torch.device(device)))[:, :, 0].detach().contiguous()
+    q, do = torch.randn(2, 2 if keys < 100 else 1, heads, queries, D, device=device).to(dtype)
+    k, v = torch.randn(2, q.shape[0], 1, keys, D, device=device).to(dtype)
+    bias = launch.expanded(values, geometry, dtype != torch.float32)
+    call = launch.Call(q, k, v, bias, None, None, None, geometry, D**-0.5, 0.0)
+    out, lse = call.forward()
+    found = (out, *call.backward(do, out, lse, learned=True))
+    tolerance = 3e-6 if dtype == torch.float32 else 2e-3
+    for name, got, exact in zip("out q k v values".split(), found, spec_attention(q, k, v, values, geometry, do), strict=True):
+        assert (got.double() - exact).abs().max() <= tolerance * exact.abs().max(), name
+
+
+# --- the engine ----------------------------------------------------------------------------------------------------
+
+
+def both(encoding, q, k, v, engine="fused", gradients=True, **options):
+    """Output and gradients by the fused engine, and by the reference."""
+    found = []
+    for impl in (engine, "reference"):
+        tensors = [tensor.detach().clone().requires_grad_(gradients) for tensor in (q, k, v)]
+        out = attention(*tensors, encoding, impl=impl, **options)
+        wanted = [*tensors, *encoding.parameters()]
+        found.append((out, *(torch.autograd.grad(out.square().sum(), wanted) if gradients else ())))
+    return found
+
+
+def close(found, expected, tolerance=1e-5):
+    for got, exact in zip(found, expected, strict=True):
+        scale = max(exact.abs().max().item(), 1e-3 * max(e.abs().max().item() for e in expected[1:4]) if expected[1:] else 0)
+        assert torch.isfinite(got).all()
+        assert (got - exact).abs().max() <= tolerance * scale
+
+
+def padded(T, padding):
+    key_mask = torch.arange(T, device=device) >= torch.tensor(padding, device=device)[:, None]
+    return (key_mask.cumsum(1) - 1).clamp(min=0), key_mask
+
+
+def test_left_padding():
+    positions, key_mask = padded(40, [0, 13])
+    q, k, v = torch.randn(3, 2, 1, 40, 16, device=device)
+    where = {"q_positions": positions, "k_positions": positions, "key_mask": key_mask}
+    close(*both(T5(1, num_buckets=8, max_distance=20).to(device), q, k, v, **where))
+    close(*both(kinked(1), q, k, v, gradients=False, **where), tolerance=1e-2)  # interpolated
+
+
+def test_left_padding_is_no_padding():
+    """A padded sequence gets what it gets alone."""
+    fire, (positions, key_mask) = kinked(1), padded(90, [13])
+    q, k, v = torch.randn(3, 1, 1, 90, 16, device=device)
+    with torch.no_grad():
+        found = attention(
+            q, k, v, fire, q_positions=positions, k_positions=positions, key_mask=key_mask, impl="fused"
+        )
+        alone = attention(q[:, :, 13:], k[:, :, 13:], v[:, :, 13:], fire, impl="fused")
+    torch.testing.assert_close(found[:, :, 13:], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_keys_hidden_anywhere():
+    key_mask = torch.rand(2, 70, device=device) < 0.7
+    key_mask[0, :20] = False  # the first queries see nothing
+    q, k, v = torch.randn(3, 2, 1, 70, 16, device=device)
+    found, expected = both(KerpleLog(1).to(device), q, k, v, key_mask=key_mask)
+    assert (found[0][0, :, :20] == 0).all()
+    close(found, expected)
+
+
+@pytest.mark.parametrize("make", [kinked, lambda heads: Sandwich(heads, 16).to(device)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_decoding(make, groups):
+    encoding = make(2)
+    q = torch.randn(2, 2, 1, 16, device=device)
+    k, v = torch.randn(2, 2, 2 // groups, 111, 16, device=device)
+    positions, key_mask = padded(111, [0, 40])
+    where = {"q_positions": positions[:, -1:], "k_positions": positions, "key_mask": key_mask}
+    for options in ({}, where, {"key_mask": key_mask}, {"causal": False}):
+        with torch.no_grad():
+            close(*both(encoding, q, k, v, gradients=False, **options), tolerance=2e-6)
+
+
+def test_decoding_at_any_positions():
+    """One query's bias is made for the positions that there are."""
+    q, k, v = (torch.randn(1, 2, n, 16, device=device) for n in (1, 50, 50))
+    where = {"q_positions": torch.tensor([999], device=device), "k_positions": torch.randint(1200, (50,), device=device)}
+    with torch.no_grad():
+        close(*both(kinked(2), q, k, v, gradients=False, **where), tolerance=2e-6)
+        nothing = {**where, "k_positions": torch.full((50,), 1000, device=device)}
+        assert (attention(q, k, v, kinked(2), impl="fused", **nothing) == 0).all()
+
+
+def test_dropout():
+    """Weights of 0 or 1 / (T · (1 − p)), the same for the same seed, and the same in backward."""
+    T = 64
+    q, v = torch.zeros(1, 1, T, 16, device=device), torch.randn(1, 1, T, 16, device=device)
+    flat = T5(1).to(device)
+    torch.nn.init.zeros_(flat.table)
+    identity = torch.eye(T, device=device)[None, None]
+    weights = []
+    for columns in identity.split(16, dim=-1):  # values that show the weights, a few keys at a time
+        torch.manual_seed(5)
+        weights.append(attention(q, q, columns, flat, dropout_p=0.25, impl="fused"))
+    weights = torch.cat(weights, -1)[0, 0]
+    counts = torch.arange(1, T + 1, device=device)[:, None]
+    scaled = (weights * counts * 0.75).tril()
+    assert ((scaled - scaled.round()).abs() < 1e-5).all()
+    assert 0.2 < 1 - scaled.sum() / (T * (T + 1) / 2) < 0.3
+    assert (weights[32:48] != weights[48:64]).any()
+    torch.manual_seed(5)
+    v.requires_grad_()
+    out = attention(q, q, v, flat, dropout_p=0.25, impl="fused")
+    torch.testing.assert_close(out[0, 0], weights @ v[0, 0])
+    do = torch.randn_like(out)
+    (dv,) = torch.autograd.grad(out, v, do)
+    torch.testing.assert_close(dv[0, 0], weights.mT @ do[0, 0])
+
+
+def test_dropout_gradient_of_the_logits():
+    q, k, v = torch.randn(3, 1, 1, 40, 16, device=device)
+    encoding = T5(1, num_buckets=8, max_distance=20).to(device)
+    wanted = [tensor.requires_grad_() for tensor in (q, k)] + list(encoding.parameters())
+
+    def out():
+        torch.manual_seed(1)
+        return attention(q, k, v, encoding, dropout_p=0.3, impl="fused")
+
+    torch.manual_seed(2)
+    do = torch.randn_like(q)
+    gradients = torch.autograd.grad(out(), wanted, do)
+    for tensor, gradient in zip(wanted, gradients, strict=True):
+        direction = torch.randn_like(tensor)
+        with torch.no_grad():
+            tensor += 1e-2 * direction
+            above = (out() * do).sum()
+            tensor -= 2e-2 * direction
+            below = (out() * do).sum()
+            tensor += 1e-2 * direction
+        torch.testing.assert_close((above - below) / 2e-2, (gradient * direction).sum(), rtol=2e-2, atol=2e-2)
+
+
+def test_a_shared_bias():
+    """Prepared once, its gradient is the sum over layers."""
+    fire = kinked(1)
+    q, k, v = torch.randn(3, 1, 1, 40, 16, device=device)
+    positions = torch.arange(40, device=device)
+    bias = fused_bias.fused_bias(fire, 40, 0, torch.device(device))
+    prepared = prepare_bias(fire, positions, positions, in_order=True)
+    prepared = type(prepared)(fire, positions, positions, True, fused=bias)  # on a CPU too
+    shared = sum(attention(q * s, k, v, prepared, impl="fused").square().sum() for s in (1, 2))
+    apart = sum(attention(q * s, k, v, fire, impl="fused").square().sum() for s in (1, 2))
+    torch.testing.assert_close(shared, apart)
+    for a, b in zip(*(torch.autograd.grad(x, list(fire.parameters())) for x in (shared, apart)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    for impl in ("reference", "sdpa", "blocks"):
+        torch.testing.assert_close(attention(q, k, v, prepared, impl=impl), attention(q, k, v, fire, impl="reference"))
+
+
+class Undeclared(Sloped):
+    smooth_beyond = None
+
+
+class OfDistance(DistanceBias):
+    def __init__(self, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.wave = torch.nn.Parameter(torch.rand(num_heads))
+
+    def of_distance(self, distance):
+        return torch.sin(self.wave[:, None, None] * distance)
+
+
+def test_ones_own_encoding():
+    """Exactly, if it says that it is of the distance alone; by interpolation, if it says where; else not."""
+    q, k, v = torch.randn(3, 1, 1, 70, 16, device=device)
+    close(*both(OfDistance(1).to(device), q, k, v), tolerance=1e-4)
+    close(*both(Sloped(1).to(device), q, k, v, gradients=False))
+    with pytest.raises(ValueError, match="Undeclared declares neither distance_only nor smooth_beyond"):
+        attention(q, k, v, Undeclared(1).to(device), impl="fused")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"causal": False}, "causal only"),
+        ({"bias": None}, "no bias; sdpa has faster kernels"),
+        ({"bias": torch.zeros(9, 9)}, "a tensor is dense already"),
+        ({"scale": -1.0}, "scale must be above 0, not -1.0"),
+        ({"q": torch.zeros(1, 1, 9, 16, dtype=torch.float64)}, "q is torch.float64"),
+        ({"q": torch.zeros(1, 1, 9, 160)}, "largest head size is 128, and this is 160"),
+        ({"positions": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4])}, "several documents in one sequence are not"),
+        ({"positions": torch.arange(9) * 2}, "do not go up one by one from 0"),
+        ({"positions": torch.arange(9) + 5}, "do not go up one by one from 0"),
+        ({"q_positions": torch.arange(8, -1, -1)}, "the queries are not the last of the keys in order"),
+    ],
+)
+def test_refusals(change, message):
+    change = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in change.items()}
+    q = change.pop("q", torch.zeros(1, 1, 9, 16, device=device))
+    if "positions" in change:
+        change["q_positions"] = change["k_positions"] = change.pop("positions")
+    if "q_positions" in change:
+        change.setdefault("k_positions", torch.arange(9, device=device))
+    bias = change.pop("bias", T5(1).to(device))
+    with pytest.raises(ValueError, match=message):
+        attention(q, q, q, bias, impl="fused", **change)
+
+
+@pytest.mark.gpu
+def test_auto_leaves_float32_to_an_exact_engine():
+    x = torch.zeros(1, 1, 9, 16, device=device)
+    assert attention_plan(x, x, x, T5(1).to(device)).engine == "fused"
+    assert attention_plan(x, x, x, kinked(1)).engine == "blocks"
+    half = x.half()
+    assert attention_plan(half, half, half, kinked(1)).engine == "fused"
+
+
+def test_compiles_whole_and_once_for_many_lengths():
+    encoding = T5(1).to(device)
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v, encoding, impl="fused"), fullgraph=True, backend=backend)
+    for n in (20, 33, 47, 60):
+        q, k, v = torch.randn(3, 1, 1, n, 16, device=device)
+        torch.testing.assert_close(compiled(q, k, v), attention(q, k, v, encoding, impl="reference"), rtol=1e-4, atol=1e-5)
+    assert len(graphs) <= 2  # the first length, then any
+
+
+def test_operators_are_well_formed():
+    from longfire.engines.fused import ops
+
+    encoding = T5(1).to(device)
+    bias = fused_bias.fused_bias(encoding, 20, 0, torch.device(device))
+    g = bias.geometry
+    numbers = (g.keys, g.first, g.smooth or 0)
+    expanded = ops.expand_bias(bias.values.detach(), *numbers, False)
+    q, k, v = (tensor.requires_grad_() for tensor in torch.randn(3, 1, 1, 20, 16, device=device))
+    torch.library.opcheck(ops.expand_bias, (bias.values.detach(), *numbers, False))
+    values = bias.values.detach().requires_grad_()
+    torch.library.opcheck(
+        ops.fused_attention, (q, k, v, values, *expanded, None, None, None, *numbers, 0.25, 0.0), raise_exception=True
+    )
+
+
+def test_gradients_are_those_of_finite_differences():
+    """Of the values, through the kernels alone: no specification between."""
+    fire = kinked(1)
+    bias = fused_bias.fused_bias(fire, 40, 0, torch.device(device))
+    q, k, v = torch.randn(3, 1, 1, 40, 16, device=device)
+    out = attention(q, k, v, fire, impl="fused")
+    exact = attention(q.double(), k.double(), v.double(), fire.double(), impl="reference")
+    fire.float()
+    assert_as_accurate(out, attention(q, k, v, fire, impl="sdpa"), exact, floor=5e-3)
+    assert bias.values.requires_grad
