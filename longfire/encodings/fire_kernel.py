@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from longfire.encodings.fire import FIRE
 from longfire.encodings.positions import is_transformed
+from longfire.operators import Operator
 
 WIDEST = 64
 """The widest hidden layer, and the most heads: a program holds all of the MLP."""
@@ -82,8 +83,7 @@ def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
     return bias
 
 
-@torch.library.custom_op("longfire::fire_bias", mutates_args=())
-def _bias(
+def _make_bias(
     q_positions: Tensor,
     k_positions: Tensor,
     c: Tensor | None,
@@ -114,8 +114,7 @@ def _bias(
     return out
 
 
-@torch.library.custom_op("longfire::fire_bias_backward", mutates_args=())
-def _gradients(
+def _make_gradients(
     dbias: Tensor,
     q_positions: Tensor,
     k_positions: Tensor,
@@ -153,14 +152,15 @@ def _gradients(
     return parts.sum(0)
 
 
-@_bias.register_fake
-def _(q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, gelu, final_activation, first_position, eps):
+def _bias_fake(q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, gelu, final_activation, first_position, eps):
     return _empty_bias(q_positions, k_positions, w3)
 
 
-@_gradients.register_fake
-def _(dbias, q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, *options):
+def _gradients_fake(dbias, q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, *options):
     return w1.new_empty(_total(w1, b1, w2, b2, w3, b3))
+
+
+_gradients = Operator("longfire::fire_bias_backward", _make_gradients, _gradients_fake)
 
 
 def _setup_context(ctx, inputs, output) -> None:
@@ -181,7 +181,7 @@ def _backward(ctx, dbias):
     return None, None, *gradients, None, None, None, None
 
 
-_bias.register_autograd(_backward, setup_context=_setup_context)
+_bias = Operator("longfire::fire_bias", _make_bias, _bias_fake, _setup_context, _backward)
 
 
 def _empty_bias(q_positions: Tensor, k_positions: Tensor, w3: Tensor) -> Tensor:

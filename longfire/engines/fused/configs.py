@@ -37,15 +37,15 @@ LONG = 16384
 SHORT = {
     "forward": Config(registers=128),
     "queries": Config(registers=168),
-    "keys": Config(stages=1),
+    "keys": Config(stages=3, near_stages=1),
     "near_biases": Config(),
 }
-LONGER = {"forward": Config(stages=3), "keys": Config(stages=2, near_stages=1)}
+LONGER = {"forward": Config(stages=3), "keys": Config(stages=3)}
 WIDE = {
     "forward": Config(),
     "queries": Config(),
-    "keys": Config(warps=8, stages=1),
-    "near_biases": Config(warps=8, stages=1),
+    "keys": Config(stages=1),
+    "near_biases": Config(stages=1),
 }
 """Head sizes above 64."""
 

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from longfire.engines.fused.tiles import LENGTHS, LOG2E, load_rows
+from longfire.operators import Operator
 
 PROGRAMS = 4 * 132
 """About as many as keep a large GPU busy."""
@@ -73,8 +74,7 @@ def combine(Parts, Lse, Out, o_b, o_h, H, splits, D: tl.constexpr, DP: tl.conste
     tl.store(Out + b.to(tl.int64) * o_b + h * o_h + d, out.to(Out.dtype.element_ty), mask=d < D)
 
 
-@torch.library.custom_op("longfire::decode_attention", mutates_args=())
-def decode_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """q (B, H, 1, D), bias (1 or B, H, S) in float32, mask (B, S) in uint8, 0 is hidden → (B, H, 1, D)."""
     B, H, _, D = q.shape
     G, S = k.shape[1:3]
@@ -95,6 +95,8 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor
     return out
 
 
-@decode_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def _decode_fake(q: Tensor, *_: object) -> Tensor:
     return torch.empty_like(q)
+
+
+decode_attention = Operator("longfire::decode_attention", _decode, _decode_fake)

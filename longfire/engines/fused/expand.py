@@ -159,21 +159,20 @@ def nodes(
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, FAR: tl.constexpr, RELATIVE: tl.constexpr,
     N: tl.constexpr,
 ):  # fmt: skip
-    """The nodes of a row of tiles, N of them."""
+    """The nodes of N tiles in a row of tiles."""
     tile, h = tl.program_id(0) + 2 * first_block, tl.program_id(1)
     block = tile // 2
     start = 0 if FAR else 2 * tl.maximum(block - middle_blocks + 1, 0)
     end = 2 * tl.maximum(block - (middle_blocks if FAR else near_blocks) + 1, 0)
-    element = tl.program_id(2) * N + tl.arange(0, N)
-    per_tile: tl.constexpr = NODES * NODES
-    key_tile = start + element // per_tile
-    inside = key_tile < end
-    p, q = element % per_tile // NODES, element % NODES
+    key_tile = (start + tl.program_id(2) * N + tl.arange(0, N))[:, None, None]
+    p = tl.arange(0, NODES)[None, :, None]
+    q = tl.arange(0, NODES)[None, None, :]
+    inside = (key_tile < end) & (p >= 0) & (q >= 0)  # [N, NODES, NODES]
     i = tile * TILE + node_at(p, NODES)
     j = tl.minimum(key_tile, tile) * TILE + node_at(q, NODES)
     value = looked_up(Values + h * E, i, tl.minimum(j, i), row_stride, first_node, last, E, ROWS, DISTANCES)
     if RELATIVE:
         value -= tl.load(Reference + h * references_per_head + reference_index(block, first_node, last, ROWS, False))
         value = tl.minimum(tl.maximum(value, -LARGEST), LARGEST)
-    index = tile_index(tile, key_tile, first_block, near_blocks, middle_blocks, FAR) * per_tile + element % per_tile
+    index = tile_index(tile, key_tile, first_block, near_blocks, middle_blocks, FAR) * (NODES * NODES) + p * NODES + q
     tl.store(Nodes + h.to(tl.int64) * nodes_per_head + index, value.to(Nodes.dtype.element_ty), mask=inside)

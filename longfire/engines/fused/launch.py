@@ -1,5 +1,7 @@
 """Launching the kernels: shapes, strides and buffers."""
 
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -7,20 +9,29 @@ import triton
 from torch import Tensor
 
 from longfire.engines.fused import backward, collect, expand, forward
-from longfire.engines.fused.configs import LONG, config
+from longfire.engines.fused.configs import config
 from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE, TILE, Geometry
 
 NEAR_BUFFER = 1 << 25
 """Elements of near gradients that are kept at a time; heads take turns."""
 
 
-def expanded(values: Tensor, g: Geometry, relative: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@lru_cache(maxsize=64)
+def numbers(geometry: Geometry) -> Any:
+    """All that is computed of a geometry, computed once: the same names."""
+    names = [name for name, member in vars(Geometry).items() if isinstance(member, property)]
+    of_it = {name: getattr(geometry, name) for name in names}
+    return SimpleNamespace(keys=geometry.keys, first=geometry.first, sizes=sizes_per_head(geometry), **of_it)
+
+
+def expanded(values: Tensor, geometry: Geometry, relative: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Near biases, middle nodes, far nodes and references, each (H, …).
 
     In float16 relative to a reference, or in float32 as they are.
     """
     A, H, E = values.shape
-    sizes = sizes_per_head(g)
+    g = numbers(geometry)
+    sizes = g.sizes
     dtype = torch.float16 if relative else torch.float32
     near, middle, far = (values.new_empty(H, sizes[zone], dtype=dtype) for zone in ("near", "middle", "far"))
     reference = values.new_zeros(H, g.references)
@@ -45,8 +56,8 @@ def expanded(values: Tensor, g: Geometry, relative: bool) -> tuple[Tensor, Tenso
             continue
         tiles = g.middle_tiles if nodes == MIDDLE else 2 * max(g.last_block - g.middle, 0)
         source, length, distances = (rows, farthest, 0) if nodes == MIDDLE else (values, E, g.distances_per_octave)
-        chunk = 1024
-        expand.nodes[2 * g.blocks, H, triton.cdiv(tiles * nodes * nodes, chunk)](
+        chunk = 1024 // nodes**2  # tiles a program
+        expand.nodes[2 * g.blocks, H, triton.cdiv(tiles, chunk)](
             source, reference, out, length, g.references, out.shape[1], H * length, near_blocks=g.near,
             middle_blocks=g.middle, DISTANCES=distances, NODES=nodes, FAR=nodes == FAR, RELATIVE=relative, N=chunk, **shared,
         )  # fmt: skip
@@ -80,11 +91,12 @@ class Call:
         scale: float,
         dropout_p: float,
     ) -> None:
-        self.q, self.k, self.v, self.bias, self.geometry = q, k, v, bias, geometry
+        g = self.geometry = numbers(geometry)
+        self.q, self.k, self.v, self.bias = q, k, v, bias
         self.key_mask, self.shift, self.seed = key_mask, shift, seed
         self.B, self.H, self.T, self.D = q.shape
         self.S, self.group = k.shape[2], q.shape[1] // k.shape[1]
-        sizes = sizes_per_head(geometry)
+        sizes = g.sizes
         self.per_head = {
             "near_per_head": sizes["near"],
             "middle_per_head": sizes["middle"],
@@ -99,12 +111,12 @@ class Call:
             "group": self.group,
             "scale": scale,
             "dropout_p": dropout_p,
-            "first_block": geometry.first_block,
-            "near": geometry.near,
+            "first_block": g.first_block,
+            "near": g.near,
             "D": self.D,
             "DP": max(16, triton.next_power_of_2(self.D)),
-            "EXACT": geometry.exact,
-            "REFERENCE": geometry.exact and bias[0].dtype == torch.float16,
+            "EXACT": g.exact,
+            "REFERENCE": g.exact and bias[0].dtype == torch.float16,
             "MASK": key_mask is not None,
             "SHIFT": shift is not None,
             "DROPOUT": dropout_p > 0,
@@ -112,9 +124,9 @@ class Call:
         }
         self.zones = {
             **self.per_head,
-            "middle": geometry.middle,
-            "HAS_MIDDLE": geometry.has_middle,
-            "HAS_FAR": geometry.has_far,
+            "middle": g.middle,
+            "HAS_MIDDLE": g.has_middle,
+            "HAS_FAR": g.has_far,
         }
 
     def pointers(self) -> dict[str, Tensor]:
@@ -221,11 +233,11 @@ class Call:
 
 
 def collect_near(
-    dnear: Tensor, dmiddle: Tensor, dvalues: Tensor, g: Geometry, first_head: int, heads: int, groups: int
+    dnear: Tensor, dmiddle: Tensor, dvalues: Tensor, g: Any, first_head: int, heads: int, groups: int
 ) -> None:
     """What the gradients of near biases and middle nodes of some heads say of their values."""
     A, H, E = dvalues.shape
-    N, R = 64, 16 if g.keys < LONG else 64
+    N, R = 64, 16
     if g.exact:
         collect.diagonals[triton.cdiv(E, N), heads](dnear, dvalues, first_head, E, groups, g.near, N=N)
         return
@@ -248,14 +260,14 @@ def collect_near(
     )
 
 
-def collect_far(dfar: Tensor, dvalues: Tensor, g: Geometry) -> None:
+def collect_far(dfar: Tensor, dvalues: Tensor, g: Any) -> None:
     """What the gradients of far nodes (B, H, …) say of the values, added."""
     A, H, E = dvalues.shape
     N = 64
     total = dfar.sum(0)
     collect.far[A, H, triton.cdiv(E, N)](
         total, dvalues, E, H * E, total.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
-        A, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=16 if g.keys < LONG else 64,
+        A, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=16,
     )  # fmt: skip
 
 

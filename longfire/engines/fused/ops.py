@@ -5,6 +5,7 @@ from torch import Tensor
 
 from longfire.engines.fused.geometry import Geometry
 from longfire.engines.fused.launch import Call, expanded, sizes_per_head
+from longfire.operators import Operator
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -14,14 +15,12 @@ def geometry_of(keys: int, first: int, smooth: int) -> Geometry:
     return Geometry(keys, first, smooth or None)
 
 
-@torch.library.custom_op("longfire::expand_bias", mutates_args=())
-def expand_bias(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Four:
+def _expand_bias(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Four:
     """Near biases, middle nodes, far nodes and references (H, …), of values (A, H, E)."""
     return expanded(values, geometry_of(keys, first, smooth), relative)
 
 
-@expand_bias.register_fake
-def _(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Four:
+def _expand_bias_fake(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Four:
     geometry = geometry_of(keys, first, smooth)
     sizes = sizes_per_head(geometry)
     dtype = torch.float16 if relative else torch.float32
@@ -30,8 +29,10 @@ def _(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Fou
     return near, middle, far, values.new_empty(H, geometry.references)
 
 
-@torch.library.custom_op("longfire::fused_attention", mutates_args=())
-def fused_attention(
+expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake)
+
+
+def _attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -58,13 +59,11 @@ def fused_attention(
     return Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p).forward()
 
 
-@fused_attention.register_fake
-def _(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+def _attention_fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.custom_op("longfire::fused_attention_backward", mutates_args=())
-def fused_attention_backward(
+def _attention_backward(
     dout: Tensor,
     q: Tensor,
     k: Tensor,
@@ -92,12 +91,14 @@ def fused_attention_backward(
     return Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p).backward(dout, out, lse, learned)
 
 
-@fused_attention_backward.register_fake
-def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, near: Tensor, *rest: object) -> Four:
+def _attention_backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, near: Tensor, *rest: object) -> Four:
     keys, first, smooth, _scale, _dropout_p, learned = rest[6:]
     g = geometry_of(keys, first, smooth)  # type: ignore[arg-type]
     shape = (g.row_nodes, q.shape[1], g.distance_nodes) if learned else (0,)
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), q.new_empty(shape, dtype=torch.float32)
+
+
+fused_attention_backward = Operator("longfire::fused_attention_backward", _attention_backward, _attention_backward_fake)
 
 
 def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -118,4 +119,4 @@ def _backward(ctx: torch.autograd.function.FunctionCtx, dout: Tensor | None, _dl
     return dq, dk, dv, dvalues if learned else None, *nothing
 
 
-fused_attention.register_autograd(_backward, setup_context=_setup)
+fused_attention = Operator("longfire::fused_attention", _attention, _attention_fake, _setup, _backward)

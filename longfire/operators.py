@@ -1,0 +1,45 @@
+"""Functions with kernels inside as torch operators.
+
+A compiler sees an operator with a shape and a gradient. In eager mode the function is called itself: the operator's way
+there takes a tenth of a millisecond, more than many a kernel.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+PLAIN = (Tensor, nn.Parameter)
+
+
+class Operator:
+    """`function` under `name`: `fake` gives its results' shapes, `setup` and `backward` its gradient if it has one."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        fake: Callable[..., Any],
+        setup: Callable[..., None] | None = None,
+        backward: Callable[..., Any] | None = None,
+    ) -> None:
+        self.function = function
+        self.op = torch.library.custom_op(name, function, mutates_args=())
+        self.op.register_fake(fake)
+        self.eager: Any = None
+        if backward is not None and setup is not None:
+            self.op.register_autograd(backward, setup_context=setup)
+            parts = {"forward": function, "setup_context": setup, "backward": once_differentiable(backward)}
+            methods = {part: staticmethod(method) for part, method in parts.items()}
+            self.eager = type(name.rpartition(":")[2], (torch.autograd.Function,), methods)
+
+    def __call__(self, *arguments: Any) -> Any:
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        if torch.compiler.is_compiling() or any(type(tensor) not in PLAIN for tensor in tensors):
+            return self.op(*arguments)
+        if self.eager is None or not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+            with torch.no_grad():
+                return self.function(*arguments)
+        return self.eager.apply(*arguments)
