@@ -14,15 +14,22 @@ PACKAGE = Path(longfire.__file__).parent
 
 MAY_IMPORT = {
     "errors": set(),
-    "encodings": {"errors"},
+    "operators": set(),
+    "encodings": {"errors", "operators"},
     "theorem": {"errors", "encodings"},
-    "engines": {"errors", "encodings"},
+    "engines": {"errors", "operators", "encodings"},
     "evaluation": {"errors", "encodings", "theorem", "engines"},
     "report": {"errors", "encodings", "theorem", "engines", "evaluation"},
     "cli": {"errors", "encodings", "theorem", "engines", "evaluation", "report"},
     "__main__": {"cli"},
 }
-TORCH_ALONE = {"errors", "encodings", "theorem", "engines"}
+TORCH_ALONE = {"errors", "operators", "encodings", "theorem", "engines"}
+KERNELS = {
+    *(PACKAGE / "encodings" / "kernels").glob("*.py"),
+    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "expand", "collect", "forward", "backward")),
+    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("decode", "launch")),
+}
+"""Files that import Triton, each itself imported only when its kernels run."""
 
 
 def rooms():
@@ -53,16 +60,18 @@ def test_arrows_point_one_way(room, path):
             other = rest.split(".")[0]
             assert other == room or other in MAY_IMPORT[room], f"{path} imports {name}"
         elif top not in sys.stdlib_module_names and top != "longfire" and room in TORCH_ALONE:
-            assert top == "torch", f"{path} imports {name}; this room needs torch alone"
+            allowed = {"torch", "triton"} if path in KERNELS else {"torch"}
+            assert top in allowed, f"{path} imports {name}; this room needs torch alone"
 
 
 def test_encodings_do_not_know_each_other():
-    """But for FIRE, which can start as ALiBi."""
+    """But for FIRE, which can start as ALiBi, and its kernel."""
     shared = {"base", "positions", "registry"}
+    known_to = {"fire": {"alibi", "kernels"}}
     for path in (PACKAGE / "encodings").glob("*.py"):
         known = {name.split(".")[2] for name in imports(path) if name.startswith("longfire.encodings.")}
         if path.stem not in {"__init__", *shared}:
-            assert known <= shared | ({"alibi"} if path.stem == "fire" else set()), path
+            assert known <= shared | known_to.get(path.stem, set()), path
 
 
 def run(code):
@@ -78,7 +87,7 @@ def test_using_the_library_loads_torch_alone():
     code = "import sys, longfire; longfire.FIRE, longfire.attention, longfire.theorem.as_fire; print(*sys.modules)"
     loaded = set(run(code).split())
     assert "torch" in loaded
-    assert not {"transformers", "datasets", "matplotlib"} & loaded
+    assert not {"triton", "transformers", "datasets", "matplotlib"} & loaded
 
 
 def test_help_answers_at_once():

@@ -21,7 +21,6 @@ from longfire.encodings.positions import is_transformed
 from longfire.encodings.registry import register
 from longfire.errors import at_least, one_of, positive
 
-
 HAS_TRITON = find_spec("triton") is not None
 
 
@@ -152,7 +151,7 @@ class FIRE(PositionEncoding):
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         self.check(q_positions, k_positions)
         if HAS_TRITON and q_positions.is_cuda:
-            from longfire.encodings.fire_kernel import fire_bias, serves
+            from longfire.encodings.kernels.fire import fire_bias, serves
 
             if serves(self, q_positions):
                 return fire_bias(self, q_positions, k_positions)

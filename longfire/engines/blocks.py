@@ -35,8 +35,6 @@ class Blocks:
     dense = False
 
     def refuses(self, request: Request) -> str | None:
-        if not request.has_bias:
-            return "there is no bias to make in blocks; sdpa serves that"
         if torch.compiler.is_compiling():
             return "a compiled graph would be bound to one number of blocks; sdpa serves there"
         if any(is_transformed(tensor) for tensor in _tensors(request)):
@@ -44,7 +42,7 @@ class Blocks:
         return None
 
     def declines(self, request: Request) -> str | None:
-        return None
+        return None if request.has_bias else "there is no bias to make in blocks; sdpa serves that"
 
     def describe(self, request: Request) -> str:
         kernel, rows = "torch's scaled_dot_product_attention", _rows(request)

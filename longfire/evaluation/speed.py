@@ -169,7 +169,8 @@ def _fill(row: dict[str, Any], setting: Setting, case: Case) -> None:
         del bias
     errors = _errors(setting, case)
     row["errors"] = {name: [_rounded(error) for error in pair] for name, pair in errors.items()}
-    wrong = correctness.verdict(errors)
+    interpolated = encoding is not None and getattr(ENGINES[case.engine], "interpolates", _never)(encoding)
+    wrong = correctness.verdict(errors, interpolated)
     if wrong is not None and encoding is not None:  # PyTorch's own attention is measured as it is
         row["wrong"] = wrong
         return
@@ -184,14 +185,19 @@ def _fill(row: dict[str, Any], setting: Setting, case: Case) -> None:
     def both() -> Sequence[Tensor]:
         return torch.autograd.grad(forward(), wanted, upstream)
 
+    replay = encoding is None or getattr(ENGINES[case.engine], "replays", False)
     with torch.no_grad():
         forward()
-        row[FORWARD] = _per_layer(timed(forward, setting.seconds, setting.device), case)
+        row[FORWARD] = _per_layer(timed(forward, setting.seconds, setting.device, replay), case)
     if too_big := _too_big(setting, case, BOTH):
         row["not run"] = too_big
         return
     memory = added_memory(both, setting.device)
-    row[BOTH] = _per_layer(timed(both, setting.seconds, setting.device) | memory, case)
+    row[BOTH] = _per_layer(timed(both, setting.seconds, setting.device, replay) | memory, case)
+
+
+def _never(_encoding: PositionEncoding) -> bool:
+    return False
 
 
 def _stage(row: dict[str, Any]) -> str:

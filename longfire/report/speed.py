@@ -68,7 +68,23 @@ def attention_table(record: dict[str, Any]) -> str:
         f"{'; interrupted' if record.get('interrupted') else ''}"
     )
     table = "\n".join([*lines[:2], *_in_blocks(rows, lines[2:])])
-    return f"{about}\n\n{table}{_shared(record)}{_missing(record['rows'])}"
+    return f"{about}\n\n{table}{_launching(rows)}{_shared(record)}{_missing(record['rows'])}"
+
+
+def _launching(rows: Sequence[Row]) -> str:
+    """What eager Python adds where times are those of replayed CUDA graphs."""
+    added = [
+        f"{row['encoding']} n={row['n']} {_number(row[FORWARD]['eager_ms'], ratio=True)}"
+        for row in rows
+        if "eager_ms" in row.get(FORWARD, {}) and row["encoding"] in (NO_BIAS, "fire") and row["engine"] != "cudnn"
+    ]
+    if not added:
+        return ""
+    text = (
+        "Without a bias and on engines that a CUDA graph can hold, times are of replayed graphs: the GPU's alone. "
+        f"Launched from eager Python, forward takes, in ms: {', '.join(added)}."
+    )
+    return "\n\n" + fill(text, WIDTH)
 
 
 def _in_blocks(rows: Sequence[Row], lines: Sequence[str]) -> list[str]:

@@ -149,7 +149,7 @@ def test_what_the_encodings_declare():
     assert (
         declared.items()
         >= {
-            "fire": (False, 256),
+            "fire": (False, 128),
             "alibi": (True, 0),
             "kerple_log": (True, 128),
             "kerple_power": (True, None),

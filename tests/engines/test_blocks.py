@@ -337,7 +337,7 @@ def test_what_it_says():
         )
     assert "all queries in one block" in engine.describe(ask(q[:, :, :5], k, v, fire))
     for bias in (None, RoPE(8), prepare_bias(RoPE(8), torch.arange(47), torch.arange(47))):
-        assert "no bias" in engine.refuses(ask(q, k, v, bias))
+        assert "no bias" in engine.declines(ask(q, k, v, bias))
 
 
 def test_refuses_transforms_and_compilation():

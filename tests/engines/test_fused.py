@@ -134,7 +134,9 @@ def test_kernels_do_as_the_specification_says(case):
     out, lse = call.forward()
     found = (out, *call.backward(do, out, lse, learned=True))
     tolerance = 3e-6 if dtype == torch.float32 else 2e-3
-    for name, got, exact in zip("out q k v values".split(), found, spec_attention(q, k, v, values, geometry, do), strict=True):
+    for name, got, exact in zip(
+        ["out", "q", "k", "v", "values"], found, spec_attention(q, k, v, values, geometry, do), strict=True
+    ):
         assert (got.double() - exact).abs().max() <= tolerance * exact.abs().max(), name
 
 
@@ -154,7 +156,9 @@ def both(encoding, q, k, v, engine="fused", gradients=True, **options):
 
 def close(found, expected, tolerance=1e-5):
     for got, exact in zip(found, expected, strict=True):
-        scale = max(exact.abs().max().item(), 1e-3 * max(e.abs().max().item() for e in expected[1:4]) if expected[1:] else 0)
+        scale = max(
+            exact.abs().max().item(), 1e-3 * max(e.abs().max().item() for e in expected[1:4]) if expected[1:] else 0
+        )
         assert torch.isfinite(got).all()
         assert (got - exact).abs().max() <= tolerance * scale
 
@@ -177,9 +181,7 @@ def test_left_padding_is_no_padding():
     fire, (positions, key_mask) = kinked(1), padded(90, [13])
     q, k, v = torch.randn(3, 1, 1, 90, 16, device=device)
     with torch.no_grad():
-        found = attention(
-            q, k, v, fire, q_positions=positions, k_positions=positions, key_mask=key_mask, impl="fused"
-        )
+        found = attention(q, k, v, fire, q_positions=positions, k_positions=positions, key_mask=key_mask, impl="fused")
         alone = attention(q[:, :, 13:], k[:, :, 13:], v[:, :, 13:], fire, impl="fused")
     torch.testing.assert_close(found[:, :, 13:], alone, rtol=1e-5, atol=1e-6)
 
@@ -209,7 +211,10 @@ def test_decoding(make, groups):
 def test_decoding_at_any_positions():
     """One query's bias is made for the positions that there are."""
     q, k, v = (torch.randn(1, 2, n, 16, device=device) for n in (1, 50, 50))
-    where = {"q_positions": torch.tensor([999], device=device), "k_positions": torch.randint(1200, (50,), device=device)}
+    where = {
+        "q_positions": torch.tensor([999], device=device),
+        "k_positions": torch.randint(1200, (50,), device=device),
+    }
     with torch.no_grad():
         close(*both(kinked(2), q, k, v, gradients=False, **where), tolerance=2e-6)
         nothing = {**where, "k_positions": torch.full((50,), 1000, device=device)}
@@ -350,10 +355,14 @@ def test_compiles_whole_and_once_for_many_lengths():
         graphs.append(graph)
         return graph.forward
 
-    compiled = torch.compile(lambda q, k, v: attention(q, k, v, encoding, impl="fused"), fullgraph=True, backend=backend)
+    compiled = torch.compile(
+        lambda q, k, v: attention(q, k, v, encoding, impl="fused"), fullgraph=True, backend=backend
+    )
     for n in (20, 33, 47, 60):
         q, k, v = torch.randn(3, 1, 1, n, 16, device=device)
-        torch.testing.assert_close(compiled(q, k, v), attention(q, k, v, encoding, impl="reference"), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            compiled(q, k, v), attention(q, k, v, encoding, impl="reference"), rtol=1e-4, atol=1e-5
+        )
     assert len(graphs) <= 2  # the first length, then any
 
 
@@ -366,7 +375,7 @@ def test_operators_are_well_formed():
     numbers = (g.keys, g.first, g.smooth or 0)
     expanded = ops.expand_bias(bias.values.detach(), *numbers, False)
     q, k, v = (tensor.requires_grad_() for tensor in torch.randn(3, 1, 1, 20, 16, device=device))
-    torch.library.opcheck(ops.expand_bias, (bias.values.detach(), *numbers, False))
+    torch.library.opcheck(ops.expand_bias.op, (bias.values.detach(), *numbers, False))
     values = bias.values.detach().requires_grad_()
     torch.library.opcheck(
         ops.fused_attention, (q, k, v, values, *expanded, None, None, None, *numbers, 0.25, 0.0), raise_exception=True

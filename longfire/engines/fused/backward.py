@@ -1,4 +1,4 @@
-"""Attention, backward: three walks, none of which adds where another does, so that results do not change from run to run.
+"""Attention, backward: three walks, none of which adds where another does, so that every run gives the same.
 
     queries     owns a tile of queries: their gradients, and those of the middle and far nodes
     keys        owns a tile of keys: gradients of keys and values
@@ -17,7 +17,6 @@ from longfire.engines.fused.tiles import (
     LOG2E,
     TILE,
     floor_to,
-    hats,
     kept,
     load_near,
     load_rows,
@@ -29,12 +28,14 @@ from longfire.engines.fused.tiles import (
 
 @triton.jit
 def walk_keys(
-    dq, q, do, lse, delta, K, V, KeyMask, Near, Nodes, dNodes, Reference, weights, column_weights, seed, row0, query0, head,
+    dq, q, do, lse, delta, K, V, KeyMask, Near, Nodes, dNodes, Reference, weights, column_weights, seed, row0,
+    query0, head,
     shift, lo, hi, T, S, k_stride, v_stride, scale, dropout_p, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
     EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, LEARNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """The gradients of a tile of queries from the keys from lo to hi; those of nodes are stored."""
     i = row0 + tl.arange(0, BM)
     for start in range(lo, hi, BN):
         start = tl.multiple_of(start, BN)
@@ -59,14 +60,16 @@ def walk_keys(
 
 @triton.jit
 def row_gradient(
-    q, do, k, v, lse, delta, KeyMask, Near, Nodes, Reference, weights, column_weights, seed, i, j, row0, start, query0, head,
+    q, do, k, v, lse, delta, KeyMask, Near, Nodes, Reference, weights, column_weights, seed, i, j, row0, start,
+    query0, head,
     shift, S, scale, dropout_p, first_block, near, middle,
     BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr, EXACT: tl.constexpr,
     REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile's logits [BM, BN]."""
     scores, unit, reference = row_scores(
-        q, k, weights, column_weights, Near, Nodes, Reference, tl.maximum(row0, 0), start, scale, first_block, near, middle,
+        q, k, weights, column_weights, Near, Nodes, Reference, tl.maximum(row0, 0), start, scale, first_block, near,
+        middle,
         BM, BN, ZONE, EXACT, REFERENCE, PRECISION,
     )  # fmt: skip
     p = tl.exp2(scores * unit - (lse - reference)[:, None])
@@ -144,7 +147,8 @@ def queries(
     if HAS_MIDDLE:
         w, c = zone_weights(scale, BM, BN, 16, Middle.dtype.element_ty)
         dq = walk_keys(
-            dq, q, do, lse, delta, K, V, KeyMask, Near, Middle, dMiddle, Reference, w, c, seed, row0, query0, head, shift,
+            dq, q, do, lse, delta, K, V, KeyMask, Near, Middle, dMiddle, Reference, w, c, seed, row0, query0, head,
+            shift,
             far_end, middle_end, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
             D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, DROPOUT, LEARNED, PRECISION,
         )  # fmt: skip
@@ -163,7 +167,8 @@ def queries(
 
 @triton.jit
 def walk_queries(
-    dk, dv, k, v, Q, dOut, Lse, Delta, KeyMask, Near, Nodes, Reference, weights, row_weights, seed, key0, query0, head, shift,
+    dk, dv, k, v, Q, dOut, Lse, Delta, KeyMask, Near, Nodes, Reference, weights, row_weights, seed, key0, query0,
+    head, shift,
     lo, hi, T, S, q_stride, do_stride, scale, dropout_p, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
     EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, EVEN: tl.constexpr, DROPOUT: tl.constexpr,
@@ -184,7 +189,8 @@ def walk_queries(
             lse = tl.load(Lse + rows, mask=inside, other=float("inf"))
             delta = tl.load(Delta + rows, mask=inside, other=0.0)
         scores, unit, reference = column_scores(
-            q, k, weights, row_weights, Near, Nodes, Reference, tl.maximum(row0, 0), key0, scale, first_block, near, middle,
+            q, k, weights, row_weights, Near, Nodes, Reference, tl.maximum(row0, 0), key0, scale, first_block, near,
+            middle,
             BM, BN, ZONE, EXACT, REFERENCE, PRECISION,
         )  # fmt: skip
         p = tl.exp2(scores * unit - (lse - reference)[None, :])
@@ -278,7 +284,8 @@ def keys(
     references = Reference + h * references_per_head
     dk, dv = walk_queries(
         dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
-        diagonal, tl.minimum(tl.maximum(key0 + BN, diagonal), last), T, S, q_t, do_t, scale, dropout_p, first_block, near,
+        diagonal, tl.minimum(tl.maximum(key0 + BN, diagonal), last), T, S, q_t, do_t, scale, dropout_p, first_block,
+        near,
         middle, D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, False, DROPOUT, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     dk, dv = walk_queries(

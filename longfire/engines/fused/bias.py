@@ -45,8 +45,8 @@ def positions(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]
 def interpolation_error(encoding: PositionEncoding, bias: FusedBias, rows: int = 64) -> tuple[float, float]:
     """Largest and root-mean-square difference between the bias that the kernels add and the encoding's own.
 
-    Over `rows` queries (all of them if there are no more), spread evenly, and all keys that they see. Looks at values, so
-    it waits for the device.
+    Over `rows` queries (all of them if there are no more), spread evenly, and all keys that they see. Looks at values,
+    so it waits for the device.
     """
     geometry = bias.geometry
     if geometry.exact:

@@ -12,6 +12,7 @@ from longfire.engines.fused.tiles import BLOCK, LENGTHS, TILE, node_at, tile_ind
 
 @triton.jit
 def node_position(index, PER_OCTAVE: tl.constexpr):
+    """Where a node is, and how far the next one is from it."""
     octave = tl.maximum(index // PER_OCTAVE - 1, 0)
     return (index - octave * PER_OCTAVE) << octave, 1 << octave
 
@@ -68,7 +69,9 @@ def rows(
         total += tl.sum(weight * near_at(at, i, i - d, near_blocks, first_block, (2 * d <= i) & (weight > 0)), 0)
         if start < 2 * E:  # farther on no near pair is compared at the same key
             slid = i - own + d  # the distance in row i of the key that is at d in this node's row
-            total += tl.sum(weight * near_at(at, i, i - slid, near_blocks, first_block, (2 * slid > i) & (weight > 0)), 0)
+            total += tl.sum(
+                weight * near_at(at, i, i - slid, near_blocks, first_block, (2 * slid > i) & (weight > 0)), 0
+            )
     tl.store(Sums + (a * tl.num_programs(1) + h) * E + tl.program_id(2) * N + tl.arange(0, N), total)
 
 
@@ -98,7 +101,9 @@ def node_rows(
                     q = ((j % TILE) * (NODES - 1) + (TILE - 1) // 2) // (TILE - 1)  # the nearest node
                     there = (2 * (i - j) > i) if slide else (2 * (i - j) <= i)
                     apart = r // NODES // 2 - j // BLOCK
-                    there &= (j >= 0) & (node_at(q, NODES) == j % TILE) & (apart >= near_blocks) & (apart < middle_blocks)
+                    there &= (
+                        (j >= 0) & (node_at(q, NODES) == j % TILE) & (apart >= near_blocks) & (apart < middle_blocks)
+                    )
                     index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, False)
                     offset = index * (NODES * NODES) + r % NODES * NODES + q
                     total += tl.sum(weight * tl.load(at + offset, mask=there & (weight > 0), other=0.0), 0)
@@ -131,6 +136,7 @@ def near(
 
 @triton.jit
 def near_at(at, i, j, near_blocks, first_block, wanted):
+    """Near gradients of pairs; 0 where they are not wanted or not near."""
     block = i // BLOCK
     apart = block - j // BLOCK
     inside = wanted & (j >= 0) & (j <= i) & (apart < near_blocks)
@@ -140,7 +146,8 @@ def near_at(at, i, j, near_blocks, first_block, wanted):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def far(
-    dNodes, dValues, E, row_stride, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block, last, A,
+    dNodes, dValues, E, row_stride, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block,
+    last, A,
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Adds what the nodes of the far zone say to N values of one row node and head."""

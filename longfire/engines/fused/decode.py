@@ -20,7 +20,7 @@ def part(
     Q, K, V, Bias, Mask, Out, Lse, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h, H, S, group, length, scale,
     D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, MASK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`length` keys for the query heads that share a key head: weighted values and the logarithm of the weights' sum."""
+    """`length` keys for the query heads that share a key head: their values, weighted, and the weights' sum."""
     split, g, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     member = tl.arange(0, M)
     h = g * group + member

@@ -22,6 +22,8 @@ class Fused:
 
     name = "fused"
     dense = False
+    replays = True
+    """A CUDA graph can hold it."""
 
     def refuses(self, request: Request) -> str | None:
         refusal = _refuses_call(request)
@@ -39,6 +41,10 @@ class Fused:
             return f"q is float32, and {type(encoding).__name__}'s bias would be interpolated"
         return None
 
+    def interpolates(self, encoding: PositionEncoding) -> bool:
+        """Whether the bias that it adds is not quite the encoding's."""
+        return not encoding.distance_only
+
     def describe(self, request: Request) -> str:
         from longfire.engines.fused.bias import interpolation_error
 
@@ -49,9 +55,9 @@ class Fused:
             return f"Triton kernels; {type(encoding).__name__}'s bias is a table of distances, exact"
         largest, typical = interpolation_error(encoding, _bias(request))
         return (
-            f"Triton kernels; {type(encoding).__name__}'s bias is interpolated: at this length by at most {largest:.2g}, "
-            f"root mean square {typical:.1g}. A larger `smooth_beyond` than {encoding.smooth_beyond} on the encoding makes "
-            f"it less"
+            f"Triton kernels; {type(encoding).__name__}'s bias is interpolated, here by at most {largest:.2g}, "
+            f"root mean square {typical:.1g}. A larger `smooth_beyond` than {encoding.smooth_beyond} on the encoding "
+            f"makes it less"
         )
 
     def run(self, request: Request) -> Tensor:
@@ -70,9 +76,20 @@ class Fused:
             seed = torch.randint(0, 2**62, (1,), device=q.device)
         key_mask = None if request.key_mask is None else request.key_mask.contiguous().view(torch.uint8)
         out, _ = ops.fused_attention(
-            q, k, v, bias.values, *expanded, key_mask, _shift(request), seed, *numbers, request.scaling, request.dropout_p
+            q,
+            k,
+            v,
+            bias.values,
+            *expanded,
+            key_mask,
+            _shift(request),
+            seed,
+            *numbers,
+            request.scaling,
+            request.dropout_p,
         )
-        return out.to(request.q.dtype)
+        result: Tensor = out.to(request.q.dtype)
+        return result
 
 
 def _refuses_call(request: Request) -> str | None:
@@ -104,8 +121,8 @@ def _refuses_bias(request: Request) -> str | None:
     encoding = _encoding(request)
     if not encoding.distance_only and encoding.smooth_beyond is None:
         return (
-            f"{type(encoding).__name__} declares neither distance_only nor smooth_beyond, so its bias can neither be a table "
-            f"of distances nor be interpolated"
+            f"{type(encoding).__name__} declares neither distance_only nor smooth_beyond, so its bias can neither be a "
+            f"table of distances nor be interpolated"
         )
     return None
 

@@ -1,7 +1,7 @@
 """From the values to what attention reads: near biases, and nodes of the middle and far zones.
 
-In half precision they are kept relative to a reference. One for all of a query's keys makes no difference to its softmax,
-so attention need not know it; where all biases are near there is one for each block, which attention adds again.
+In half precision they are kept relative to a reference. One for all of a query's keys makes no difference to its
+softmax, so attention need not know it; where all biases are near there is one for each block, which attention adds.
 """
 
 import triton
@@ -34,6 +34,7 @@ def cell(x, last, PER_OCTAVE: tl.constexpr):
 
 @triton.jit
 def along_row(values, d, last, E, DISTANCES: tl.constexpr):
+    """A row's values at distances d, linear between nodes."""
     node, _left, _right, u = cell(d, last, DISTANCES)
     here = tl.load(values + node)
     after = tl.load(values + tl.minimum(node + 1, E - 1))
@@ -65,7 +66,7 @@ def distances(
     Values, Rows, Reference, E, farthest, row_stride, first_node, last,
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Rows (A, H, farthest): the values of a row node at every distance below `farthest`; Reference (H, A): the largest.
+    """Rows (A, H, farthest): a row node's values at every distance below `farthest`; Reference (H, A): the largest.
 
     Relative to the largest, what counts in a softmax keeps its digits.
     """
@@ -105,7 +106,8 @@ def reference_index(block, first_node, last, ROWS: tl.constexpr, EXACT: tl.const
 
 @triton.jit(do_not_specialize=LENGTHS)
 def near(
-    Rows, Reference, Near, E, references_per_head, near_per_head, row_stride, first_node, first_block, last, near_blocks,
+    Rows, Reference, Near, E, references_per_head, near_per_head, row_stride, first_node, first_block, last,
+    near_blocks,
     ROWS: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr,
 ):  # fmt: skip
     """A tile of 64 × 64 of a near block."""

@@ -59,6 +59,7 @@ def node_offsets(row0, start, first_block, near, middle, BM: tl.constexpr, ZONE:
 
 @triton.jit
 def load_nodes(Nodes, row0, start, first_block, near, middle, BM: tl.constexpr, ZONE: tl.constexpr):
+    """The nodes of a tile [BM, 64]: [≥16, 16]."""
     offsets, there = node_offsets(row0, start, first_block, near, middle, BM, ZONE)
     if ZONE == 16:
         return tl.load(Nodes + offsets)
@@ -78,7 +79,8 @@ def visible(i, j, shift, S, KeyMask, DIAGONAL: tl.constexpr, MASK: tl.constexpr)
 
 @triton.jit
 def walk(
-    acc, total, top, q, K, V, KeyMask, Near, Nodes, Reference, weights, column_weights, seed, row0, query0, head, shift, lo, hi, T, S,
+    acc, total, top, q, K, V, KeyMask, Near, Nodes, Reference, weights, column_weights, seed, row0, query0, head,
+    shift, lo, hi, T, S,
     k_stride, v_stride, scale, dropout_p, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
     EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, STAGES: tl.constexpr,
@@ -158,19 +160,22 @@ def forward(
     if HAS_FAR:
         w, c = zone_weights(scale, BM, BN, 4, Far.dtype.element_ty)
         acc, total, top = walk(
-            acc, total, top, q, K, V, KeyMask, Near, Far, Reference, w, c, seed, row0, query0, b * H + h, shift, 0, far_end, T, S,
+            acc, total, top, q, K, V, KeyMask, Near, Far, Reference, w, c, seed, row0, query0, b * H + h, shift, 0,
+            far_end, T, S,
             k_s, v_s, scale, dropout_p, first_block, near, middle,
             D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, DROPOUT, STAGES, PRECISION,
         )  # fmt: skip
     if HAS_MIDDLE:
         w, c = zone_weights(scale, BM, BN, 16, Middle.dtype.element_ty)
         acc, total, top = walk(
-            acc, total, top, q, K, V, KeyMask, Near, Middle, Reference, w, c, seed, row0, query0, b * H + h, shift, far_end,
+            acc, total, top, q, K, V, KeyMask, Near, Middle, Reference, w, c, seed, row0, query0, b * H + h, shift,
+            far_end,
             middle_end, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
             D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, DROPOUT, STAGES, PRECISION,
         )  # fmt: skip
     acc, total, top = walk(
-        acc, total, top, q, K, V, KeyMask, Near, Near, Reference, 0, 0, seed, row0, query0, b * H + h, shift, middle_end, diagonal,
+        acc, total, top, q, K, V, KeyMask, Near, Near, Reference, 0, 0, seed, row0, query0, b * H + h, shift,
+        middle_end, diagonal,
         T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
         D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, DROPOUT, NEAR_STAGES, PRECISION,
     )  # fmt: skip

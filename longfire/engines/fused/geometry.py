@@ -127,7 +127,7 @@ class Geometry:
 def smoothness(smooth_beyond: int) -> int:
     """W: the power of two from `smooth_beyond` on."""
     W = 64
-    while W < smooth_beyond:
+    while smooth_beyond > W:
         W *= 2
     return W
 

@@ -59,7 +59,8 @@ def expanded(values: Tensor, geometry: Geometry, relative: bool) -> tuple[Tensor
         chunk = 1024 // nodes**2  # tiles a program
         expand.nodes[2 * g.blocks, H, triton.cdiv(tiles, chunk)](
             source, reference, out, length, g.references, out.shape[1], H * length, near_blocks=g.near,
-            middle_blocks=g.middle, DISTANCES=distances, NODES=nodes, FAR=nodes == FAR, RELATIVE=relative, N=chunk, **shared,
+            middle_blocks=g.middle, DISTANCES=distances, NODES=nodes, FAR=nodes == FAR, RELATIVE=relative, N=chunk,
+            **shared,
         )  # fmt: skip
     return near, middle, far, reference
 
@@ -144,7 +145,9 @@ class Call:
     def tiles(self, BM: int) -> int:
         """Tiles of queries: one more where sequences are shifted, since they may begin anywhere in a tile."""
         first = self.S - self.T
-        return triton.cdiv(self.T, BM) + 1 if self.shift is not None else triton.cdiv(self.S, BM) - first // BM
+        if self.shift is not None:
+            return -(-self.T // BM) + 1
+        return -(-self.S // BM) - first // BM
 
     def even(self, tile: int) -> bool:
         """Every tile of so many queries is whole."""
@@ -183,7 +186,8 @@ class Call:
             Q=self.q, K=self.k, V=self.v, Out=out, dOut=dout, Lse=lse, Delta=delta, dQ=dq,
             dMiddle=dmiddle if dmiddle.numel() else delta, dFar=dfar if dfar.numel() else delta,
             tiles=tiles, LEARNED=learned, BM=how.BM, BN=how.BN, **how.launch(),
-            **strides(q=self.q, k=self.k, v=self.v, o=out, do=dout, dq=dq), **self.pointers(), **self.options, **self.zones,
+            **strides(q=self.q, k=self.k, v=self.v, o=out, do=dout, dq=dq), **self.pointers(), **self.options,
+            **self.zones,
         )  # fmt: skip
         return dq, delta, dmiddle, dfar
 
@@ -201,7 +205,8 @@ class Call:
         backward.keys[(tiles * self.B * self.H,)](
             Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dK=dk, dV=dv,
             tiles=tiles, EVEN=self.even(how.BM), BM=how.BM, BN=how.BN, **how.launch(), **how.zones(),
-            **strides(q=self.q, k=self.k, v=self.v, do=dout, dk=dk, dv=dv), **{**self.pointers(), "Near": near}, **self.options, **self.zones,
+            **strides(q=self.q, k=self.k, v=self.v, do=dout, dk=dk, dv=dv), **{**self.pointers(), "Near": near},
+            **self.options, **self.zones,
         )  # fmt: skip
         if self.group > 1:
             dk, dv = (x.unflatten(1, (-1, self.group)).sum(2).to(self.k.dtype) for x in (dk, dv))
@@ -246,9 +251,7 @@ def collect_near(
     farthest = ((g.middle if dmiddle.numel() else g.near) + 1) * BLOCK
     sums = dvalues.new_empty(A, heads, farthest)
     blocks = {"near_blocks": g.near, "first_block": g.first_block}
-    collect.rows[A, heads, farthest // N](
-        dnear, sums, farthest, groups, keys=g.keys, N=N, R=R, **shared, **blocks
-    )
+    collect.rows[A, heads, farthest // N](dnear, sums, farthest, groups, keys=g.keys, N=N, R=R, **shared, **blocks)
     if dmiddle.numel():
         own = dmiddle[:, first_head : first_head + heads].sum(0)
         collect.node_rows[A, heads, farthest // N](

@@ -27,9 +27,12 @@ def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B:
     versions = tuple(tensor._version for tensor in tensors)
     for (known, *others), answer in _LAST:
         references = known if isinstance(known, tuple) else ()
-        if len(references) == len(tensors) and others == [versions, B]:
-            if all(reference() is tensor for reference, tensor in zip(references, tensors, strict=True)):
-                return answer
+        if (
+            len(references) == len(tensors)
+            and others == [versions, B]
+            and all(reference() is tensor for reference, tensor in zip(references, tensors, strict=True))
+        ):
+            return answer
     answer = _look(q_positions, k_positions, key_mask, B)
     _LAST.insert(0, ((tuple(weakref.ref(tensor) for tensor in tensors), versions, B), answer))
     del _LAST[_KEPT:]
@@ -49,8 +52,8 @@ def _look(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: 
     keys_ok, queries_ok, shifted = torch.stack([keys_fit, queries_fit, (shift != 0).any()]).tolist()
     if not keys_ok:
         return (
-            "the positions of the keys do not go up one by one from 0 (padding before them is fine if key_mask hides it; "
-            "several documents in one sequence are not: give each its own row)"
+            "the positions of the keys do not go up one by one from 0 (padding before them is fine if key_mask hides "
+            "it; several documents in one sequence are not: give each its own row)"
         )
     if not queries_ok:
         return "the queries are not the last of the keys in order (queries of padding have position 0)"

@@ -91,7 +91,9 @@ def _attention_backward(
     return Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p).backward(dout, out, lse, learned)
 
 
-def _attention_backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, near: Tensor, *rest: object) -> Four:
+def _attention_backward_fake(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, near: Tensor, *rest: object
+) -> Four:
     keys, first, smooth, _scale, _dropout_p, learned = rest[6:]
     g = geometry_of(keys, first, smooth)  # type: ignore[arg-type]
     shape = (g.row_nodes, q.shape[1], g.distance_nodes) if learned else (0,)
@@ -110,7 +112,9 @@ def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...],
     ctx.numbers = numbers  # type: ignore[attr-defined]
 
 
-def _backward(ctx: torch.autograd.function.FunctionCtx, dout: Tensor | None, _dlse: object) -> tuple[Tensor | None, ...]:
+def _backward(
+    ctx: torch.autograd.function.FunctionCtx, dout: Tensor | None, _dlse: object
+) -> tuple[Tensor | None, ...]:
     nothing: tuple[Tensor | None, ...] = (None,) * 12
     if dout is None:
         return None, None, None, None, *nothing

@@ -9,7 +9,8 @@ BLOCK = tl.constexpr(geometry.BLOCK)
 TILE = tl.constexpr(geometry.TILE)
 LENGTHS = [
     "B", "H", "T", "S", "E", "A", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
-    "first_block", "last_block", "near", "middle", "near_blocks", "middle_blocks", "rows_per_group", "references_per_head",
+    "first_block", "last_block", "near", "middle", "near_blocks", "middle_blocks", "rows_per_group",
+    "references_per_head",
     "farthest",
 ]  # fmt: skip
 """Arguments whose value must not bring about another compilation."""
@@ -48,7 +49,7 @@ def near_index(block, key_block, first_block, near, EXACT: tl.constexpr):
 
 @triton.jit
 def fragment_position(element):
-    """Row and column of the elements of a tile, which is kept in the order in which tensor cores hold an accumulator."""
+    """Row and column of a tile's elements, kept in the order in which tensor cores hold an accumulator."""
     c_high = element // 1024
     thread = element // 8 % 128
     row = thread // 32 * 16 + element // 2 % 2 * 8 + thread % 32 // 4
@@ -92,6 +93,7 @@ def load_rows(at, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr, BOUND:
 
 @triton.jit
 def store_rows(at, value, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr):
+    """[rows, DP], but for what is outside."""
     d = tl.arange(0, DP)
     inside = (rows >= 0) & (rows < limit)
     tl.store(at + rows[:, None] * stride + d[None, :], value, mask=inside[:, None] & (d < D)[None, :])

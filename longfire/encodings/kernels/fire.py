@@ -5,7 +5,6 @@
 `FIRE.bias` is the specification. Everything is float32, without TF32.
 """
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 import os
 
 import torch
@@ -34,11 +33,12 @@ def serves(fire: FIRE, q_positions: Tensor) -> bool:
     if type(fire) is not FIRE or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
         return False
     layers = list(fire.mlp)
-    linears, activations = layers[0::2], layers[1::2]
-    if len(linears) not in (2, 3) or not all(type(linear) is nn.Linear for linear in linears):
+    linears = [layer for layer in layers[0::2] if type(layer) is nn.Linear]
+    activations = layers[1::2]
+    if len(linears) not in (2, 3) or len(linears) != len(layers[0::2]):
         return False
-    tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias)]
-    tensors += [tensor for tensor in (getattr(fire, name, None) for name in ("c", "L_multiplier", "init_L")) if tensor is not None]
+    tensors: list[Tensor] = [tensor for linear in linears for tensor in (linear.weight, linear.bias)]
+    tensors += [getattr(fire, name) for name in ("c", "L_multiplier", "init_L") if hasattr(fire, name)]
     return (
         max(max(linear.weight.shape) for linear in linears) <= WIDEST
         and all(type(activation) is type(activations[0]) for activation in activations)

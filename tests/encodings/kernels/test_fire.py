@@ -20,7 +20,7 @@ from tests.tolerance import assert_as_accurate
 
 pytest.importorskip("triton")
 
-from longfire.encodings import fire_kernel
+from longfire.encodings.kernels import fire as fire_kernel
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -1,0 +1,1 @@
+"""Kernels of encodings whose bias is many small operations. Imported where they run: they need Triton."""
