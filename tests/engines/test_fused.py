@@ -378,7 +378,7 @@ def test_operators_are_well_formed():
     torch.library.opcheck(ops.expand_bias.op, (bias.values.detach(), *numbers, False))
     values = bias.values.detach().requires_grad_()
     torch.library.opcheck(
-        ops.fused_attention, (q, k, v, values, *expanded, None, None, None, *numbers, 0.25, 0.0), raise_exception=True
+        ops.fused_attention.op, (q, k, v, values, *expanded, None, None, None, *numbers, 0.25, 0.0), raise_exception=True
     )
 
 
