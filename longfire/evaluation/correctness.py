@@ -39,13 +39,15 @@ def check(attend: Attend, sample: "Sample") -> dict[str, tuple[float, float]]:
     return {name: (found[name], eager) for name, eager in sample.eager.items()}
 
 
-def verdict(errors: dict[str, tuple[float, float]], interpolated: bool = False) -> str | None:
+def verdict(
+    errors: dict[str, tuple[float, float]], interpolated: bool = False, dtype: torch.dtype = torch.float32
+) -> str | None:
     """What is wrong with an engine that has these errors; None if nothing is.
 
     Where it interpolates the bias, its parameters' gradients are allowed more: a kink's place in them is blurred.
     """
     for name, (error, eager) in errors.items():
-        parameters_floor = INTERPOLATED_FLOOR if interpolated else PARAMETERS_FLOOR
+        parameters_floor = INTERPOLATED_FLOOR if interpolated else max(PARAMETERS_FLOOR, torch.finfo(dtype).eps)
         if error > 2 * eager + (parameters_floor if name == PARAMETERS else FLOOR):
             return f"{name}: error {error:.1e} where eager's is {eager:.1e}"
     return None

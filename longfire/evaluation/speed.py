@@ -170,7 +170,7 @@ def _fill(row: dict[str, Any], setting: Setting, case: Case) -> None:
     errors = _errors(setting, case)
     row["errors"] = {name: [_rounded(error) for error in pair] for name, pair in errors.items()}
     interpolated = encoding is not None and getattr(ENGINES[case.engine], "interpolates", _never)(encoding)
-    wrong = correctness.verdict(errors, interpolated)
+    wrong = correctness.verdict(errors, interpolated, DTYPES[setting.dtype])
     if wrong is not None and encoding is not None:  # PyTorch's own attention is measured as it is
         row["wrong"] = wrong
         return

@@ -116,7 +116,7 @@ def test_a_wrong_engine_is_not_timed(other, monkeypatch):
 
 
 def test_baselines_are_measured_as_they_are(monkeypatch):
-    monkeypatch.setattr("longfire.evaluation.correctness.verdict", lambda errors, interpolated: "wrong")
+    monkeypatch.setattr("longfire.evaluation.correctness.verdict", lambda *_: "wrong")
     rows = measure(small())["rows"]
     assert [set(row) & {"wrong", "forward"} for row in rows] == [{"forward"}, {"wrong"}]
 
