@@ -21,7 +21,7 @@ format: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/longfire bench bias --out results/bench/cpu-bias.json
-	$(BIN)/longfire bench attention --out results/bench/cpu-attention.json
+	$(BIN)/longfire bench attention --device cpu --out results/bench/cpu-attention.json
 	$(BIN)/python benchmarks/update.py
 
 .venv/installed: pyproject.toml constraints.txt

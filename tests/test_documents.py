@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from longfire import ENCODINGS
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +24,12 @@ def test_readme_runs():
     blocks = code_blocks("README.md")
     assert len(blocks) >= 6
     exec(compile("\n".join(blocks), "README.md", "exec"), {})
+
+
+def test_the_fused_engines_readme_runs(capsys):
+    (block,) = code_blocks("longfire/engines/fused/README.md")
+    exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("fused: " if torch.cuda.is_available() else "blocks: ")
 
 
 def test_an_encoding_takes_one_file(tmp_path):
@@ -59,11 +67,15 @@ def test_benchmark_tables_are_the_results():
     page = (ROOT / "benchmarks" / "README.md").read_text()
     updated = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["updated"]
     assert updated(page) == page
-    assert page.count("encoding ") == 2
+    assert page.count("encoding ") == 5
+    readme = (ROOT / "README.md").read_text()
+    with_figures = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["with_figures"]
+    assert with_figures(readme) == readme
+    assert "FIRE fused ÷ SDPA flash" in readme
 
 
 def test_links_lead_somewhere():
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md")]:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("longfire/**/*.md")]:
         if ".venv" in page.parts:
             continue
         for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text()):

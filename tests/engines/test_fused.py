@@ -10,7 +10,6 @@ from longfire import FIRE, T5, KerpleLog, PositionEncoding, Sandwich, attention,
 from longfire.encodings import DistanceBias
 from longfire.engines.fused import spec
 from longfire.engines.fused.geometry import Geometry, node_index, node_position, smoothness
-from tests.tolerance import assert_as_accurate
 
 pytest.importorskip("triton")
 
@@ -272,7 +271,7 @@ def test_dropout_gradient_of_the_logits():
 
 def test_a_shared_bias():
     """Prepared once, its gradient is the sum over layers."""
-    fire = kinked(1)
+    fire = T5(1, num_buckets=8, max_distance=20).to(device)
     q, k, v = torch.randn(3, 1, 1, 40, 16, device=device)
     positions = torch.arange(40, device=device)
     bias = fused_bias.fused_bias(fire, 40, 0, torch.device(device))
@@ -378,17 +377,13 @@ def test_operators_are_well_formed():
     torch.library.opcheck(ops.expand_bias.op, (bias.values.detach(), *numbers, False))
     values = bias.values.detach().requires_grad_()
     torch.library.opcheck(
-        ops.fused_attention.op, (q, k, v, values, *expanded, None, None, None, *numbers, 0.25, 0.0), raise_exception=True
+        ops.fused_attention.op,
+        (q, k, v, values, *expanded, None, None, None, *numbers, 0.25, 0.0),
+        raise_exception=True,
     )
 
 
-def test_gradients_are_those_of_finite_differences():
-    """Of the values, through the kernels alone: no specification between."""
-    fire = kinked(1)
-    bias = fused_bias.fused_bias(fire, 40, 0, torch.device(device))
-    q, k, v = torch.randn(3, 1, 1, 40, 16, device=device)
-    out = attention(q, k, v, fire, impl="fused")
-    exact = attention(q.double(), k.double(), v.double(), fire.double(), impl="reference")
-    fire.float()
-    assert_as_accurate(out, attention(q, k, v, fire, impl="sdpa"), exact, floor=5e-3)
-    assert bias.values.requires_grad
+def test_a_short_sequence_is_exact():
+    """Up to half of smooth_beyond every query and every distance has a value of its own: parameters' gradients too."""
+    q, k, v = torch.randn(3, 1, 1, 30, 16, device=device)
+    close(*both(kinked(1), q, k, v), tolerance=1e-4)
