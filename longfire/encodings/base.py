@@ -42,7 +42,11 @@ class PositionEncoding(nn.Module):
     """The bias depends on i − j alone."""
 
     smooth_beyond: int | None = None
-    """A distance from which interpolating the bias linearly over a few keys is sound. None: unknown, or never."""
+    """A distance W from which straight lines over a few keys are as good as the bias. None: unknown, or never.
+
+    The fused engine then draws them over gaps of up to 2/W of the distance and, at one distance, of up to 4/W of the
+    query's position: over 4 keys at distance 256 for a W of 128. A larger W, set on an instance, is more exact and slower.
+    """
 
     max_length: int | None = None
     """How many positions there are. None: any number."""

@@ -85,13 +85,14 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, 
     parts = q.new_empty(B, H, splits, D, dtype=torch.float32)
     lse = q.new_empty(B, H, splits, dtype=torch.float32)
     out = torch.empty_like(q)
-    part[splits, G, B](
-        q, k, v, bias, q if mask is None else mask, parts, lse, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
-        bias.stride(0) if bias.shape[0] > 1 else 0, bias.stride(1), H, S, H // G, length, scale,
-        D=D, DP=DP, M=M, BN=BN, MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=4, num_stages=3 if q.dtype != torch.float32 else 1,
-    )  # fmt: skip
-    combine[B, H](parts, lse, out, *out.stride()[:2], H, splits, D=D, DP=DP, N=triton.next_power_of_2(splits))
+    with torch.cuda.device_of(q):
+        part[splits, G, B](
+            q, k, v, bias, q if mask is None else mask, parts, lse, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
+            bias.stride(0) if bias.shape[0] > 1 else 0, bias.stride(1), H, S, H // G, length, scale,
+            D=D, DP=DP, M=M, BN=BN, MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            num_warps=4, num_stages=3 if q.dtype != torch.float32 else 1,
+        )  # fmt: skip
+        combine[B, H](parts, lse, out, *out.stride()[:2], H, splits, D=D, DP=DP, N=triton.next_power_of_2(splits))
     return out
 
 

@@ -17,7 +17,8 @@ def geometry_of(keys: int, first: int, smooth: int) -> Geometry:
 
 def _expand_bias(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Four:
     """Near biases, middle nodes, far nodes and references (H, …), of values (A, H, E)."""
-    return expanded(values, geometry_of(keys, first, smooth), relative)
+    with torch.cuda.device_of(values):
+        return expanded(values, geometry_of(keys, first, smooth), relative)
 
 
 def _expand_bias_fake(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Four:
@@ -56,7 +57,8 @@ def _attention(
     """
     geometry = geometry_of(keys, first, smooth)
     bias = near, middle, far, reference
-    return Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p).forward()
+    with torch.cuda.device_of(q):
+        return Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p).forward()
 
 
 def _attention_fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
@@ -88,7 +90,8 @@ def _attention_backward(
     geometry = geometry_of(keys, first, smooth)
     bias = near, middle, far, reference
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()
-    return Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p).backward(dout, out, lse, learned)
+    with torch.cuda.device_of(q):
+        return Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p).backward(dout, out, lse, learned)
 
 
 def _attention_backward_fake(
