@@ -45,7 +45,7 @@ class PositionEncoding(nn.Module):
     """A distance W from which straight lines over a few keys are as good as the bias. None: unknown, or never.
 
     The fused engine then draws them over gaps of up to 2/W of the distance and, at one distance, of up to 4/W of the
-    query's position: over 4 keys at distance 256 for a W of 128. A larger W, set on an instance, is more exact and slower.
+    query's position: over 4 keys at distance 256 for a W of 128. A larger W on an instance is more exact and slower.
     """
 
     max_length: int | None = None
