@@ -185,6 +185,28 @@ def test_left_padding_is_no_padding():
     torch.testing.assert_close(found[:, :, 13:], alone, rtol=1e-5, atol=1e-6)
 
 
+def test_training_after_inference():
+    """What is kept from one call to the next is made for both."""
+    encoding = T5(1, num_buckets=8, max_distance=20).to(device)
+    q, k, v = torch.randn(3, 2, 1, 41, 16, device=device)
+    positions, key_mask = padded(41, [0, 5])
+    for where in ({}, {"q_positions": positions, "k_positions": positions, "key_mask": key_mask}):
+        with torch.inference_mode():
+            attention(q, k, v, encoding, impl="fused", **where)
+            inside = {name: tensor.clone() for name, tensor in where.items()}
+            attention(q, k, v, encoding, impl="fused", **inside)
+        close(*both(encoding, q, k, v, **where))
+
+
+def test_positions_written_to_are_looked_at_again():
+    encoding, positions = T5(1).to(device), torch.arange(9, device=device)
+    q = torch.zeros(1, 1, 9, 16, device=device)
+    attention(q, q, q, encoding, q_positions=positions, k_positions=positions, impl="fused")
+    positions[4] = 0
+    with pytest.raises(ValueError, match="do not go up one by one"):
+        attention(q, q, q, encoding, q_positions=positions, k_positions=positions, impl="fused")
+
+
 def test_keys_hidden_anywhere():
     key_mask = torch.rand(2, 70, device=device) < 0.7
     key_mask[0, :20] = False  # the first queries see nothing

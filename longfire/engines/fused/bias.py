@@ -1,7 +1,6 @@
 """A bias as the kernels take it: values that the encoding itself makes at a few positions."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -35,10 +34,22 @@ def fused_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.
     return FusedBias(bias[:, :, 0].float().contiguous(), geometry)
 
 
-@lru_cache(maxsize=16)
+_POSITIONS: dict[tuple[Geometry, torch.device], tuple[Tensor, Tensor]] = {}
+_KEPT = 16
+
+
 def positions(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
     """`Geometry.positions`, kept for the next layer and the next step."""
-    return geometry.positions(device)
+    found = _POSITIONS.get((geometry, device))
+    if found is None:
+        with torch.inference_mode(False):  # training may use them next
+            found = geometry.positions(device)
+        plain = all(type(tensor) is Tensor for tensor in found)  # not a tracer's
+        if plain and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            if len(_POSITIONS) >= _KEPT:
+                _POSITIONS.pop(next(iter(_POSITIONS)), None)
+            _POSITIONS[geometry, device] = found
+    return found
 
 
 @torch.no_grad()

@@ -24,6 +24,8 @@ _KEPT = 4
 def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
     """The layout, or why the kernels cannot serve these positions."""
     tensors = (q_positions, k_positions, *(() if key_mask is None else (key_mask,)))
+    if any(tensor.is_inference() for tensor in tensors):  # nobody counts what is written to them
+        return _look(q_positions, k_positions, key_mask, B)
     versions = tuple(tensor._version for tensor in tensors)
     for (known, *others), answer in _LAST:
         references = known if isinstance(known, tuple) else ()
@@ -33,7 +35,8 @@ def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B:
             and all(reference() is tensor for reference, tensor in zip(references, tensors, strict=True))
         ):
             return answer
-    answer = _look(q_positions, k_positions, key_mask, B)
+    with torch.inference_mode(False):  # training may use the answer next
+        answer = _look(q_positions, k_positions, key_mask, B)
     _LAST.insert(0, ((tuple(weakref.ref(tensor) for tensor in tensors), versions, B), answer))
     del _LAST[_KEPT:]
     return answer
