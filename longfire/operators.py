@@ -9,9 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 PLAIN = (Tensor, nn.Parameter)
+
+
+def _once(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
+    def backward_once(*arguments: Any) -> Any:
+        if torch.is_grad_enabled():  # so it is in a backward pass that is to be differentiated again
+            raise RuntimeError(
+                f"{name} can be differentiated once, and create_graph=True asks for more. Second derivatives: "
+                f"impl='reference', with the encoding on a CPU if it is FIRE."
+            )
+        return backward(*arguments)
+
+    return backward_once
 
 
 class Operator:
@@ -31,7 +42,7 @@ class Operator:
         self.eager: Any = None
         if backward is not None and setup is not None:
             self.op.register_autograd(backward, setup_context=setup)
-            parts = {"forward": function, "setup_context": setup, "backward": once_differentiable(backward)}
+            parts = {"forward": function, "setup_context": setup, "backward": _once(name, backward)}
             methods = {part: staticmethod(method) for part, method in parts.items()}
             self.eager = type(name.rpartition(":")[2], (torch.autograd.Function,), methods)
 

@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 
 INTEGERS = (torch.int64, torch.int32)
 
@@ -23,6 +23,11 @@ def is_transformed(tensor: Tensor) -> bool:
     A compiler traces such transforms by itself, and cannot trace the question.
     """
     return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(tensor)
+
+
+def in_transform() -> bool:
+    """Whether vmap, grad or the like is at work, whatever it is applied to."""
+    return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
 
 
 def check_same_device(what: str, tensor: Tensor, other_is: str, other: Tensor) -> None:

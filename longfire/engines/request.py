@@ -101,7 +101,7 @@ class Request:
             if bias is not None:
                 if bias.ndim not in (3, 4) or tuple(bias.shape[-2:]) != self.shape[2:]:
                     raise ValueError(f"{name}.bias must be (H, T, S) or (B, H, T, S), not {tuple(bias.shape)}.")
-                self._check_heads(bias.shape[-3], name)
+                self.check_heads(bias.shape[-3], name)
             return bias
         return self.bias.dense() if isinstance(self.bias, PreparedBias) else self.bias
 
@@ -159,12 +159,12 @@ class Request:
 
     def _check_bias(self) -> None:
         if isinstance(self.bias, PositionEncoding):
-            self._check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
+            self.check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
         elif isinstance(self.bias, PreparedBias):
             self.bias.check_same(self.q_positions, self.k_positions)
             made = self.bias.tensor if self.bias.fused is None else self.bias.fused.values[:, :, None]
             if made is not None:
-                self._check_heads(made.shape[-3], "the prepared bias")
+                self.check_heads(made.shape[-3], "the prepared bias")
         elif isinstance(self.bias, Tensor):
             self._check_bias_tensor(self.bias)
         elif self.bias is not None:
@@ -172,7 +172,7 @@ class Request:
                 f"bias must be a PositionEncoding, a PreparedBias, a tensor or None, not {type(self.bias).__name__}."
             )
 
-    def _check_heads(self, heads: int, whose: str) -> None:
+    def check_heads(self, heads: int, whose: str) -> None:
         if heads != self.q.shape[1]:
             raise ValueError(
                 f"{whose} has {heads} heads and q {tuple(self.q.shape)} has {self.q.shape[1]} (B, H, T, D). Build the "

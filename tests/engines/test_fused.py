@@ -128,7 +128,7 @@ def test_kernels_do_as_the_specification_says(case):
     values = encoding.bias(*geometry.positions(torch.device(device)))[:, :, 0].detach().contiguous()
     q, do = torch.randn(2, 2 if keys < 100 else 1, heads, queries, D, device=device).to(dtype)
     k, v = torch.randn(2, q.shape[0], 1, keys, D, device=device).to(dtype)
-    bias = launch.expanded(values, geometry, dtype != torch.float32)
+    bias = launch.expanded(values, geometry, dtype != torch.float32, D**-0.5)
     call = launch.Call(q, k, v, bias, None, None, None, geometry, D**-0.5, 0.0)
     out, lse = call.forward()
     found = (out, *call.backward(do, out, lse, learned=True))
@@ -337,7 +337,7 @@ def test_ones_own_encoding():
         ({"causal": False}, "causal only"),
         ({"bias": None}, "no bias; sdpa has faster kernels"),
         ({"bias": torch.zeros(9, 9)}, "a tensor is dense already"),
-        ({"scale": -1.0}, "scale must be above 0, not -1.0"),
+        ({"scale": -1.0}, "scale must be at least 2e-05, not -1.0"),
         ({"q": torch.zeros(1, 1, 9, 16, dtype=torch.float64)}, "q is torch.float64"),
         ({"q": torch.zeros(1, 1, 9, 160)}, "largest head size is 128, and this is 160"),
         ({"positions": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4])}, "several documents in one sequence are not"),
@@ -367,6 +367,70 @@ def test_auto_leaves_float32_to_an_exact_engine():
     assert attention_plan(half, half, half, kinked(1)).engine == "fused"
 
 
+class Cliff(DistanceBias):
+    """Nothing beyond a distance."""
+
+    num_heads = 1
+
+    def of_distance(self, distance):
+        return torch.where(distance < 20, 0.0, -torch.inf)
+
+
+@pytest.mark.parametrize(("dtype", "length"), [(torch.float32, 150), (torch.float16, 300)])
+def test_a_bias_of_minus_infinity(dtype, length):
+    q = torch.randn(1, 1, 8, 16, device=device).to(dtype)
+    k, v = torch.randn(2, 1, 1, length, 16, device=device).to(dtype)
+    close(*both(Cliff(), q, k, v, gradients=False), tolerance=3e-3)
+
+
+@pytest.mark.parametrize("scale", [None, 1e-3])
+def test_a_bias_too_large_for_half_precision(scale):
+    """In the middle zone, where it is divided by the scale."""
+    encoding = Sloped(1).to(device)
+    encoding.slopes.data.copy_(torch.tensor([[-1e4, 0.0]]))
+    q = torch.randn(1, 1, 8, 16, device=device).half()
+    k, v = torch.randn(2, 1, 1, 300, 16, device=device).half()
+    close(*both(encoding, q, k, v, gradients=False, scale=scale), tolerance=3e-3)
+
+
+def test_heads_are_checked():
+    class Headless(OfDistance):
+        def __init__(self, heads):
+            super().__init__(heads)
+            del self.num_heads
+
+    x = torch.randn(1, 3, 9, 16, device=device)
+    with pytest.raises(ValueError, match="Headless has 1 heads and q"):
+        attention(x, x, x, Headless(1).to(device), impl="fused")
+
+
+def test_second_derivatives_are_refused():
+    q, k, v = (t.requires_grad_() for t in torch.randn(3, 1, 1, 9, 16, device=device))
+    out = attention(q, k, v, T5(1).to(device), impl="fused").square().sum()
+    with pytest.raises(RuntimeError, match="can be differentiated once"):
+        torch.autograd.grad(out, q, create_graph=True)
+
+
+def test_grouped_heads_compile_with_gradients():
+    encoding = T5(4).to(device)
+    x, y = torch.randn(1, 8, 4, 16, device=device), torch.randn(1, 8, 2, 16, device=device)
+
+    def loss(x, y):
+        k = y.transpose(1, 2)
+        return attention(x.transpose(1, 2), k, k, encoding, impl="fused").square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for tensor in (x, y):
+        tensor.requires_grad_()
+    found, expected = (torch.autograd.grad(f(x, y), (x, y)) for f in (compiled, loss))
+    for got, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, exact)
+
+
+def test_all_near_where_smooth_beyond_is_large():
+    assert Geometry(300, 0, 4096).near == 3
+
+
 def test_compiles_whole_and_once_for_many_lengths():
     encoding = T5(1).to(device)
     torch._dynamo.reset()
@@ -394,9 +458,9 @@ def test_operators_are_well_formed():
     bias = fused_bias.fused_bias(encoding, 20, 0, torch.device(device))
     g = bias.geometry
     numbers = (g.keys, g.first, g.smooth or 0)
-    expanded = ops.expand_bias(bias.values.detach(), *numbers, False)
+    expanded = ops.expand_bias(bias.values.detach(), *numbers, False, 0.25)
     q, k, v = (tensor.requires_grad_() for tensor in torch.randn(3, 1, 1, 20, 16, device=device))
-    torch.library.opcheck(ops.expand_bias.op, (bias.values.detach(), *numbers, False))
+    torch.library.opcheck(ops.expand_bias.op, (bias.values.detach(), *numbers, False, 0.25))
     values = bias.values.detach().requires_grad_()
     torch.library.opcheck(
         ops.fused_attention.op,

@@ -1,6 +1,6 @@
 """A bias as the kernels take it: values that the encoding itself makes at a few positions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +16,19 @@ class FusedBias:
 
     values: Tensor  # (A, H, E)
     geometry: Geometry
+    kept: dict[tuple[bool, float], tuple[Tensor, ...]] = field(default_factory=dict)
+
+    def expanded(self, relative: bool, scale: float) -> tuple[Tensor, ...]:
+        """What the kernels read, made for the first layer that asks."""
+        from longfire.engines.fused.ops import expand_bias
+
+        found = self.kept.get((relative, scale))
+        if found is None:
+            g = self.geometry
+            found = expand_bias(self.values.detach(), g.keys, g.first, g.smooth or 0, relative, scale)
+            if not torch.compiler.is_compiling():
+                self.kept[relative, scale] = found
+        return found
 
 
 def fused_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.device) -> FusedBias:
@@ -24,8 +37,9 @@ def fused_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.
     making = torch.compiler.is_compiling()
     q_positions, k_positions = geometry.positions(device) if making else positions(geometry, device)
     bias = encoding.bias(q_positions, k_positions)
-    assert bias is not None  # engines ask for `has_bias` first
     A, E = geometry.row_nodes, geometry.distance_nodes
+    if bias is None:
+        raise ValueError(f"{type(encoding).__name__}.bias gave None, though the class defines it; it must be a tensor.")
     if bias.ndim != 4 or (bias.shape[0], bias.shape[2], bias.shape[3]) != (A, 1, E):
         raise ValueError(
             f"{type(encoding).__name__}.bias must be (B, H, T, S) = ({A}, heads, 1, {E}) for q_positions of shape "
@@ -36,16 +50,21 @@ def fused_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.
 
 _POSITIONS: dict[tuple[Geometry, torch.device], tuple[Tensor, Tensor]] = {}
 _KEPT = 16
+_PINNED: dict[tuple[Geometry, torch.device], tuple[Tensor, Tensor]] = {}
+"""What CUDA graphs have seen: their replays will read it again."""
 
 
 def positions(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
     """`Geometry.positions`, kept for the next layer and the next step."""
     found = _POSITIONS.get((geometry, device))
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if found is not None and capturing:
+        _PINNED[geometry, device] = found
     if found is None:
         with torch.inference_mode(False):  # training may use them next
             found = geometry.positions(device)
         plain = all(type(tensor) is Tensor for tensor in found)  # not a tracer's
-        if plain and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        if plain and not capturing:
             if len(_POSITIONS) >= _KEPT:
                 _POSITIONS.pop(next(iter(_POSITIONS)), None)
             _POSITIONS[geometry, device] = found

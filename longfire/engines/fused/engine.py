@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
-from longfire.encodings.positions import is_transformed
+from longfire.encodings.positions import in_transform
+from longfire.engines.fused.geometry import BLOCK
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request
 
 LARGEST_HEAD = 128
+LEAST_SCALE = 2e-5  # its reciprocal is a float16
 HAS_TRITON = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton runs kernels on the CPU, slowly: for tests."""
@@ -68,9 +70,10 @@ class Fused:
         if _decodes(request):
             return _decode(request, q, k, v).to(request.q.dtype)
         bias = _bias(request)
+        request.check_heads(bias.values.shape[1], type(_encoding(request)).__name__)
         g = bias.geometry
         numbers = g.keys, g.first, g.smooth or 0
-        expanded = ops.expand_bias(bias.values.detach(), *numbers, dtype != torch.float32)
+        expanded = bias.expanded(dtype != torch.float32, request.scaling)
         seed = None
         if request.dropout_p:
             seed = torch.randint(0, 2**62, (1,), device=q.device)
@@ -106,12 +109,14 @@ def _refuses_call(request: Request) -> str | None:
         return "it is causal only"
     if not request.has_bias:
         return "there is no bias; sdpa has faster kernels for that"
-    if request.scaling <= 0:
-        return f"scale must be above 0, not {request.scaling}"
+    if request.scaling < LEAST_SCALE:
+        return f"scale must be at least {LEAST_SCALE}, not {request.scaling}"
     if not q.numel() or not request.k.numel():
         return "there is nothing to compute"
-    if any(is_transformed(tensor) for tensor in (q, request.k, request.v)):
+    if in_transform():
         return "it cannot run inside torch.func transforms"
+    if q.is_cuda and (torch.version.hip or torch.cuda.get_device_capability(q.device) < (8, 0)):
+        return "its kernels are for NVIDIA GPUs from the A100 on"
     return None
 
 
@@ -123,6 +128,12 @@ def _refuses_bias(request: Request) -> str | None:
         return (
             f"{type(encoding).__name__} declares neither distance_only nor smooth_beyond, so its bias can neither be a "
             f"table of distances nor be interpolated"
+        )
+    whole_blocks = -(-request.shape[3] // BLOCK) * BLOCK
+    if not encoding.distance_only and encoding.max_length is not None and encoding.max_length < whole_blocks:
+        return (
+            f"it looks at {type(encoding).__name__}'s bias up to position {whole_blocks - 1}, and max_length is "
+            f"{encoding.max_length}"
         )
     return None
 
@@ -165,12 +176,8 @@ def _bias(request: Request):  # type: ignore[no-untyped-def]
 
 
 def _decodes(request: Request) -> bool:
-    """A single query a sequence, and nothing to learn from it."""
-    if request.shape[2] != 1 or request.dropout_p:
-        return False
-    own = request.encoding.parameters() if request.encoding else [request.bias]
-    tensors = (request.q, request.k, request.v, *own)
-    return not torch.is_grad_enabled() or not any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+    """A single query a sequence, without gradients."""
+    return request.shape[2] == 1 and not request.dropout_p and not torch.is_grad_enabled()
 
 
 def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -196,4 +203,5 @@ def _autocast(request: Request) -> torch.dtype | None:
 
 def _rows(tensor: Tensor) -> Tensor:
     """With the elements of a head next to each other."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+    near_enough = tensor.shape[2] * tensor.stride(2) < 2**31  # offsets within a head are 32-bit
+    return tensor if tensor.stride(-1) == 1 and near_enough else tensor.contiguous()

@@ -19,6 +19,7 @@ from longfire.engines.fused.tiles import (
 )
 
 LARGEST = tl.constexpr(60000.0)  # what float16 holds
+LOWEST = tl.constexpr(-1e30)  # stands for −inf, of which differences could not be taken
 
 
 @triton.jit
@@ -36,8 +37,8 @@ def cell(x, last, PER_OCTAVE: tl.constexpr):
 def along_row(values, d, last, E, DISTANCES: tl.constexpr):
     """A row's values at distances d, linear between nodes."""
     node, _left, _right, u = cell(d, last, DISTANCES)
-    here = tl.load(values + node)
-    after = tl.load(values + tl.minimum(node + 1, E - 1))
+    here = tl.maximum(tl.load(values + node), LOWEST)
+    after = tl.maximum(tl.load(values + tl.minimum(node + 1, E - 1)), LOWEST)
     return tl.where(u > 0, here + u * (after - here), here)
 
 
@@ -78,7 +79,7 @@ def distances(
         d = step * N + tl.arange(0, N)
         value = along_row(at, tl.minimum(d, own), own, E, DISTANCES)
         tl.store(Rows + (a * tl.num_programs(1) + h) * farthest + d, value, mask=d < farthest)
-    highest = float("-inf")
+    highest = LOWEST
     for step in range((E + N - 1) // N):
         node = step * N + tl.arange(0, N)  # nodes beyond the row's last distance repeat its first key's value
         highest = tl.maximum(highest, tl.max(tl.load(at + node, mask=node < E, other=float("-inf")), 0))
@@ -91,7 +92,7 @@ def references(Values, Reference, E, references_per_head):
     block, h = tl.program_id(0), tl.program_id(1)
     d = (block - 1) * BLOCK + 1 + tl.arange(0, 2 * BLOCK)  # the distances in a block, and one more
     there = (d >= 0) & (d < E) & (d < (block + 1) * BLOCK)
-    highest = tl.max(tl.load(Values + h * E + d, mask=there, other=float("-inf")), 0)
+    highest = tl.maximum(tl.max(tl.load(Values + h * E + d, mask=there, other=float("-inf")), 0), LOWEST)
     tl.store(Reference + h * references_per_head + block, highest)
 
 
@@ -127,7 +128,7 @@ def near(
     i = block * BLOCK + tile // 2 * TILE + row
     j = key_block * BLOCK + tile % 2 * TILE + column
     if EXACT:
-        value = tl.load(Rows + h * E + tl.minimum(tl.maximum(i - j, 0), E - 1))
+        value = tl.maximum(tl.load(Rows + h * E + tl.minimum(tl.maximum(i - j, 0), E - 1)), LOWEST)
     else:
         value = looked_up(Rows + h * E, i, tl.minimum(j, i), row_stride, first_node, last, E, ROWS, 0)
     if RELATIVE:
@@ -157,7 +158,7 @@ def transposed(Near, Out):
 @triton.jit(do_not_specialize=LENGTHS)
 def nodes(
     Values, Reference, Nodes, E, references_per_head, nodes_per_head, row_stride, first_node, first_block, last,
-    near_blocks, middle_blocks,
+    near_blocks, middle_blocks, largest,
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, FAR: tl.constexpr, RELATIVE: tl.constexpr,
     N: tl.constexpr,
 ):  # fmt: skip
@@ -175,6 +176,6 @@ def nodes(
     value = looked_up(Values + h * E, i, tl.minimum(j, i), row_stride, first_node, last, E, ROWS, DISTANCES)
     if RELATIVE:
         value -= tl.load(Reference + h * references_per_head + reference_index(block, first_node, last, ROWS, False))
-        value = tl.minimum(tl.maximum(value, -LARGEST), LARGEST)
+        value = tl.minimum(tl.maximum(value, -largest), largest)  # a weight of nothing, and finite
     index = tile_index(tile, key_tile, first_block, near_blocks, middle_blocks, FAR) * (NODES * NODES) + p * NODES + q
     tl.store(Nodes + h.to(tl.int64) * nodes_per_head + index, value.to(Nodes.dtype.element_ty), mask=inside)

@@ -55,7 +55,8 @@ class Geometry:
     @property
     def near(self) -> int:
         """How many blocks of keys are near, the query's own included."""
-        return self.last_block if self.smooth is None else (2 * self.smooth + 2 * BLOCK - 2) // BLOCK
+        near = self.last_block if self.smooth is None else (2 * self.smooth + 2 * BLOCK - 2) // BLOCK
+        return near if near < self.last_block else self.last_block
 
     @property
     def middle(self) -> int:

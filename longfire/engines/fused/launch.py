@@ -12,6 +12,9 @@ from longfire.engines.fused import backward, collect, expand, forward
 from longfire.engines.fused.configs import config
 from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE, TILE, Geometry
 
+LARGEST = 60000.0
+"""What float16 holds."""
+
 NEAR_BUFFER = 1 << 25
 """Elements of near gradients that are kept at a time; heads take turns."""
 
@@ -24,10 +27,10 @@ def numbers(geometry: Geometry) -> Any:
     return SimpleNamespace(keys=geometry.keys, first=geometry.first, sizes=sizes_per_head(geometry), **of_it)
 
 
-def expanded(values: Tensor, geometry: Geometry, relative: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def expanded(values: Tensor, geometry: Geometry, relative: bool, scale: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Near biases, middle nodes, far nodes and references, each (H, …).
 
-    In float16 relative to a reference, or in float32 as they are.
+    In float16 relative to a reference, or in float32 as they are. Attention will divide nodes by `scale`.
     """
     A, H, E = values.shape
     g = numbers(geometry)
@@ -59,6 +62,7 @@ def expanded(values: Tensor, geometry: Geometry, relative: bool) -> tuple[Tensor
         chunk = 1024 // nodes**2  # tiles a program
         expand.nodes[2 * g.blocks, H, triton.cdiv(tiles, chunk)](
             source, reference, out, length, g.references, out.shape[1], H * length, near_blocks=g.near,
+            largest=LARGEST * min(1.0, scale),
             middle_blocks=g.middle, DISTANCES=distances, NODES=nodes, FAR=nodes == FAR, RELATIVE=relative, N=chunk,
             **shared,
         )  # fmt: skip

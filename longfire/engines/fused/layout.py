@@ -24,7 +24,9 @@ _KEPT = 4
 def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
     """The layout, or why the kernels cannot serve these positions."""
     tensors = (q_positions, k_positions, *(() if key_mask is None else (key_mask,)))
-    if any(tensor.is_inference() for tensor in tensors):  # nobody counts what is written to them
+    if any(
+        tensor.is_inference() or tensor.device.type == "cpu" for tensor in tensors
+    ):  # written to by anybody, uncounted
         return _look(q_positions, k_positions, key_mask, B)
     versions = tuple(tensor._version for tensor in tensors)
     for (known, *others), answer in _LAST:
@@ -34,7 +36,7 @@ def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B:
             and others == [versions, B]
             and all(reference() is tensor for reference, tensor in zip(references, tensors, strict=True))
         ):
-            return answer
+            return _pinned(answer)
     with torch.inference_mode(False):  # training may use the answer next
         answer = _look(q_positions, k_positions, key_mask, B)
     _LAST.insert(0, ((tuple(weakref.ref(tensor) for tensor in tensors), versions, B), answer))
@@ -42,8 +44,20 @@ def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B:
     return answer
 
 
+_PINNED: dict[int, object] = {}
+"""What CUDA graphs have seen: their replays will read it again."""
+
+
+def _pinned(answer: "Layout | str") -> "Layout | str":
+    if isinstance(answer, Layout) and answer.shift is not None and torch.cuda.is_current_stream_capturing():
+        _PINNED[id(answer)] = answer
+    return answer
+
+
 def _look(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
     T, S = q_positions.shape[-1], k_positions.shape[-1]
+    if T > S:
+        return f"there are more queries ({T}) than keys ({S})"
     q, k = q_positions.expand(B, T).long(), k_positions.expand(B, S).long()
     index = torch.arange(S, device=k.device)
     kept = torch.ones(B, S, dtype=torch.bool, device=k.device) if key_mask is None else key_mask
@@ -51,7 +65,8 @@ def _look(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: 
     shift = torch.where(kept.any(1, keepdim=True), first - k.gather(1, first), 0)  # (B, 1)
     expected = torch.arange(S - T, S, device=k.device) - shift
     keys_fit = (~kept | (k == index - shift)).all() & (shift >= 0).all()
-    queries_fit = ((q == expected) | ((expected < 0) & (q == 0))).all()
+    seeing = kept.any(1, keepdim=True)  # where there is no key, queries may be anywhere
+    queries_fit = ((q == expected) | ((expected < 0) & (q == 0)) | ~seeing).all()
     keys_ok, queries_ok, shifted = torch.stack([keys_fit, queries_fit, (shift != 0).any()]).tolist()
     if not keys_ok:
         return (
@@ -59,5 +74,8 @@ def _look(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: 
             "it; several documents in one sequence are not: give each its own row)"
         )
     if not queries_ok:
-        return "the queries are not the last of the keys in order (queries of padding have position 0)"
+        return (
+            "the queries are not the last of the keys in order (queries of padding on the left must have position 0; "
+            "with padding on the right leave positions out)"
+        )
     return Layout(shift.squeeze(1).int() if shifted else None)

@@ -15,13 +15,13 @@ def geometry_of(keys: int, first: int, smooth: int) -> Geometry:
     return Geometry(keys, first, smooth or None)
 
 
-def _expand_bias(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Four:
+def _expand_bias(values: Tensor, keys: int, first: int, smooth: int, relative: bool, scale: float) -> Four:
     """Near biases, middle nodes, far nodes and references (H, …), of values (A, H, E)."""
     with torch.cuda.device_of(values):
-        return expanded(values, geometry_of(keys, first, smooth), relative)
+        return expanded(values, geometry_of(keys, first, smooth), relative, scale)
 
 
-def _expand_bias_fake(values: Tensor, keys: int, first: int, smooth: int, relative: bool) -> Four:
+def _expand_bias_fake(values: Tensor, keys: int, first: int, smooth: int, relative: bool, scale: float) -> Four:
     geometry = geometry_of(keys, first, smooth)
     sizes = sizes_per_head(geometry)
     dtype = torch.float16 if relative else torch.float32
@@ -100,7 +100,9 @@ def _attention_backward_fake(
     keys, first, smooth, _scale, _dropout_p, learned = rest[6:]
     g = geometry_of(keys, first, smooth)  # type: ignore[arg-type]
     shape = (g.row_nodes, q.shape[1], g.distance_nodes) if learned else (0,)
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), q.new_empty(shape, dtype=torch.float32)
+    grouped = q.shape[1] != k.shape[1]  # then sums over query heads, which are contiguous
+    dk, dv = (t.new_empty(t.shape) if grouped else torch.empty_like(t) for t in (k, v))
+    return torch.empty_like(q), dk, dv, q.new_empty(shape, dtype=torch.float32)
 
 
 fused_attention_backward = Operator("longfire::fused_attention_backward", _attention_backward, _attention_backward_fake)
