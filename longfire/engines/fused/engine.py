@@ -1,6 +1,7 @@
 """The engine: what the kernels can serve, and calling them."""
 
 import os
+from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -115,9 +116,14 @@ def _refuses_call(request: Request) -> str | None:
         return "there is nothing to compute"
     if in_transform():
         return "it cannot run inside torch.func transforms"
-    if q.is_cuda and (torch.version.hip or torch.cuda.get_device_capability(q.device) < (8, 0)):
+    if q.is_cuda and not torch.compiler.is_compiling() and not _capable(q.device):
         return "its kernels are for NVIDIA GPUs from the A100 on"
     return None
+
+
+@lru_cache(maxsize=64)
+def _capable(device: torch.device) -> bool:
+    return not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _refuses_bias(request: Request) -> str | None:
