@@ -51,6 +51,9 @@ class Blocks:
         again = ", each computed again in the backward pass" if _learns(request) else ""
         return f"{kernel} on blocks of {rows} queries, with the bias of one block at a time{again}"
 
+    def error(self, request: Request) -> float:
+        return 0.0
+
     def run(self, request: Request) -> Tensor:
         rows = _rows(request)
         if rows >= request.shape[2]:

@@ -29,6 +29,9 @@ class Engine(Protocol):
     def describe(self, request: Request) -> str:
         """How it will serve this request."""
 
+    def error(self, request: Request) -> float:
+        """How far the bias that it adds is from the encoding's own, at most: measured now."""
+
     def run(self, request: Request) -> Tensor:
         """(B, H, T, D)."""
 
@@ -43,9 +46,12 @@ class AttentionPlan:
 
     engine: str
     why: str
+    error: float = 0.0
+    """How far the bias that is added is from the encoding's own at most, measured; 0 where it is not interpolated."""
 
     def __str__(self) -> str:
-        return f"{self.engine}: {self.why}"
+        measured = f" by at most {self.error:.2g}" if self.error else ""
+        return f"{self.engine}: {self.why}{measured}"
 
 
 def attention(
@@ -104,7 +110,7 @@ def attention_plan(
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
     engine = choose(request, impl)
-    return AttentionPlan(engine.name, engine.describe(request))
+    return AttentionPlan(engine.name, engine.describe(request), engine.error(request))
 
 
 def choose(request: Request, impl: str) -> Engine:

@@ -26,6 +26,9 @@ class Reference:
     def describe(self, request: Request) -> str:
         return "written out in plain PyTorch, in float32 at least"
 
+    def error(self, request: Request) -> float:
+        return 0.0
+
     def run(self, request: Request) -> Tensor:
         dtype = torch.promote_types(request.q.dtype, torch.float32)
         q, k, v = (tensor.to(dtype) for tensor in (request.q, request.k, request.v))

@@ -30,6 +30,9 @@ class SDPA:
         masked = request.masks_causally or request.key_mask is not None
         return f"{kernel}, no bias{', the mask as a dense tensor' if masked else ' and no mask to build'}"
 
+    def error(self, request: Request) -> float:
+        return 0.0
+
     def run(self, request: Request) -> Tensor:
         attend = partial(
             F.scaled_dot_product_attention,

@@ -49,19 +49,21 @@ class Fused:
         return not encoding.distance_only
 
     def describe(self, request: Request) -> str:
-        from longfire.engines.fused.bias import interpolation_error
-
         if _decodes(request):
             return "a Triton kernel for single queries, which reads the keys and values once; the bias is exact"
         encoding = _encoding(request)
         if encoding.distance_only:
             return f"Triton kernels; {type(encoding).__name__}'s bias is a table of distances, exact"
-        largest, typical = interpolation_error(encoding, _bias(request))
+        name = type(encoding).__name__
         return (
-            f"Triton kernels; {type(encoding).__name__}'s bias is interpolated, here by at most {largest:.2g}, "
-            f"root mean square {typical:.1g}. A larger `smooth_beyond` than {encoding.smooth_beyond} on the encoding "
-            f"makes it less"
+            f"Triton kernels; a larger {name}.smooth_beyond than {encoding.smooth_beyond} is more exact: the bias is "
+            f"interpolated"
         )
+
+    def error(self, request: Request) -> float:
+        from longfire.engines.fused.bias import interpolation_error
+
+        return 0.0 if _decodes(request) else interpolation_error(_encoding(request), _bias(request))[0]
 
     def run(self, request: Request) -> Tensor:
         from longfire.engines.fused import ops
