@@ -4,13 +4,18 @@ A compiler sees an operator with a shape and a gradient. In eager mode the funct
 there takes a tenth of a millisecond, more than many a kernel.
 """
 
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 PLAIN = (Tensor, nn.Parameter)
+HAS_TRITON = find_spec("triton") is not None  # looked for, not imported
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton runs kernels on the CPU, slowly: for tests."""
 
 
 def _once(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ The paper's symbols here: ψ is `psi`, f_θ is `mlp`, c is `c`, L is `L` (= |L_m
 
 import math
 from collections.abc import Sequence
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
@@ -20,8 +19,7 @@ from longfire.encodings.base import PositionEncoding, at_least_float32, full_pre
 from longfire.encodings.positions import is_transformed
 from longfire.encodings.registry import register
 from longfire.errors import at_least, one_of, positive
-
-HAS_TRITON = find_spec("triton") is not None
+from longfire.operators import HAS_TRITON
 
 
 @register("fire")

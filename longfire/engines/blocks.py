@@ -69,11 +69,16 @@ def _rows(request: Request) -> int:
     return max(FEWEST, BLOCK // max(1, S * (B * H + maps * HIDDEN)))
 
 
+def _source(bias: Bias) -> PositionEncoding | Tensor | None:
+    """What makes a bias, or is it."""
+    if isinstance(bias, PreparedBias):
+        return bias.encoding if bias.tensor is None else bias.tensor
+    return bias
+
+
 def _tensors(request: Request) -> list[Tensor]:
     """All that the result depends on, an encoding's parameters first."""
-    bias = request.bias
-    if isinstance(bias, PreparedBias):
-        bias = bias.encoding if bias.tensor is None else bias.tensor
+    bias = _source(request.bias)
     own = bias.parameters() if isinstance(bias, PositionEncoding) else [bias]
     tensors = (*own, request.q, request.k, request.v, request.key_mask, *request.positions)
     return [tensor for tensor in tensors if tensor is not None]
@@ -139,9 +144,8 @@ class _Attention(nn.Module):
 
     def __init__(self, bias: Bias) -> None:
         super().__init__()
-        if isinstance(bias, PreparedBias) and bias.tensor is None:
-            bias = bias.encoding
-        self.encoding = bias if isinstance(bias, PositionEncoding) else None
+        source = _source(bias)
+        self.encoding = source if isinstance(source, PositionEncoding) else None
 
     def forward(self, block: Request) -> Tensor:
         return SDPA().run(block)

@@ -1,7 +1,6 @@
 """A bias made once and used by many layers: FIRE-S, where all layers share one encoding."""
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,11 +8,10 @@ from torch import Tensor
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair
+from longfire.operators import HAS_TRITON
 
 if TYPE_CHECKING:
     from longfire.engines.fused.bias import FusedBias
-
-HAS_TRITON = find_spec("triton") is not None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -70,17 +68,11 @@ def prepare_bias(
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"prepare_bias takes a PositionEncoding, not {type(encoding).__name__}.")
     check_pair(q_positions, k_positions)
-    if can_fuse(encoding, q_positions.device):
-        from longfire.engines.fused.bias import fused_bias
+    from longfire.engines.fused.bias import fused_bias, refuses
 
-        T, S = q_positions.shape[-1], k_positions.shape[-1]
+    T, S = q_positions.shape[-1], k_positions.shape[-1]
+    if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and refuses(encoding, S) is None:
         fused = fused_bias(encoding, S, S - T if in_order else 0, q_positions.device)
         return PreparedBias(encoding, q_positions, k_positions, in_order, fused=fused)
     bias = encoding.bias(q_positions, k_positions)
     return PreparedBias(encoding, q_positions, k_positions, in_order, tensor=bias)
-
-
-def can_fuse(encoding: PositionEncoding, device: torch.device) -> bool:
-    """Whether the fused engine can take the encoding's bias on this device."""
-    declared = encoding.distance_only or encoding.smooth_beyond is not None
-    return declared and encoding.has_bias and HAS_TRITON and device.type == "cuda"

@@ -5,8 +5,6 @@
 `FIRE.bias` is the specification. Everything is float32, without TF32.
 """
 
-import os
-
 import torch
 import triton
 import triton.language as tl
@@ -14,15 +12,13 @@ from torch import Tensor, nn
 
 from longfire.encodings.fire import FIRE
 from longfire.encodings.positions import is_transformed
-from longfire.operators import Operator
+from longfire.operators import INTERPRETED, Operator
 
 WIDEST = 64
 """The widest hidden layer, and the most heads: a program holds all of the MLP."""
 
 PROGRAMS = 3 * 132
 """Of the backward kernel, at most: each sums over its share of the bias, and their sums are added up at the end."""
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 serve_cpu = False
 """For tests: serve positions on the CPU too, where Triton's interpreter runs the kernels."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
-from longfire.engines.fused.geometry import Geometry, smoothness
+from longfire.engines.fused.geometry import BLOCK, Geometry, smoothness
 from longfire.engines.fused.spec import interpolated
 
 
@@ -31,11 +31,26 @@ class FusedBias:
         return found
 
 
+def refuses(encoding: PositionEncoding, keys: int) -> str | None:
+    """Why the kernels cannot take the bias of an encoding for so many keys; None if they can."""
+    name = type(encoding).__name__
+    if encoding.distance_only:
+        return None
+    if encoding.smooth_beyond is None:
+        return (
+            f"{name} declares neither distance_only nor smooth_beyond, so its bias can neither be a table of distances "
+            f"nor be interpolated"
+        )
+    whole_blocks = -(-keys // BLOCK) * BLOCK
+    if encoding.max_length is not None and encoding.max_length < whole_blocks:
+        return f"it looks at {name}'s bias up to position {whole_blocks - 1}, and max_length is {encoding.max_length}"
+    return None
+
+
 def fused_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.device) -> FusedBias:
     """The encoding's bias for queries first…keys−1."""
     geometry = Geometry(keys, first, None if encoding.distance_only else smoothness(encoding.smooth_beyond or 0))
-    making = torch.compiler.is_compiling()
-    q_positions, k_positions = geometry.positions(device) if making else positions(geometry, device)
+    q_positions, k_positions = positions(geometry, device)
     bias = encoding.bias(q_positions, k_positions)
     A, E = geometry.row_nodes, geometry.distance_nodes
     if bias is None:
@@ -56,6 +71,8 @@ _PINNED: dict[tuple[Geometry, torch.device], tuple[Tensor, Tensor]] = {}
 
 def positions(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
     """`Geometry.positions`, kept for the next layer and the next step."""
+    if torch.compiler.is_compiling():
+        return geometry.positions(device)
     found = _POSITIONS.get((geometry, device))
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if found is not None and capturing:

@@ -6,15 +6,8 @@ Each program owns values and goes looking for what they went into, so that nothi
 import triton
 import triton.language as tl
 
-from longfire.engines.fused.expand import cell
+from longfire.engines.fused.expand import cell, node_position
 from longfire.engines.fused.tiles import BLOCK, LENGTHS, TILE, node_at, tile_index
-
-
-@triton.jit
-def node_position(index, PER_OCTAVE: tl.constexpr):
-    """Where a node is, and how far the next one is from it."""
-    octave = tl.maximum(index // PER_OCTAVE - 1, 0)
-    return (index - octave * PER_OCTAVE) << octave, 1 << octave
 
 
 @triton.jit
@@ -52,7 +45,7 @@ def hat(d, before, here, after, last):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def rows(
-    dNear, Sums, E, groups, near_blocks, first_node, first_block, keys, last, A,
+    dNear, Sums, E, groups, near_blocks, first_node, first_block, keys, last,
     ROWS: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Sums (A, heads, E): near gradients of a row node, at every distance below E."""
@@ -77,7 +70,7 @@ def rows(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def node_rows(
-    dNodes, Sums, E, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block, last, A,
+    dNodes, Sums, E, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block, last,
     ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Adds to Sums what the nodes of the middle zone say at every distance below E."""
@@ -113,7 +106,7 @@ def node_rows(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def near(
-    Sums, dValues, first_head, E, farthest, row_stride, first_node, last, A,
+    Sums, dValues, first_head, E, farthest, row_stride, first_node, last,
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """N values of one row node and head, from the sums at every distance."""
@@ -147,7 +140,7 @@ def near_at(at, i, j, near_blocks, first_block, wanted):
 @triton.jit(do_not_specialize=LENGTHS)
 def far(
     dNodes, dValues, E, row_stride, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block,
-    last, A,
+    last,
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Adds what the nodes of the far zone say to N values of one row node and head."""

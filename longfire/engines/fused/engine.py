@@ -1,23 +1,18 @@
 """The engine: what the kernels can serve, and calling them."""
 
-import os
 from functools import lru_cache
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
-from longfire.engines.fused.geometry import BLOCK
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request
+from longfire.operators import HAS_TRITON, INTERPRETED
 
 LARGEST_HEAD = 128
 LEAST_SCALE = 2e-5  # its reciprocal is a float16
-HAS_TRITON = find_spec("triton") is not None
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Triton runs kernels on the CPU, slowly: for tests."""
 
 
 class Fused:
@@ -63,7 +58,7 @@ class Fused:
     def error(self, request: Request) -> float:
         from longfire.engines.fused.bias import interpolation_error
 
-        return 0.0 if _decodes(request) else interpolation_error(_encoding(request), _bias(request))[0]
+        return 0.0 if _decodes(request) else interpolation_error(_encoding(request), _bias(request, _shift(request)))[0]
 
     def run(self, request: Request) -> Tensor:
         from longfire.engines.fused import ops
@@ -72,7 +67,8 @@ class Fused:
         q, k, v = (_rows(tensor.to(dtype)) for tensor in (request.q, request.k, request.v))
         if _decodes(request):
             return _decode(request, q, k, v).to(request.q.dtype)
-        bias = _bias(request)
+        shift = _shift(request)
+        bias = _bias(request, shift)
         request.check_heads(bias.values.shape[1], type(_encoding(request)).__name__)
         g = bias.geometry
         numbers = g.keys, g.first, g.smooth or 0
@@ -88,7 +84,7 @@ class Fused:
             bias.values,
             *expanded,
             key_mask,
-            _shift(request),
+            shift,
             seed,
             *numbers,
             request.scaling,
@@ -131,19 +127,9 @@ def _capable(device: torch.device) -> bool:
 def _refuses_bias(request: Request) -> str | None:
     if not isinstance(request.bias, PositionEncoding | PreparedBias):
         return "a bias given as a tensor is dense already; sdpa takes it"
-    encoding = _encoding(request)
-    if not encoding.distance_only and encoding.smooth_beyond is None:
-        return (
-            f"{type(encoding).__name__} declares neither distance_only nor smooth_beyond, so its bias can neither be a "
-            f"table of distances nor be interpolated"
-        )
-    whole_blocks = -(-request.shape[3] // BLOCK) * BLOCK
-    if not encoding.distance_only and encoding.max_length is not None and encoding.max_length < whole_blocks:
-        return (
-            f"it looks at {type(encoding).__name__}'s bias up to position {whole_blocks - 1}, and max_length is "
-            f"{encoding.max_length}"
-        )
-    return None
+    from longfire.engines.fused.bias import refuses
+
+    return refuses(_encoding(request), request.shape[3])
 
 
 def _refuses_positions(request: Request) -> str | None:
@@ -173,13 +159,13 @@ def _encoding(request: Request) -> PositionEncoding:
     return request.encoding
 
 
-def _bias(request: Request):  # type: ignore[no-untyped-def]
+def _bias(request: Request, shift: Tensor | None):  # type: ignore[no-untyped-def]
     from longfire.engines.fused.bias import fused_bias
 
     if isinstance(request.bias, PreparedBias) and request.bias.fused is not None:
         return request.bias.fused
     _, _, T, S = request.shape
-    first = S - T if _shift(request) is None else 0
+    first = S - T if shift is None else 0
     return fused_bias(_encoding(request), S, first, request.q.device)
 
 

@@ -7,6 +7,7 @@ softmax, so attention need not know it; where all biases are near there is one f
 import triton
 import triton.language as tl
 
+from longfire.engines.fused import geometry
 from longfire.engines.fused.tiles import (
     BLOCK,
     LENGTHS,
@@ -18,7 +19,7 @@ from longfire.engines.fused.tiles import (
     tile_index,
 )
 
-LARGEST = tl.constexpr(60000.0)  # what float16 holds
+LARGEST = tl.constexpr(geometry.LARGEST)
 LOWEST = tl.constexpr(-1e30)  # stands for −inf, of which differences could not be taken
 
 
@@ -31,6 +32,13 @@ def cell(x, last, PER_OCTAVE: tl.constexpr):
     right = tl.minimum(left + (1 << octave), last)
     t = (x - left).to(tl.float32) / tl.maximum(right - left, 1).to(tl.float32)
     return octave * PER_OCTAVE + (x >> octave), left, right, t
+
+
+@triton.jit
+def node_position(index, PER_OCTAVE: tl.constexpr):
+    """Where a node is, and how far the next one is from it."""
+    octave = tl.maximum(index // PER_OCTAVE - 1, 0)
+    return (index - octave * PER_OCTAVE) << octave, 1 << octave
 
 
 @triton.jit
@@ -72,8 +80,8 @@ def distances(
     Relative to the largest, what counts in a softmax keeps its digits.
     """
     a, h = tl.program_id(0), tl.program_id(1)
-    octave = tl.maximum((a + first_node) // ROWS - 1, 0)
-    own = tl.minimum((a + first_node - octave * ROWS) << octave, last)
+    here, _step = node_position(a + first_node, ROWS)
+    own = tl.minimum(here, last)
     at = Values + a * row_stride + h * E
     for step in range((farthest + N - 1) // N):
         d = step * N + tl.arange(0, N)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 BLOCK = 128
 TILE = 64
+LARGEST = 60000.0  # what float16 holds
 MIDDLE, FAR = 16, 4
 """Nodes along a tile's side in the middle and the far zone."""
 

@@ -10,10 +10,7 @@ from torch import Tensor
 
 from longfire.engines.fused import backward, collect, expand, forward
 from longfire.engines.fused.configs import config
-from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE, TILE, Geometry
-
-LARGEST = 60000.0
-"""What float16 holds."""
+from longfire.engines.fused.geometry import BLOCK, FAR, LARGEST, MIDDLE, TILE, Geometry
 
 NEAR_BUFFER = 1 << 25
 """Elements of near gradients that are kept at a time; heads take turns."""
@@ -34,10 +31,7 @@ def expanded(values: Tensor, geometry: Geometry, relative: bool, scale: float) -
     """
     A, H, E = values.shape
     g = numbers(geometry)
-    sizes = g.sizes
-    dtype = torch.float16 if relative else torch.float32
-    near, middle, far = (values.new_empty(H, sizes[zone], dtype=dtype) for zone in ("near", "middle", "far"))
-    reference = values.new_zeros(H, g.references)
+    near, middle, far, reference = buffers(values, g.sizes, relative)
     blocks = g.near if g.exact else g.blocks
     shared = {"first_node": g.first_node, "first_block": g.first_block, "last": g.last, "ROWS": g.rows_per_octave}
     rows, farthest = values, E
@@ -51,7 +45,7 @@ def expanded(values: Tensor, geometry: Geometry, relative: bool, scale: float) -
     elif relative:
         expand.references[blocks, H](values, reference, E, g.references)
     expand.near[blocks * 4, H, 1 if g.exact else g.near](
-        rows, reference, near, farthest, g.references, sizes["near"], H * farthest, near_blocks=g.near,
+        rows, reference, near, farthest, g.references, near.shape[1], H * farthest, near_blocks=g.near,
         EXACT=g.exact, RELATIVE=relative, **shared, num_warps=4,
     )  # fmt: skip
     for nodes, out in ((MIDDLE, middle), (FAR, far)):
@@ -69,14 +63,22 @@ def expanded(values: Tensor, geometry: Geometry, relative: bool, scale: float) -
     return near, middle, far, reference
 
 
+def buffers(values: Tensor, sizes: dict[str, int], relative: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For near biases, middle nodes, far nodes and references."""
+    H, dtype = values.shape[1], torch.float16 if relative else torch.float32
+    near, middle, far, references = sizes.values()
+    zones = (values.new_empty(H, size, dtype=dtype) for size in (near, middle, far))
+    return *zones, values.new_zeros(H, references)  # type: ignore[return-value]
+
+
 def sizes_per_head(geometry: Geometry) -> dict[str, int]:
-    """Elements of each kind."""
+    """Elements of each kind, as the kernels name them."""
     near = BLOCK * BLOCK * geometry.near * (1 if geometry.exact else geometry.blocks)
     return {
-        "near": near,
-        "middle": 2 * geometry.blocks * geometry.middle_tiles * MIDDLE**2 if geometry.has_middle else 0,
-        "far": geometry.far_tiles * FAR**2 if geometry.has_far else 0,
-        "reference": geometry.references,
+        "near_per_head": near,
+        "middle_per_head": 2 * geometry.blocks * geometry.middle_tiles * MIDDLE**2 if geometry.has_middle else 0,
+        "far_per_head": geometry.far_tiles * FAR**2 if geometry.has_far else 0,
+        "references_per_head": geometry.references,
     }
 
 
@@ -101,13 +103,7 @@ class Call:
         self.key_mask, self.shift, self.seed = key_mask, shift, seed
         self.B, self.H, self.T, self.D = q.shape
         self.S, self.group = k.shape[2], q.shape[1] // k.shape[1]
-        sizes = g.sizes
-        self.per_head = {
-            "near_per_head": sizes["near"],
-            "middle_per_head": sizes["middle"],
-            "far_per_head": sizes["far"],
-            "references_per_head": sizes["reference"],
-        }
+        self.per_head = g.sizes
         self.options: dict[str, Any] = {
             "B": self.B,
             "H": self.H,
@@ -250,7 +246,7 @@ def collect_near(
     if g.exact:
         collect.diagonals[triton.cdiv(E, N), heads](dnear, dvalues, first_head, E, groups, g.near, N=N)
         return
-    shared = {"first_node": g.first_node, "last": g.last, "A": A, "ROWS": g.rows_per_octave}
+    shared = {"first_node": g.first_node, "last": g.last, "ROWS": g.rows_per_octave}
     # a block to spare: compared at the same key, a pair's distance in a node's row is a little another
     farthest = ((g.middle if dmiddle.numel() else g.near) + 1) * BLOCK
     sums = dvalues.new_empty(A, heads, farthest)
@@ -274,7 +270,7 @@ def collect_far(dfar: Tensor, dvalues: Tensor, g: Any) -> None:
     total = dfar.sum(0)
     collect.far[A, H, triton.cdiv(E, N)](
         total, dvalues, E, H * E, total.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
-        A, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=16,
+        ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=16,
     )  # fmt: skip
 
 

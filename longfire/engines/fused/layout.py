@@ -5,6 +5,7 @@ Positions are looked at once per tensor: the answer is kept for the next layer. 
 
 import weakref
 from dataclasses import dataclass
+from operator import is_
 
 import torch
 from torch import Tensor
@@ -17,29 +18,25 @@ class Layout:
     shift: Tensor | None
 
 
-_LAST: list[tuple[tuple[object, ...], Layout | str]] = []
+_LAST: list[tuple[tuple[weakref.ref[Tensor], ...], tuple[int, ...], int, Layout | str]] = []
+"""The tensors last looked at, their versions, the batch, and the answer."""
 _KEPT = 4
 
 
 def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
     """The layout, or why the kernels cannot serve these positions."""
     tensors = (q_positions, k_positions, *(() if key_mask is None else (key_mask,)))
-    if any(
-        tensor.is_inference() or tensor.device.type == "cpu" for tensor in tensors
-    ):  # written to by anybody, uncounted
+    # nobody counts what is written to these
+    if any(tensor.is_inference() or tensor.device.type == "cpu" for tensor in tensors):
         return _look(q_positions, k_positions, key_mask, B)
-    versions = tuple(tensor._version for tensor in tensors)
-    for (known, *others), answer in _LAST:
-        references = known if isinstance(known, tuple) else ()
-        if (
-            len(references) == len(tensors)
-            and others == [versions, B]
-            and all(reference() is tensor for reference, tensor in zip(references, tensors, strict=True))
-        ):
+    now = tuple(tensor._version for tensor in tensors)
+    for references, versions, batch, answer in _LAST:
+        known = [reference() for reference in references]
+        if (versions, batch, len(known)) == (now, B, len(tensors)) and all(map(is_, known, tensors)):
             return _pinned(answer)
     with torch.inference_mode(False):  # training may use the answer next
         answer = _look(q_positions, k_positions, key_mask, B)
-    _LAST.insert(0, ((tuple(weakref.ref(tensor) for tensor in tensors), versions, B), answer))
+    _LAST.insert(0, (tuple(weakref.ref(tensor) for tensor in tensors), now, B, answer))
     del _LAST[_KEPT:]
     return answer
 
@@ -62,10 +59,10 @@ def _look(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: 
     index = torch.arange(S, device=k.device)
     kept = torch.ones(B, S, dtype=torch.bool, device=k.device) if key_mask is None else key_mask
     first = kept.int().argmax(1, keepdim=True)
-    shift = torch.where(kept.any(1, keepdim=True), first - k.gather(1, first), 0)  # (B, 1)
+    seeing = kept.any(1, keepdim=True)  # where there is no key, queries may be anywhere
+    shift = torch.where(seeing, first - k.gather(1, first), 0)  # (B, 1)
     expected = torch.arange(S - T, S, device=k.device) - shift
     keys_fit = (~kept | (k == index - shift)).all() & (shift >= 0).all()
-    seeing = kept.any(1, keepdim=True)  # where there is no key, queries may be anywhere
     queries_fit = ((q == expected) | ((expected < 0) & (q == 0)) | ~seeing).all()
     keys_ok, queries_ok, shifted = torch.stack([keys_fit, queries_fit, (shift != 0).any()]).tolist()
     if not keys_ok:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from longfire.engines.fused.geometry import Geometry
-from longfire.engines.fused.launch import Call, expanded, sizes_per_head
+from longfire.engines.fused.launch import Call, buffers, expanded, sizes_per_head
 from longfire.operators import Operator
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -22,12 +22,7 @@ def _expand_bias(values: Tensor, keys: int, first: int, smooth: int, relative: b
 
 
 def _expand_bias_fake(values: Tensor, keys: int, first: int, smooth: int, relative: bool, scale: float) -> Four:
-    geometry = geometry_of(keys, first, smooth)
-    sizes = sizes_per_head(geometry)
-    dtype = torch.float16 if relative else torch.float32
-    H = values.shape[1]
-    near, middle, far = (values.new_empty(H, sizes[zone], dtype=dtype) for zone in ("near", "middle", "far"))
-    return near, middle, far, values.new_empty(H, geometry.references)
+    return buffers(values, sizes_per_head(geometry_of(keys, first, smooth)), relative)
 
 
 expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake)

@@ -8,7 +8,7 @@ from longfire.engines.fused import geometry
 BLOCK = tl.constexpr(geometry.BLOCK)
 TILE = tl.constexpr(geometry.TILE)
 LENGTHS = [
-    "B", "H", "T", "S", "E", "A", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
+    "B", "H", "T", "S", "E", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
     "first_block", "last_block", "near", "middle", "near_blocks", "middle_blocks", "rows_per_group",
     "references_per_head",
     "farthest",
