@@ -21,6 +21,7 @@ from longfire.engines.fused.tiles import (
 
 LARGEST = tl.constexpr(geometry.LARGEST)
 LOWEST = tl.constexpr(-1e30)  # stands for −inf, of which differences could not be taken
+LOWEST_REFERENCE = tl.constexpr(-float(1 << 20))  # attention adds and subtracts it, each rounded to its size
 
 
 @triton.jit
@@ -100,7 +101,7 @@ def references(Values, Reference, E, references_per_head):
     block, h = tl.program_id(0), tl.program_id(1)
     d = (block - 1) * BLOCK + 1 + tl.arange(0, 2 * BLOCK)  # the distances in a block, and one more
     there = (d >= 0) & (d < E) & (d < (block + 1) * BLOCK)
-    highest = tl.maximum(tl.max(tl.load(Values + h * E + d, mask=there, other=float("-inf")), 0), LOWEST)
+    highest = tl.maximum(tl.max(tl.load(Values + h * E + d, mask=there, other=float("-inf")), 0), LOWEST_REFERENCE)
     tl.store(Reference + h * references_per_head + block, highest)
 
 
