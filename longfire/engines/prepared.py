@@ -23,6 +23,8 @@ class PreparedBias:
     k_positions: Tensor  # (S,) or (B, S)
     in_order: bool = False
     """Keys are 0…S−1 and queries the last T of them, by promise: nobody looks at the positions."""
+    padding: Tensor | None = None
+    """(B,): positions are in order, by promise, after so many keys of each sequence."""
     tensor: Tensor | None = None
     """(H, T, S) or (B, H, T, S), where it was made as a dense tensor."""
     fused: "FusedBias | None" = None
@@ -52,7 +54,12 @@ class PreparedBias:
 
 
 def prepare_bias(
-    encoding: PositionEncoding, q_positions: Tensor, k_positions: Tensor, *, in_order: bool = False
+    encoding: PositionEncoding,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    in_order: bool = False,
+    padding: Tensor | None = None,
 ) -> PreparedBias:
     """The encoding's bias at these positions, for `longfire.attention` in as many layers as share it.
 
@@ -64,15 +71,21 @@ def prepare_bias(
         k_positions: (S,) or (B, S).
         in_order: you promise that keys are 0…S−1 and queries the last T of them. Then nobody has to look at the
             positions, which in a compiled graph nobody can.
+        padding: (B,) whole numbers, part of the promise: so many keys of each sequence are padding before its first
+            one, which has position 0 as they do, and `key_mask` hides them.
     """
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"prepare_bias takes a PositionEncoding, not {type(encoding).__name__}.")
     check_pair(q_positions, k_positions)
+    if padding is not None and not in_order:
+        raise ValueError("padding is part of the promise that positions are in order: give in_order=True with it.")
+    in_order = in_order and padding is None
     from longfire.engines.fused.bias import fused_bias, refuses
 
     T, S = q_positions.shape[-1], k_positions.shape[-1]
-    if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and refuses(encoding, S) is None:
+    decodes = T == 1 and not torch.is_grad_enabled()  # a row, which the fused engine takes as it is
+    if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decodes and refuses(encoding, S) is None:
         fused = fused_bias(encoding, S, S - T if in_order else 0, q_positions.device)
-        return PreparedBias(encoding, q_positions, k_positions, in_order, fused=fused)
+        return PreparedBias(encoding, q_positions, k_positions, in_order, padding, fused=fused)
     bias = encoding.bias(q_positions, k_positions)
-    return PreparedBias(encoding, q_positions, k_positions, in_order, tensor=bias)
+    return PreparedBias(encoding, q_positions, k_positions, in_order, padding, tensor=bias)

@@ -132,8 +132,13 @@ def _refuses_bias(request: Request) -> str | None:
     return refuses(_encoding(request), request.shape[3])
 
 
+def _padding(request: Request) -> Tensor | None:
+    """Where it is promised that positions are in order after it."""
+    return request.bias.padding if isinstance(request.bias, PreparedBias) else None
+
+
 def _refuses_positions(request: Request) -> str | None:
-    if request.in_order:
+    if request.in_order or _padding(request) is not None:
         return None
     if torch.compiler.is_compiling():
         return "positions cannot be looked at while compiling: leave them out where they are 0, 1, 2, …"
@@ -150,7 +155,8 @@ def _layout(request: Request):  # type: ignore[no-untyped-def]
 def _shift(request: Request) -> Tensor | None:
     if request.in_order:
         return None
-    shift: Tensor | None = _layout(request).shift
+    padding = _padding(request)
+    shift: Tensor | None = _layout(request).shift if padding is None else padding.int()
     return shift
 
 

@@ -1,0 +1,104 @@
+"""What a longfire model is: its shape and its position encoding."""
+
+from typing import Any, Self
+
+import torch
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from longfire import __version__
+from longfire.encodings import PositionEncoding, build_encoding
+from longfire.errors import hint
+
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128},
+    "small": {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512},
+    "base": {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768},
+    # the paper's table has 768 here too, with which 24 layers and 16 heads of 64 do not make 350M parameters
+    "large": {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_size": 1024},
+}
+"""The paper's two models (125M and 350M parameters), one of 27M with a vocabulary of 8,192, and one for demonstrations."""
+
+
+@strict
+class LongfireConfig(PreTrainedConfig):
+    """A decoder of GPT-3's shape with any position encoding. The defaults are the paper's base model.
+
+    Attributes:
+        vocab_size: GPT-2's 50,257 tokens rounded up to a multiple of 128, which a GPU multiplies faster.
+        hidden_size: the width C.
+        num_hidden_layers: decoder layers.
+        num_attention_heads: heads H, each of size C / H.
+        max_position_embeddings: the training length. It limits nothing but learned absolute positions.
+        attention_dropout: of attention weights.
+        resid_dropout: of what attention and MLP add.
+        position_encoding: `{"name": "fire", …}`: a name and options as `longfire.build_encoding` takes them.
+        share_position_encoding: one encoding for all layers. FIRE-S, if it is FIRE.
+        layer_norm_eps: ε of the layer norms.
+        initializer_range: standard deviation of the starting weights.
+        longfire_version: which wrote it.
+    """
+
+    model_type = "longfire"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    vocab_size: int = 50304
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    max_position_embeddings: int = 2048
+    attention_dropout: float | int = 0.0
+    resid_dropout: float | int = 0.0
+    position_encoding: dict[str, Any] | None = None
+    share_position_encoding: bool = False
+    layer_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    tie_word_embeddings: bool = True
+    longfire_version: str = __version__
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.position_encoding = {"name": "fire"} if self.position_encoding is None else dict(self.position_encoding)
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """Called by the base class: refuse what no model could be built from."""
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size must be a multiple of num_attention_heads: {self.hidden_size} cannot be divided among "
+                f"{self.num_attention_heads} heads."
+            )
+        with torch.device("meta"):
+            self.build_encoding()
+
+    def save_pretrained(self, *arguments: Any, **options: Any) -> None:
+        self.longfire_version = __version__
+        super().save_pretrained(*arguments, **options)
+
+    @classmethod
+    def of_size(cls, name: str, **changes: Any) -> Self:
+        """The configuration of a size in `SIZES`, with other values for what is given."""
+        if name not in SIZES:
+            raise ValueError(f"there is no size named {name!r}. {hint(name, SIZES)}")
+        return cls(**{**SIZES[name], **changes})
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    def build_encoding(self) -> PositionEncoding:
+        """The position encoding that it names, new."""
+        options = dict(self.position_encoding or {})
+        if "name" not in options:
+            raise ValueError(f"position_encoding needs a name, such as {{'name': 'fire'}}; it is {options!r}.")
+        return build_encoding(
+            options.pop("name"),
+            num_heads=self.num_attention_heads,
+            head_dim=self.head_dim,
+            width=self.hidden_size,
+            max_length=self.max_position_embeddings,
+            **options,
+        )

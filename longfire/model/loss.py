@@ -1,0 +1,96 @@
+"""The cross entropy of a linear layer's outputs, without the outputs: a block of tokens at a time.
+
+Logits of all tokens at once are (tokens × vocabulary): at 32,768 tokens and 50,304 words 6.6 GB in float32, several times
+over. Here a block's logits are made, turned into its loss and, on the spot, into gradients, and dropped.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longfire.operators import HAS_TRITON, Operator
+
+BLOCK = 1 << 27
+"""How many logits are there at a time."""
+IGNORED = -100
+"""The label of a token that does not count."""
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """Σ −log softmax(hidden · weightᵀ)[label] over tokens whose label is not −100, in float32.
+
+    Args:
+        hidden: (N, C).
+        weight: (V, C).
+        labels: (N,).
+    """
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    weight = weight.to(hidden.dtype)
+    learns = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    loss: Tensor = _cross_entropy(hidden, weight, labels, learns)[0]
+    return loss
+
+
+def _forward(hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss and, if it `learns`, the gradients of hidden and weight (in float32: it is a sum over all tokens)."""
+    N, V = hidden.shape[0], weight.shape[0]
+    accumulated = torch.promote_types(hidden.dtype, torch.float32)
+    loss = hidden.new_zeros((), dtype=accumulated)
+    dhidden = torch.empty_like(hidden) if learns else hidden.new_empty(0)
+    dweight = weight.new_zeros(weight.shape, dtype=accumulated) if learns else weight.new_empty(0)
+    rows = max(1, BLOCK // V)
+    for start in range(0, N, rows):
+        block = slice(start, start + rows)
+        logits = hidden[block] @ weight.T
+        loss += _loss_and_gradient(logits, labels[block], learns)
+        if learns:  # logits are their own gradient now
+            torch.mm(logits, weight, out=dhidden[block])
+            dweight += logits.T @ hidden[block]
+    return loss, dhidden, dweight
+
+
+def _loss_and_gradient(logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
+    """The sum of a block's losses; its logits (n, V) are overwritten with their gradients if it `learns`."""
+    if logits.is_cuda and HAS_TRITON:
+        from longfire.model.kernels.cross_entropy import loss_and_gradient
+
+        return loss_and_gradient(logits, labels, learns)
+    counted = labels != IGNORED
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    logs = F.log_softmax(logits, dim=-1, dtype=exact)
+    chosen = labels.clamp(min=0)[:, None]
+    loss = -(logs.gather(1, chosen)[:, 0] * counted).sum()
+    if learns:
+        gradient = logs.exp_()
+        gradient.scatter_add_(1, chosen, torch.full_like(gradient[:, :1], -1.0))
+        logits.copy_(gradient.mul_(counted[:, None]))
+    return loss
+
+
+def _fake(hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:
+    accumulated = torch.promote_types(hidden.dtype, torch.float32)
+    loss = hidden.new_empty((), dtype=accumulated)
+    if not learns:
+        return loss, hidden.new_empty(0), weight.new_empty(0)
+    return loss, torch.empty_like(hidden), weight.new_empty(weight.shape, dtype=accumulated)
+
+
+def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
+    _, dhidden, dweight = output
+    ctx.mark_non_differentiable(dhidden, dweight)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(dhidden, dweight)
+
+
+def _backward(
+    ctx: torch.autograd.function.FunctionCtx, dloss: Tensor | None, *_: object
+) -> tuple[Tensor | None, Tensor | None, None, None]:
+    if dloss is None:
+        return None, None, None, None
+    dhidden, dweight = ctx.saved_tensors  # type: ignore[attr-defined]
+    return dhidden * dloss.to(dhidden.dtype), (dweight * dloss).to(dhidden.dtype), None, None
+
+
+_cross_entropy = Operator("longfire::linear_cross_entropy", _forward, _fake, _setup, _backward)

@@ -1,0 +1,302 @@
+"""The decoder: GPT-3's shape (pre-norm, GELU, tied embeddings) with any position encoding.
+
+It calls an encoding's three hooks, embed, rotate and bias, and never asks which encoding it has.
+"""
+
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from longfire.encodings import PositionEncoding
+from longfire.engines import PreparedBias
+from longfire.model import attention
+from longfire.model.checkpoints import refuse_other_encodings
+from longfire.model.configuration import LongfireConfig
+from longfire.model.loss import IGNORED, linear_cross_entropy
+from longfire.model.positions import Positions, find_positions
+
+
+class LongfireAttention(nn.Module):
+    """Causal self-attention with a position bias."""
+
+    def __init__(self, config: LongfireConfig, layer_idx: int, encoding: PositionEncoding | None) -> None:
+        super().__init__()
+        self.config, self.layer_idx = config, layer_idx
+        self.num_heads, self.head_dim = config.num_attention_heads, config.head_dim
+        self.scaling = self.head_dim**-0.5
+        self.is_causal = True
+        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.position_encoding = encoding
+        """None where the layers share one."""
+
+    def forward(
+        self,
+        hidden: Tensor,  # (B, T, C)
+        positions: Positions,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        shared: "Shared | None" = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        B, T, C = hidden.shape
+        encoding = self.position_encoding if shared is None else shared.encoding
+        assert encoding is not None
+        qkv = self.qkv_proj(hidden).view(B, T, 3, self.num_heads, self.head_dim)
+        q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))  # (B, H, T, D)
+        q, k = encoding.rotate(q, positions.queries), encoding.rotate(k, positions.queries)
+        if past_key_values is not None:
+            k, v = past_key_values.update(k, v, self.layer_idx)
+            S = positions.keys.shape[-1]
+            if k.shape[2] != S:  # of a static cache, what has been written
+                k, v = k[:, :, :S], v[:, :, :S]
+        out, weights = attention.attend(
+            self,
+            self.config._attn_implementation,
+            (q, k, v),
+            attention_mask,
+            encoding if shared is None else shared.bias,
+            positions,
+            scaling=self.scaling,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+        )
+        return self.out_proj(out.reshape(B, T, C)), weights
+
+
+class Shared:
+    """One encoding for all layers, and its bias in this forward pass, made once."""
+
+    def __init__(self, encoding: PositionEncoding, positions: Positions) -> None:
+        self.encoding = encoding
+        self.bias: PositionEncoding | PreparedBias = positions.prepare(encoding) if encoding.has_bias else encoding
+
+
+class LongfireLayer(GradientCheckpointingLayer):
+    """Attention and MLP, each before a norm and added to the stream."""
+
+    def __init__(self, config: LongfireConfig, layer_idx: int, encoding: PositionEncoding | None) -> None:
+        super().__init__()
+        C = config.hidden_size
+        self.attention_norm = nn.LayerNorm(C, eps=config.layer_norm_eps)
+        self.attention = LongfireAttention(config, layer_idx, encoding)
+        self.mlp_norm = nn.LayerNorm(C, eps=config.layer_norm_eps)
+        self.up_proj = nn.Linear(C, 4 * C)
+        self.down_proj = nn.Linear(4 * C, C)
+        self.dropout = nn.Dropout(config.resid_dropout)
+
+    def forward(self, hidden: Tensor, **options: Any) -> Tensor:
+        attended, _ = self.attention(self.attention_norm(hidden), **options)
+        hidden = hidden + self.dropout(attended)
+        expanded = F.gelu(self.up_proj(self.mlp_norm(hidden)), approximate="tanh")
+        return hidden + self.dropout(self.down_proj(expanded))
+
+
+class LongfirePreTrainedModel(attention.TakesOurAttention, PreTrainedModel):
+    """Loading, saving and starting weights."""
+
+    config: LongfireConfig
+    config_class = LongfireConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ("LongfireLayer",)
+    _skip_keys_device_placement = ("past_key_values",)
+    _supports_sdpa = True
+    _can_compile_fullgraph = True
+    _supports_attention_backend = True
+    _keep_in_fp32_modules_strict = ("position_encoding",)
+    _can_record_outputs = {"hidden_states": LongfireLayer, "attentions": LongfireAttention}  # noqa: RUF012
+
+    @classmethod
+    def from_pretrained(cls, source: Any, *arguments: Any, **options: Any) -> Self:
+        """As transformers does; a checkpoint of another position encoding than the one asked for is an error."""
+        wants_info = options.pop("output_loading_info", False)
+        model, info = super().from_pretrained(source, *arguments, output_loading_info=True, **options)
+        refuse_other_encodings(source, model, info, options)
+        return (model, info) if wants_info else model
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        std = self.config.initializer_range
+        if isinstance(module, PositionEncoding):
+            reset_encoding(module)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear | nn.Embedding):
+            init.normal_(module.weight, std=std)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                init.zeros_(module.bias)
+        if isinstance(module, LongfireLayer):  # what is added to the stream, less the more layers add to it
+            for linear in (module.attention.out_proj, module.down_proj):
+                init.normal_(linear.weight, std=std / (2 * self.config.num_hidden_layers) ** 0.5)
+
+
+def reset_encoding(encoding: PositionEncoding) -> None:
+    """Starting values for those of its tensors that no checkpoint has given theirs."""
+    tensors = (*encoding.parameters(), *encoding.buffers())
+    loaded = [(tensor, tensor.clone()) for tensor in tensors if getattr(tensor, "_is_hf_initialized", False)]
+    encoding.reset_parameters()
+    for tensor, value in loaded:
+        tensor.copy_(value)
+
+
+class LongfireModel(LongfirePreTrainedModel):
+    """The decoder without its head."""
+
+    def __init__(self, config: LongfireConfig) -> None:
+        super().__init__(config)
+        encoding = config.build_encoding()
+        one = config.share_position_encoding or encoding.scope == "model"
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_encoding = encoding if one else None
+        """None where each layer has its own."""
+        layers = range(config.num_hidden_layers)
+        self.layers = nn.ModuleList(LongfireLayer(config, i, None if one else config.build_encoding()) for i in layers)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @property
+    def encodings(self) -> list[PositionEncoding]:
+        """One, or one for each layer."""
+        if self.position_encoding is not None:
+            return [self.position_encoding]
+        return [layer.attention.position_encoding for layer in self.layers]
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPast:
+        """Tokens or their embeddings (B, T) → what the last layer says of each (B, T, C)."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, one of the two.")
+        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        mask, positions = masks_and_positions(self.config, hidden, attention_mask, position_ids, past_key_values)
+        for encoding in self.encodings:
+            hidden = encoding.embed(hidden, positions.queries)
+        shared = None if self.position_encoding is None else Shared(self.position_encoding, positions)
+        for layer in self.layers:
+            hidden = layer(
+                hidden, positions=positions, attention_mask=mask, past_key_values=past_key_values, shared=shared
+            )
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), past_key_values=past_key_values)
+
+
+def masks_and_positions(
+    config: Any, x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
+) -> tuple[Tensor | None, Positions]:
+    """The mask as the attention implementation takes it, and where the tokens x (B, T, C) are."""
+    T = x.shape[1]
+    ours = config._attn_implementation == attention.NAME
+    past = 0 if cache is None else cache.get_seq_length()
+    slots = past + T if cache is None else cache.get_mask_sizes(T, 0)[0]
+    by_token = attention_mask if attention_mask is None or ours or attention_mask.ndim != 4 else None
+    positions = find_positions(x, past, slots, by_token, position_ids, packed=not ours)
+    if ours:
+        return None, positions
+    mask = create_causal_mask(
+        config=config,
+        inputs_embeds=x,
+        attention_mask=attention_mask,
+        past_key_values=cache,
+        position_ids=position_ids,
+    )
+    S = positions.keys.shape[-1]
+    return mask if mask is None or mask.shape[-1] == S else mask[..., :S], positions
+
+
+class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
+    """The decoder with a head that predicts the next token."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: LongfireConfig) -> None:
+        super().__init__(config)
+        self.model = LongfireModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        skip_logits: bool | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        **options: Any,
+    ) -> CausalLMOutputWithPast:
+        """Tokens (B, T) → logits (B, T, V) and, with labels, the loss.
+
+        Args:
+            input_ids: (B, T).
+            attention_mask: (B, tokens so far): 1 for tokens, 0 for padding.
+            position_ids: (B, T), where tokens are not to be counted from 0.
+            past_key_values: what earlier calls returned.
+            inputs_embeds: (B, T, C) in place of input_ids.
+            labels: (B, T), the tokens themselves; they are shifted here. −100 does not count.
+            use_cache: return keys and values for the next call.
+            logits_to_keep: only of so many last tokens, or of these; 0 is all.
+            skip_logits: return the loss alone, which is made in blocks, so that all tokens' logits are never there.
+                Unless given, in training.
+            num_items_in_batch: what the sum of losses is divided by; the number of labels that count, unless given.
+            shift_labels: labels that are shifted already.
+            options: for the decoder: output_hidden_states, output_attentions.
+        """
+        outputs: BaseModelOutputWithPast = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **options,
+        )
+        hidden = outputs.last_hidden_state
+        loss = logits = None
+        targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+        if targets is not None:
+            loss = next_token_loss(hidden, self.lm_head.weight, targets, num_items_in_batch)
+        if targets is None or not (self.training if skip_logits is None else skip_logits):
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(hidden[:, kept])
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, items: int | Tensor | None) -> Tensor:
+    """The mean loss of targets (B, T), or their sum divided by `items`."""
+    targets = targets.reshape(-1).to(hidden.device)
+    total = linear_cross_entropy(hidden.reshape(-1, hidden.shape[-1]), weight, targets)
+    if items is None:
+        items = (targets != IGNORED).sum()
+    return total / (items.to(total.device) if isinstance(items, Tensor) else items)
