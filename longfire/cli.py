@@ -9,6 +9,13 @@ from pathlib import Path
 
 from longfire import __version__
 
+EXTRAS = {
+    **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),
+    **dict.fromkeys(("lm_eval", "accelerate"), "longfire[harness]"),
+    **dict.fromkeys(("matplotlib", "tqdm"), "longfire[lab]"),
+}
+"""What to install for a library that is missing."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit status."""
@@ -43,11 +50,31 @@ def parser() -> argparse.ArgumentParser:
     explore.add_argument("--seed", type=int, default=0, help="of the random starting values")
     explore.set_defaults(run=run_explore)
 
+    add_evaluate(commands)
+
     bench = commands.add_parser("bench", help="measure time and memory", description="Measure time and memory.")
     subjects = bench.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     add_bench_bias(subjects)
     add_bench_attention(subjects)
     return top
+
+
+def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`longfire evaluate` and its forms."""
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="evaluate a checkpoint",
+        description="Evaluate a checkpoint. --harness runs EleutherAI's lm-evaluation-harness, which then knows "
+        "longfire's models: longfire evaluate --harness run --model hf --model_args pretrained=FOLDER,max_length=N "
+        "--tasks NAME. Without max_length the harness cuts texts to the training length.",
+    )
+    evaluate.add_argument(
+        "--harness",
+        nargs=argparse.REMAINDER,
+        metavar="ARGUMENT",
+        help="arguments of lm-eval, all that follow; with --help, its own help",
+    )
+    evaluate.set_defaults(run=run_evaluate)
 
 
 def add_bench_bias(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -123,6 +150,18 @@ def run_explore(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_evaluate(options: argparse.Namespace) -> int:
+    """`longfire evaluate`."""
+    if options.harness is None:
+        raise ValueError(
+            "evaluate what? This version has one form: longfire evaluate --harness run --model hf "
+            "--model_args pretrained=FOLDER --tasks NAME; more with longfire evaluate --help."
+        )
+    from longfire.evaluation.harness import run_harness
+
+    return run_harness(options.harness)
+
+
 def run_bench_bias(options: argparse.Namespace) -> int:
     """`longfire bench bias`."""
     from longfire.evaluation.bias import BiasSetting, measure_bias
@@ -176,6 +215,7 @@ def run_bench_attention(options: argparse.Namespace) -> int:
 
 def explained(error: Exception) -> str:
     """The message, with what to install where a library is missing."""
-    if isinstance(error, ModuleNotFoundError):
-        return f"this command needs {error.name}: pip install 'longfire[lab]'"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        library = error.name.partition(".")[0]
+        return f"this command needs {library}: pip install '{EXTRAS.get(library, library)}'"
     return str(error)

@@ -18,9 +18,10 @@ MAY_IMPORT = {
     "encodings": {"errors", "operators"},
     "theorem": {"errors", "encodings"},
     "engines": {"errors", "operators", "encodings"},
-    "evaluation": {"errors", "encodings", "theorem", "engines"},
-    "report": {"errors", "encodings", "theorem", "engines", "evaluation"},
-    "cli": {"errors", "encodings", "theorem", "engines", "evaluation", "report"},
+    "model": {"errors", "operators", "encodings", "theorem", "engines"},
+    "evaluation": {"errors", "encodings", "theorem", "engines", "model"},
+    "report": {"errors", "encodings", "theorem", "engines", "model", "evaluation"},
+    "cli": {"errors", "encodings", "theorem", "engines", "model", "evaluation", "report"},
     "__main__": {"cli"},
 }
 TORCH_ALONE = {"errors", "operators", "encodings", "theorem", "engines"}
