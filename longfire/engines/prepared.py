@@ -60,6 +60,7 @@ def prepare_bias(
     *,
     in_order: bool = False,
     padding: Tensor | None = None,
+    like: Tensor | None = None,
 ) -> PreparedBias:
     """The encoding's bias at these positions, for `longfire.attention` in as many layers as share it.
 
@@ -73,6 +74,9 @@ def prepare_bias(
             positions, which in a compiled graph nobody can.
         padding: (B,) whole numbers, part of the promise: so many keys of each sequence are padding before its first
             one, which has position 0 as they do, and `key_mask` hides them.
+        like: a tensor of the precision and head size (its last dimension) that q will have, if it is scaled as usual:
+            what the fused engine reads is then made now. Otherwise it is made for the first layer that asks, or, where
+            each layer is compiled by itself, by all of them.
     """
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"prepare_bias takes a PositionEncoding, not {type(encoding).__name__}.")
@@ -86,6 +90,8 @@ def prepare_bias(
     decodes = T == 1 and not torch.is_grad_enabled()  # a row, which the fused engine takes as it is
     if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decodes and refuses(encoding, S) is None:
         fused = fused_bias(encoding, S, S - T if in_order else 0, q_positions.device)
+        if like is not None:
+            fused.expand(like)
         return PreparedBias(encoding, q_positions, k_positions, in_order, padding, fused=fused)
     bias = encoding.bias(q_positions, k_positions)
     return PreparedBias(encoding, q_positions, k_positions, in_order, padding, tensor=bias)

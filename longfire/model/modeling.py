@@ -3,7 +3,7 @@
 It calls an encoding's three hooks, embed, rotate and bias, and never asks which encoding it has.
 """
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import capture_outputs
 from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias
 from longfire.model import attention
-from longfire.model.checkpoints import refuse_other_encodings
+from longfire.model.checkpoints import RefusesOtherEncodings
 from longfire.model.configuration import LongfireConfig
 from longfire.model.loss import IGNORED, linear_cross_entropy
 from longfire.model.positions import Positions, find_positions
@@ -74,9 +74,11 @@ class LongfireAttention(nn.Module):
 class Shared:
     """One encoding for all layers, and its bias in this forward pass, made once."""
 
-    def __init__(self, encoding: PositionEncoding, positions: Positions) -> None:
+    def __init__(self, encoding: PositionEncoding, positions: Positions, like: Tensor) -> None:
         self.encoding = encoding
-        self.bias: PositionEncoding | PreparedBias = positions.prepare(encoding) if encoding.has_bias else encoding
+        self.bias: PositionEncoding | PreparedBias = encoding
+        if encoding.has_bias:
+            self.bias = positions.prepare(encoding, like)
 
 
 class LongfireLayer(GradientCheckpointingLayer):
@@ -99,7 +101,7 @@ class LongfireLayer(GradientCheckpointingLayer):
         return hidden + self.dropout(self.down_proj(expanded))
 
 
-class LongfirePreTrainedModel(attention.TakesOurAttention, PreTrainedModel):
+class LongfirePreTrainedModel(attention.TakesOurAttention, RefusesOtherEncodings, PreTrainedModel):
     """Loading, saving and starting weights."""
 
     config: LongfireConfig
@@ -113,14 +115,6 @@ class LongfirePreTrainedModel(attention.TakesOurAttention, PreTrainedModel):
     _supports_attention_backend = True
     _keep_in_fp32_modules_strict = ("position_encoding",)
     _can_record_outputs = {"hidden_states": LongfireLayer, "attentions": LongfireAttention}  # noqa: RUF012
-
-    @classmethod
-    def from_pretrained(cls, source: Any, *arguments: Any, **options: Any) -> Self:
-        """As transformers does; a checkpoint of another position encoding than the one asked for is an error."""
-        wants_info = options.pop("output_loading_info", False)
-        model, info = super().from_pretrained(source, *arguments, output_loading_info=True, **options)
-        refuse_other_encodings(source, model, info, options)
-        return (model, info) if wants_info else model
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -192,7 +186,11 @@ class LongfireModel(LongfirePreTrainedModel):
         mask, positions = masks_and_positions(self.config, hidden, attention_mask, position_ids, past_key_values)
         for encoding in self.encodings:
             hidden = encoding.embed(hidden, positions.queries)
-        shared = None if self.position_encoding is None else Shared(self.position_encoding, positions)
+        shared = (
+            None
+            if self.position_encoding is None
+            else Shared(self.position_encoding, positions, hidden[..., : self.config.head_dim])
+        )
         for layer in self.layers:
             hidden = layer(
                 hidden, positions=positions, attention_mask=mask, past_key_values=past_key_values, shared=shared
@@ -259,7 +257,8 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
             past_key_values: what earlier calls returned.
             inputs_embeds: (B, T, C) in place of input_ids.
             labels: (B, T), the tokens themselves; they are shifted here. −100 does not count.
-            use_cache: return keys and values for the next call.
+            use_cache: return keys and values for the next call. Unless given, as the configuration says, and not where
+                there is none: in training and with labels.
             logits_to_keep: only of so many last tokens, or of these; 0 is all.
             skip_logits: return the loss alone, which is made in blocks, so that all tokens' logits are never there.
                 Unless given, in training.
@@ -267,6 +266,9 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
             shift_labels: labels that are shifted already.
             options: for the decoder: output_hidden_states, output_attentions.
         """
+        targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+        if use_cache is None and (self.training or targets is not None):
+            use_cache = False  # there is no next call
         outputs: BaseModelOutputWithPast = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -278,7 +280,6 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         )
         hidden = outputs.last_hidden_state
         loss = logits = None
-        targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
         if targets is not None:
             loss = next_token_loss(hidden, self.lm_head.weight, targets, num_items_in_batch)
         if targets is None or not (self.training if skip_logits is None else skip_logits):

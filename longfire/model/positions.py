@@ -29,10 +29,10 @@ class Positions:
     padding: Tensor | None = None
     """(B,): they are, after so many keys of each sequence. Where values cannot be looked at."""
 
-    def prepare(self, encoding: PositionEncoding) -> PreparedBias:
-        """The encoding's bias, for layers to share."""
+    def prepare(self, encoding: PositionEncoding, like: Tensor | None = None) -> PreparedBias:
+        """The encoding's bias, for layers to share, or for those who cannot look at positions."""
         in_order = self.in_order or self.padding is not None
-        return prepare_bias(encoding, self.queries, self.keys, in_order=in_order, padding=self.padding)
+        return prepare_bias(encoding, self.queries, self.keys, in_order=in_order, padding=self.padding, like=like)
 
 
 def find_positions(
@@ -97,8 +97,8 @@ def _seen(x: Tensor, past: int, mask: Tensor | None, ids: Tensor | None, packed:
         )
     if not one_document and not packed:
         raise ValueError(
-            f"position_ids begin again within a sequence, as where documents are packed into one row. "
-            f"attn_implementation='sdpa' and 'eager' keep them apart; for 'longfire' give each its own row."
+            "position_ids begin again within a sequence, as where documents are packed into one row. "
+            "attn_implementation='sdpa' and 'eager' keep them apart; for 'longfire' give each its own row."
         )
     if kept and in_order:
         return Positions(index[past:], index, in_order=True)

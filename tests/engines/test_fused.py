@@ -6,7 +6,7 @@ Without a CUDA device the kernels run in Triton's interpreter, at sizes that it 
 import pytest
 import torch
 
-from longfire import FIRE, T5, KerpleLog, PositionEncoding, Sandwich, attention, attention_plan, prepare_bias
+from longfire import FIRE, T5, KerpleLog, NoPE, PositionEncoding, Sandwich, attention, attention_plan, prepare_bias
 from longfire.encodings import DistanceBias
 from longfire.engines.fused import spec
 from longfire.engines.fused.geometry import Geometry, node_index, node_position, smoothness
@@ -170,6 +170,19 @@ def padded(T, padding):
     return (key_mask.cumsum(1) - 1).clamp(min=0), key_mask
 
 
+def test_promised_padding():
+    """The same as padding that the engine finds by itself, where it may not look."""
+    encoding, (q, k, v) = kinked(2), torch.randn(3, 2, 2, 40, 16, device=device)
+    positions, key_mask = padded(40, [0, 17])
+    padding = torch.tensor([0, 17], device=device)
+    bias = prepare_bias(encoding, positions, positions, in_order=True, padding=padding)
+    found = attention(q, k, v, bias, key_mask=key_mask, impl="fused")
+    where = {"q_positions": positions, "k_positions": positions, "key_mask": key_mask}
+    assert torch.equal(found, attention(q, k, v, encoding, impl="fused", **where))
+    with pytest.raises(ValueError, match="padding is part of the promise"):
+        prepare_bias(encoding, positions, positions, padding=padding)
+
+
 def test_left_padding():
     positions, key_mask = padded(40, [0, 13])
     q, k, v = torch.randn(3, 2, 1, 40, 16, device=device)
@@ -219,7 +232,7 @@ def test_keys_hidden_anywhere():
     close(found, expected)
 
 
-@pytest.mark.parametrize("make", [kinked, lambda heads: Sandwich(heads, 16).to(device)])
+@pytest.mark.parametrize("make", [kinked, lambda heads: Sandwich(heads, 16).to(device), lambda heads: NoPE()])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_decoding(make, groups):
     encoding = make(2)

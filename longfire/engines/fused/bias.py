@@ -18,17 +18,33 @@ class FusedBias:
     geometry: Geometry
     kept: dict[tuple[bool, float], tuple[Tensor, ...]] = field(default_factory=dict)
 
+    def expand(self, like: Tensor) -> None:
+        """Make what the kernels read for q like this, now."""
+        dtype = computed_in(like)
+        key = dtype != torch.float32, like.shape[-1] ** -0.5
+        self.kept[key] = self._expanded(*key)
+
     def expanded(self, relative: bool, scale: float) -> tuple[Tensor, ...]:
         """What the kernels read, made for the first layer that asks."""
-        from longfire.engines.fused.ops import expand_bias
-
         found = self.kept.get((relative, scale))
         if found is None:
-            g = self.geometry
-            found = expand_bias(self.values.detach(), g.keys, g.first, g.smooth or 0, relative, scale)
+            found = self._expanded(relative, scale)
             if not torch.compiler.is_compiling():
                 self.kept[relative, scale] = found
         return found
+
+    def _expanded(self, relative: bool, scale: float) -> tuple[Tensor, ...]:
+        from longfire.engines.fused.ops import expand_bias
+
+        g = self.geometry
+        made: tuple[Tensor, ...] = expand_bias(self.values.detach(), g.keys, g.first, g.smooth or 0, relative, scale)
+        return made
+
+
+def computed_in(q: Tensor) -> torch.dtype:
+    """The precision of q, or what autocast makes of it."""
+    device = q.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else q.dtype
 
 
 def refuses(encoding: PositionEncoding, keys: int) -> str | None:

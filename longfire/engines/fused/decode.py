@@ -18,7 +18,8 @@ PROGRAMS = 4 * 132
 @triton.jit(do_not_specialize=[*LENGTHS, "length"])
 def part(
     Q, K, V, Bias, Mask, Out, Lse, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h, H, S, group, length, scale,
-    D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, MASK: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, MASK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """`length` keys for the query heads that share a key head: their values, weighted, and the weights' sum."""
     split, g, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -38,8 +39,11 @@ def part(
         j = step + tl.arange(0, BN)
         inside = j < S
         k = load_rows(K, j, k_s, S, D, DP, True)  # [BN, DP]
-        bias = tl.load(Bias + at * bias_b + h[:, None] * bias_h + j[None, :], mask=heads & inside[None, :], other=0.0)
-        scores = (tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale + bias) * LOG2E
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        if BIAS:
+            bias = Bias + at * bias_b + h[:, None] * bias_h + j[None, :]
+            scores += tl.load(bias, mask=heads & inside[None, :], other=0.0)
+        scores *= LOG2E
         if MASK:
             inside &= tl.load(Mask + at * S + j, mask=inside, other=0) != 0
         scores = tl.where(inside[None, :], scores, float("-inf"))
@@ -74,8 +78,8 @@ def combine(Parts, Lse, Out, o_b, o_h, H, splits, D: tl.constexpr, DP: tl.conste
     tl.store(Out + b.to(tl.int64) * o_b + h * o_h + d, out.to(Out.dtype.element_ty), mask=d < D)
 
 
-def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """q (B, H, 1, D), bias (1 or B, H, S) in float32, mask (B, S) in uint8, 0 is hidden → (B, H, 1, D)."""
+def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
+    """q (B, H, 1, D), bias (1 or B, H, S) in float32 or None, mask (B, S) in uint8, 0 is hidden → (B, H, 1, D)."""
     B, H, _, D = q.shape
     G, S = k.shape[1:3]
     BN, DP, M = 64, max(16, triton.next_power_of_2(D)), max(16, triton.next_power_of_2(H // G))
@@ -85,11 +89,12 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None, 
     parts = q.new_empty(B, H, splits, D, dtype=torch.float32)
     lse = q.new_empty(B, H, splits, dtype=torch.float32)
     out = torch.empty_like(q)
+    strides = (0, 0) if bias is None else (bias.stride(0) if bias.shape[0] > 1 else 0, bias.stride(1))
     with torch.cuda.device_of(q):
         part[splits, G, B](
-            q, k, v, bias, q if mask is None else mask, parts, lse, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
-            bias.stride(0) if bias.shape[0] > 1 else 0, bias.stride(1), H, S, H // G, length, scale,
-            D=D, DP=DP, M=M, BN=BN, MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            q, k, v, q if bias is None else bias, q if mask is None else mask, parts, lse, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
+            *strides, H, S, H // G, length, scale, D=D, DP=DP, M=M, BN=BN, BIAS=bias is not None,
+            MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             num_warps=4, num_stages=3 if q.dtype != torch.float32 else 1,
         )  # fmt: skip
         combine[B, H](parts, lse, out, *out.stride()[:2], H, splits, D=D, DP=DP, N=triton.next_power_of_2(splits))

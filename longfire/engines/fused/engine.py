@@ -32,10 +32,13 @@ class Fused:
     def declines(self, request: Request) -> str | None:
         if request.q.device.type != "cuda":
             return "Triton's interpreter is for tests"
+        from longfire.engines.fused.bias import computed_in
+
         if _decodes(request):
-            return None
+            plain = not (request.has_bias or request.masks_causally or request.key_mask is not None)
+            return "there is neither a bias nor a mask; sdpa has a kernel for that" if plain else None
         encoding = _encoding(request)
-        if request.q.dtype == torch.float32 and not _autocast(request) and not encoding.distance_only:
+        if computed_in(request.q) == torch.float32 and not encoding.distance_only:
             return f"q is float32, and {type(encoding).__name__}'s bias would be interpolated"
         return None
 
@@ -45,7 +48,8 @@ class Fused:
 
     def describe(self, request: Request) -> str:
         if _decodes(request):
-            return "a Triton kernel for single queries, which reads the keys and values once; the bias is exact"
+            exact = "the bias is exact" if request.has_bias else "no bias"
+            return f"a Triton kernel for single queries, which reads the keys and values once; {exact}"
         encoding = _encoding(request)
         if encoding.distance_only:
             return f"Triton kernels; {type(encoding).__name__}'s bias is a table of distances, exact"
@@ -62,8 +66,9 @@ class Fused:
 
     def run(self, request: Request) -> Tensor:
         from longfire.engines.fused import ops
+        from longfire.engines.fused.bias import computed_in
 
-        dtype = _autocast(request) or request.q.dtype
+        dtype = computed_in(request.q)
         q, k, v = (_rows(tensor.to(dtype)) for tensor in (request.q, request.k, request.v))
         if _decodes(request):
             return _decode(request, q, k, v).to(request.q.dtype)
@@ -106,7 +111,7 @@ def _refuses_call(request: Request) -> str | None:
         return f"its largest head size is {LARGEST_HEAD}, and this is {q.shape[-1]}"
     if not request.causal and not _decodes(request):
         return "it is causal only"
-    if not request.has_bias:
+    if not request.has_bias and not _decodes(request):
         return "there is no bias; sdpa has faster kernels for that"
     if request.scaling < LEAST_SCALE:
         return f"scale must be at least {LEAST_SCALE}, not {request.scaling}"
@@ -185,20 +190,13 @@ def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     B, H, _, S = request.shape
     bias = request.dense_bias()
-    assert bias is not None
-    bias = torch.broadcast_to(bias, (*((1,) if bias.ndim < 4 else (bias.shape[0],)), H, 1, S))[:, :, 0]
+    if bias is not None:
+        bias = torch.broadcast_to(bias, (*((1,) if bias.ndim < 4 else (bias.shape[0],)), H, 1, S))[:, :, 0]
+        bias = bias.float().contiguous()
     visible = request.visible()
     mask = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0].contiguous().view(torch.uint8)
-    out: Tensor = decode_attention(q, k, v, bias.float().contiguous(), mask, request.scaling)
+    out: Tensor = decode_attention(q, k, v, bias, mask, request.scaling)
     return out
-
-
-def _autocast(request: Request) -> torch.dtype | None:
-    """What autocast would have attention compute in."""
-    device = request.q.device.type
-    if not torch.is_autocast_enabled(device):
-        return None
-    return torch.get_autocast_dtype(device)
 
 
 def _rows(tensor: Tensor) -> Tensor:
