@@ -1,0 +1,303 @@
+"""Speed of the whole model with each encoding: forward, training and decoding, side by side in one run.
+
+On a GPU every layer is compiled (decoding: the whole step, as `generate` does with a static cache). Encodings that have
+no bias are measured with each of PyTorch's kernels, and the kernel is named.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn.attention import sdpa_kernel
+from tqdm import tqdm
+from transformers import StaticCache
+
+from longfire.encodings import ENCODINGS
+from longfire.engines import attention_plan
+from longfire.errors import at_least, hint, one_of, positive
+from longfire.evaluation.provenance import provenance
+from longfire.evaluation.speed import BACKENDS, DTYPES, SHARED
+from longfire.evaluation.timing import release_memory, timed
+from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
+
+FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
+BASELINE = "rope"
+MAIN = (BASELINE, "fire", SHARED)
+"""Measured in training and decoding."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "cuda": {
+        "dtype": "bfloat16",
+        "size": "base",
+        "forward": (2048,),
+        "training": (2048, 8192),
+        "decoding": (8192, 32768),
+        "tokens": 32768,
+        "compile": True,
+        "kernels": ("flash", "cudnn"),
+    },
+    "cpu": {
+        "dtype": "float32",
+        "size": "tiny",
+        "forward": (512,),
+        "training": (512,),
+        "decoding": (512,),
+        "tokens": 2048,
+        "compile": False,
+        "kernels": ("sdpa",),
+    },
+}
+SPARE = 2048
+"""Places in a static cache beyond what it holds, for the tokens that are decoded while the clock runs."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row to be."""
+
+    kind: str
+    n: int
+    encoding: str
+    kernel: str | None = None
+    """Of PyTorch, where there is no bias."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.encoding} {self.kernel or ''} n={self.n}".replace("  ", " ")
+
+
+@dataclass(frozen=True)
+class ModelSetting:
+    """What is measured. `ModelSetting.on` knows what is usual on a device."""
+
+    device: str
+    dtype: str
+    size: str
+    forward: tuple[int, ...]
+    """Lengths of sequences."""
+    training: tuple[int, ...]
+    decoding: tuple[int, ...]
+    """Tokens in the cache."""
+    tokens: int
+    """In all sequences together; decoding has `decoding_batch` sequences."""
+    compile: bool
+    kernels: tuple[str, ...]
+    decoding_batch: int = 8
+    seconds: float = 1.0
+    encodings: tuple[str, ...] | None = None
+    """In forward. None: all."""
+    subject: str = "model"
+
+    @classmethod
+    def on(cls, device: str | None = None, **options: Any) -> Self:
+        """For a device (None: the GPU if there is one). Options that are None have the device's default."""
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        one_of("the device", device, DEFAULTS)
+        given = {name: value for name, value in options.items() if value is not None}
+        return cls(device, **(DEFAULTS[device] | given))
+
+    def __post_init__(self) -> None:
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("there is no CUDA device here that torch can use. Measure on the cpu.")
+        one_of("the dtype", self.dtype, DTYPES)
+        one_of("the size", self.size, SIZES)
+        at_least("tokens", self.tokens, 1)
+        at_least("decoding_batch", self.decoding_batch, 1)
+        positive("seconds", self.seconds)
+        for n in (*self.forward, *self.training, *self.decoding):
+            at_least("a length", n, 1)
+        for name in self.encodings or ():
+            if name not in (*ENCODINGS, SHARED):
+                raise ValueError(f"there is no encoding named {name!r}. {hint(name, [*ENCODINGS, SHARED])}")
+
+    def batch(self, case: Case) -> int:
+        """How many sequences."""
+        return self.decoding_batch if case.kind == DECODING else max(1, self.tokens // case.n)
+
+    def config(self, case: Case) -> LongfireConfig:
+        """Of the model that is measured."""
+        name = "fire" if case.encoding == SHARED else case.encoding
+        return LongfireConfig.of_size(
+            self.size,
+            position_encoding={"name": name, **ENCODINGS[name].example},
+            share_position_encoding=case.encoding == SHARED,
+            max_position_embeddings=case.n + SPARE,
+        )
+
+    def cases(self) -> list[Case]:
+        """Every measurement, the baseline first."""
+        every = sorted((*ENCODINGS, SHARED), key=lambda name: MAIN.index(name) if name in MAIN else len(MAIN))
+        chosen = {FORWARD: self.encodings or every, TRAINING: MAIN, DECODING: MAIN}
+        return [
+            Case(kind, n, name, kernel)
+            for kind, names in chosen.items()
+            for n in getattr(self, kind)
+            for name in names
+            for kernel in self._kernels(kind, name)
+        ]
+
+    def _kernels(self, kind: str, name: str) -> tuple[str | None, ...]:
+        if name == SHARED or ENCODINGS[name].bias is not ENCODINGS["nope"].bias:
+            return (None,)
+        return (None,) if kind == DECODING else self.kernels  # decoding has one kernel for all
+
+
+def measure_model(
+    setting: ModelSetting, save: Callable[[dict[str, Any]], object] = lambda record: None
+) -> dict[str, Any]:
+    """Every case of the setting as a row of a record, which is saved after each.
+
+    Until the last row is in, or where Ctrl-C ends it, the record says that it was interrupted.
+    """
+    record: dict[str, Any] = {"provenance": provenance(), "setting": asdict(setting), "rows": [], "interrupted": True}
+    try:
+        with tqdm(setting.cases(), unit="case", desc="bench model", disable=None) as progress:
+            for case in progress:
+                progress.set_postfix_str(str(case))
+                record["rows"].append(measure_case(setting, case))
+                add_ratios(record["rows"])
+                save(record)
+        del record["interrupted"]
+    except KeyboardInterrupt:
+        pass
+    save(record)
+    return record
+
+
+def measure_case(setting: ModelSetting, case: Case) -> dict[str, Any]:
+    """A row: milliseconds and tokens a second, or why there are none."""
+    row: dict[str, Any] = {"kind": case.kind, "encoding": case.encoding, "n": case.n, "batch": setting.batch(case)}
+    try:
+        release_memory(setting.device)
+        torch.compiler.reset()
+        with kernel(case.kernel):
+            model = LongfireForCausalLM(setting.config(case)).to(setting.device)
+            row["engine"] = engine(setting, case, model)
+            row.update(CALLS[case.kind](setting, case, model))
+    except torch.OutOfMemoryError:
+        row["failed"] = "out of memory"
+    except Exception as error:  # one encoding's failure, whatever it is, must not cost the other rows
+        row["failed"] = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+    if "ms" in row:
+        tokens = row["batch"] * (1 if case.kind == DECODING else case.n)
+        row["tokens/s"] = round(1e3 * tokens / row["ms"])
+    return row
+
+
+@contextmanager
+def kernel(name: str | None) -> Iterator[None]:
+    """PyTorch's attention by this kernel alone."""
+    with sdpa_kernel(BACKENDS[name]) if name in BACKENDS else nullcontext():
+        yield
+
+
+def engine(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> str:
+    """What attention runs on, as a person would name it."""
+    if case.kernel is not None:
+        return f"sdpa {case.kernel}".replace("sdpa sdpa", "sdpa")
+    encoding, config = model.model.encodings[0], model.config
+    T = 1 if case.kind == DECODING else case.n
+    shape = (1, config.num_attention_heads, config.head_dim)
+    q, k = (torch.empty(*shape[:2], length, shape[2], device="meta") for length in (T, case.n))
+    q, k = (torch.empty_like(x, device=setting.device, dtype=DTYPES[setting.dtype]) for x in (q, k))
+    mask = torch.ones(1, case.n, dtype=torch.bool, device=setting.device) if case.kind == DECODING else None
+    with torch.set_grad_enabled(case.kind == TRAINING):
+        return attention_plan(q, k, k, encoding, key_mask=mask).engine
+
+
+def measure_forward(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> dict[str, Any]:
+    """Logits of all tokens, without gradients."""
+    model = model.to(DTYPES[setting.dtype]).eval()
+    compile_layers(setting, model)
+    ids = some_tokens(setting, case, model)
+
+    @torch.no_grad()
+    def call() -> Tensor:
+        return model(ids, use_cache=False).logits
+
+    return run(setting, call)
+
+
+def measure_training(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> dict[str, Any]:
+    """A step of AdamW: weights in float32, products in the setting's precision, as Hugging Face's Trainer does it."""
+    model.train()
+    compile_layers(setting, model)
+    ids = some_tokens(setting, case, model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    dtype = DTYPES[setting.dtype]
+
+    def call() -> None:
+        with torch.autocast(setting.device, dtype, enabled=dtype != torch.float32):
+            loss = model(ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return run(setting, call)
+
+
+def measure_decoding(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> dict[str, Any]:
+    """One more token for every sequence, from a static cache that holds n."""
+    model = model.to(DTYPES[setting.dtype]).eval()
+    config, batch = model.config, setting.batch(case)
+    slots = case.n + SPARE
+    cache = StaticCache(config, max_cache_len=slots)
+    cache.early_initialization(
+        batch, config.num_attention_heads, config.head_dim, DTYPES[setting.dtype], torch.device(setting.device)
+    )
+    for layer in cache.layers:
+        layer.keys.normal_()
+        layer.values.normal_()
+        layer.cumulative_length.fill_(case.n)
+    ids = some_tokens(setting, case, model)[:, :1].contiguous()
+    position_ids = torch.full((batch, 1), case.n, device=setting.device)
+    mask = (torch.arange(slots, device=setting.device) <= case.n).expand(batch, 1, 1, slots).contiguous()
+    step = torch.compile(model, fullgraph=True, mode="reduce-overhead") if setting.compile else model
+
+    @torch.no_grad()
+    def call() -> Tensor:
+        return step(ids, past_key_values=cache, position_ids=position_ids, attention_mask=mask, use_cache=True).logits
+
+    def rewound() -> None:  # every step is the first after n
+        call()
+        for layer in cache.layers:
+            layer.cumulative_length.fill_(case.n)
+
+    return run(setting, rewound)
+
+
+CALLS = {FORWARD: measure_forward, TRAINING: measure_training, DECODING: measure_decoding}
+
+
+def compile_layers(setting: ModelSetting, model: LongfireForCausalLM) -> None:
+    """Each layer by itself: they share one compiled graph, which is made in seconds."""
+    if setting.compile:
+        for layer in model.model.layers:
+            layer.compile(fullgraph=True)
+
+
+def some_tokens(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> Tensor:
+    """(B, n)."""
+    return torch.randint(0, model.config.vocab_size, (setting.batch(case), case.n), device=setting.device)
+
+
+def run(setting: ModelSetting, call: Callable[[], object]) -> dict[str, Any]:
+    """Warm up, and time."""
+    for _ in range(3):
+        call()
+    if setting.device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    found: dict[str, Any] = timed(call, setting.seconds, setting.device)
+    if setting.device == "cuda":
+        found["peak_mb"] = round(torch.cuda.max_memory_allocated() / 1e6)
+    return found
+
+
+def add_ratios(rows: list[dict[str, Any]]) -> None:
+    """To each row, by which factor it is slower than the baseline on each of its engines: `÷ rope (sdpa flash)`."""
+    for base in (row for row in rows if row["encoding"] == BASELINE and "ms" in row):
+        for row in rows:
+            if "ms" in row and all(base[key] == row[key] for key in ("kind", "n")):
+                row[f"÷ {BASELINE} ({base['engine']})"] = round(row["ms"] / base["ms"], 3)

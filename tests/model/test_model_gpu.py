@@ -1,0 +1,131 @@
+"""The model on a GPU: the fused engine inside it, compiled and not."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from longfire import ENCODINGS, attention_plan
+from longfire.model.loss import IGNORED, linear_cross_entropy
+from tests.model.models import small_model, tokens
+
+pytestmark = pytest.mark.gpu
+SHAPE = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 3}
+BIASED = sorted(name for name, cls in ENCODINGS.items() if cls.bias is not ENCODINGS["nope"].bias)
+
+
+def gpu_model(name="fire", dtype=torch.bfloat16, implementation="longfire", **changes):
+    return small_model(name, implementation, **SHAPE, **changes).to("cuda", dtype)
+
+
+def distance(found, exact):
+    return ((found - exact).double().norm() / exact.double().norm()).item()
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("name", BIASED)
+def test_fused_is_as_near_to_the_truth_as_eager(name, share):
+    ids = tokens(2, 700).cuda()
+    with torch.no_grad():
+        exact = gpu_model(name, torch.float64, "eager", share_position_encoding=share)(ids).logits
+        eager = gpu_model(name, implementation="eager", share_position_encoding=share)(ids).logits
+        model = gpu_model(name, share_position_encoding=share)
+        fused = model(ids).logits
+    q = torch.empty(1, 2, 700, 64, device="cuda", dtype=torch.bfloat16)
+    assert attention_plan(q, q, q, model.model.encodings[0]).engine == "fused"
+    assert distance(fused, exact) <= 2 * distance(eager, exact)
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("name", ["fire", "kerple_log", "rope"])
+def test_a_compiled_training_step_at_many_lengths(name, share):
+    """One graph for lengths between two powers of two, and gradients near those of eager mode."""
+    torch.compiler.reset()
+    model = gpu_model(name, torch.float32, share_position_encoding=share).train()
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(model, fullgraph=True, backend=counter)
+
+    def gradients(run, ids):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = run(ids, labels=ids).loss
+        loss.backward()
+        found = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        model.zero_grad()
+        return loss.detach(), found
+
+    for number, T in enumerate((600, 700, 777, 900, 1000)):
+        ids = tokens(2, T).cuda()
+        (loss, found), (expected_loss, expected) = gradients(step, ids), gradients(model, ids)
+        assert torch.allclose(loss, expected_loss, rtol=1e-2)
+        assert distance(found, expected) < 0.05
+        if number == 1:
+            graphs = counter.frame_count
+    assert counter.frame_count == graphs <= 2
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_compiled_training_step_with_padding(left):
+    torch.compiler.reset()
+    model = gpu_model("fire").train()
+    ids = tokens(2, 300).cuda()
+    mask = torch.ones_like(ids)
+    mask[1, slice(0, 90) if left else slice(210, 300)] = 0
+    labels = ids.masked_fill(mask == 0, IGNORED)
+    step = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found = step(ids, attention_mask=mask, labels=labels).loss
+    expected = model(ids, attention_mask=mask, labels=labels).loss
+    assert torch.allclose(found, expected, rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["fire", "alibi", "rope", "sinusoidal"])
+def test_generate(name):
+    """Dynamic, static and compiled caches, in a padded batch, give the same tokens (in float32: no near ties)."""
+    torch.compiler.reset()
+    model = gpu_model(name, torch.float32)
+    ids = tokens(2, 150).cuda()
+    mask = torch.ones_like(ids)
+    mask[1, :40] = 0
+    options = {"do_sample": False, "max_new_tokens": 10, "pad_token_id": 0, "attention_mask": mask}
+    expected = model.generate(ids, use_cache=False, **options)
+    assert torch.equal(model.generate(ids, **options), expected)
+    assert torch.equal(model.generate(ids, cache_implementation="static", disable_compile=True, **options), expected)
+    assert torch.equal(model.generate(ids, cache_implementation="static", **options), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("V", [61, 5000])
+def test_the_loss(dtype, V):
+    hidden, weight = torch.randn(300, 64, device="cuda"), torch.randn(V, 64, device="cuda") / 4
+    labels = torch.randint(0, V, (300,), device="cuda").masked_fill(torch.rand(300, device="cuda") < 0.2, IGNORED)
+
+    def gradients(dtype, loss):
+        inputs = [x.to(dtype).requires_grad_() for x in (hidden, weight)]
+        value = loss(*inputs)
+        return value, *torch.autograd.grad(value, inputs)
+
+    def plain(hidden, weight):
+        return F.cross_entropy((hidden @ weight.T).to(torch.promote_types(hidden.dtype, torch.float32)), labels)
+
+    def ours(hidden, weight):
+        return linear_cross_entropy(hidden, weight, labels) / (labels != IGNORED).sum()
+
+    exact = gradients(torch.float64, plain)
+    for found, eager, truth in zip(gradients(dtype, ours), gradients(dtype, plain), exact, strict=True):
+        assert distance(found, truth) <= 2 * distance(eager, truth) + 1e-6
+
+
+def test_the_loss_keeps_no_logits():
+    hidden = torch.randn(16384, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(50304, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(0, 50304, (16384,), device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    linear_cross_entropy(hidden, weight, labels).backward()
+    logits = 4 * 16384 * 50304
+    assert torch.cuda.max_memory_allocated() - before < logits / 4
+
+
+def test_encodings_stay_in_float32():
+    model = gpu_model("fire")
+    assert {p.dtype for n, p in model.named_parameters() if "position_encoding" in n} == {torch.float32}
