@@ -1,0 +1,26 @@
+"""A small checkpoint with a tokenizer of bytes, as save_pretrained writes them."""
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tests.model.models import small_model
+
+END = "<|end|>"
+
+
+def byte_tokenizer():
+    """Token 0 ends a text, every other is a byte."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={END: 0} | {letter: 1 + i for i, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
+
+
+def save_checkpoint(folder, name="fire", **changes):
+    """The model and the tokenizer that it saved in the folder."""
+    tokenizer = byte_tokenizer()
+    model = small_model(name, **{"vocab_size": len(tokenizer), "eos_token_id": 0, **changes})
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
