@@ -2,13 +2,15 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from longfire.model import attention
+from longfire.model import attention, retrofits
 from longfire.model.configuration import SIZES, LongfireConfig
 from longfire.model.modeling import LongfireForCausalLM, LongfireModel
+from longfire.model.retrofits import retrofit
 
-__all__ = ["SIZES", "LongfireConfig", "LongfireForCausalLM", "LongfireModel"]
+__all__ = ["SIZES", "LongfireConfig", "LongfireForCausalLM", "LongfireModel", "retrofit"]
 
 attention.register()
 AutoConfig.register("longfire", LongfireConfig)
 AutoModel.register(LongfireConfig, LongfireModel)
 AutoModelForCausalLM.register(LongfireConfig, LongfireForCausalLM)
+retrofits.register()

@@ -97,6 +97,8 @@ def eager_attention(
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """Plain operations, and the weights (B, H, T, S) for whoever wants to see them."""
+    if key.shape[1] != query.shape[1]:  # several heads share a key
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     logits = query @ key.transpose(-1, -2) * scaling
     if position_bias is not None:
         logits = logits + position_bias

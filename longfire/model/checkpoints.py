@@ -7,17 +7,26 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from longfire.encodings import ENCODINGS
 
 
-def refuse_other_encodings(source: Any, model: PreTrainedModel, info: dict[str, Any], options: dict[str, Any]) -> None:
-    """Refuse a checkpoint in `source` whose encoding is not the loaded model's.
+class RefusesOtherEncodings(PreTrainedModel):
+    """A model that is loaded with the position encoding it was saved with, or not at all."""
 
-    Another class will do where it is a kind of the saved one, as RoPE-PI and YaRN are of RoPE.
-    """
+    @classmethod
+    def from_pretrained(cls, source: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+        """As transformers does; a checkpoint of another position encoding than the one asked for is an error."""
+        wants_info = options.pop("output_loading_info", False)
+        loaded: Any = super().from_pretrained(source, *arguments, output_loading_info=True, **options)
+        model, info = loaded
+        refuse_other_encodings(source, model, info, options)
+        return (model, info) if wants_info else model
+
+
+def refuse_other_encodings(source: Any, model: PreTrainedModel, info: dict[str, Any], options: dict[str, Any]) -> None:
+    """Refuse a checkpoint in `source` whose encoding is not the loaded model's."""
     config: Any = model.config
     hub = {key: options[key] for key in ("cache_dir", "revision", "subfolder", "token") if key in options}
     saved_config, _ = PreTrainedConfig.get_config_dict(source, **hub)
     saved = saved_config.get("position_encoding") or {}
-    before, now = (ENCODINGS.get(encoding.get("name", "")) for encoding in (saved, config.position_encoding))
-    if before is not None and now is not None and not issubclass(now, before):
+    if saved and not will_do(saved, config.position_encoding):
         raise ValueError(
             f"the checkpoint in {source} was trained with position_encoding={saved}, and "
             f"{config.position_encoding} was asked for. Leave position_encoding out, or train a model with it."
@@ -26,8 +35,24 @@ def refuse_other_encodings(source: Any, model: PreTrainedModel, info: dict[str, 
     shapes = {entry[0] for entry in info.get("mismatched_keys", ()) if "position_encoding" in entry[0]}
     if keys | shapes:
         raise ValueError(
-            f"the parameters of the position encoding in {source} do not fit {config.position_encoding} with "
-            f"share_position_encoding={config.share_position_encoding}: {', '.join(sorted(keys | shapes)[:4])}. Load "
-            f"it with the configuration it was saved with: {saved}, "
-            f"share_position_encoding={saved_config.get('share_position_encoding', False)}."
+            f"the parameters of the position encoding in {source} do not fit {_described(vars(config))}: "
+            f"{', '.join(sorted(keys | shapes)[:4])}. Load it with the configuration it was saved with: "
+            f"{_described(saved_config)}."
         )
+
+
+def will_do(saved: dict[str, Any], asked: dict[str, Any]) -> bool:
+    """Whether one encoding may be loaded from another's checkpoint.
+
+    A class will do where it is a kind of the saved one, as RoPE-PI and YaRN are of RoPE. What the theorem made must be
+    the same.
+    """
+    if "theorem" in saved or "theorem" in asked:
+        return saved == asked
+    before, now = (ENCODINGS.get(encoding.get("name", "")) for encoding in (saved, asked))
+    return before is None or now is None or issubclass(now, before)
+
+
+def _described(config: dict[str, Any]) -> str:
+    shared = config.get("share_position_encoding")
+    return f"{config.get('position_encoding')}{'' if shared is None else f' with share_position_encoding={shared}'}"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationMixin
 from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -101,7 +101,7 @@ class LongfireLayer(GradientCheckpointingLayer):
         return hidden + self.dropout(self.down_proj(expanded))
 
 
-class LongfirePreTrainedModel(attention.TakesOurAttention, RefusesOtherEncodings, PreTrainedModel):
+class LongfirePreTrainedModel(attention.TakesOurAttention, RefusesOtherEncodings):
     """Loading, saving and starting weights."""
 
     config: LongfireConfig

@@ -1,0 +1,339 @@
+"""Models of others with FIRE: after ALiBi the same logits, after RoPE a model that agrees with itself."""
+
+import copy
+import json
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+from longfire import FIRE, position_parameters
+from longfire.model import retrofit
+from longfire.model.attention import IMPLEMENTATIONS
+from longfire.model.retrofits import ARCHITECTURES
+from tests.model.models import tokens
+from tests.model.test_generation import generated, logits
+
+LENGTH = 64
+LLAMA_SHAPED = ("Llama", "Mistral", "Qwen2", "Qwen3")
+NAMES = ("Bloom", "Mpt", *LLAMA_SHAPED)
+
+
+def config_of(name, heads=4, **changes):
+    C = 8 * heads
+    llama = {"hidden_size": C, "intermediate_size": 2 * C, "num_hidden_layers": 2, "num_attention_heads": heads}
+    llama |= {"num_key_value_heads": 2, "rms_norm_eps": 1e-5}
+    own = {
+        "Bloom": {"hidden_size": C, "n_layer": 2, "n_head": heads},
+        "Mpt": {"d_model": C, "n_layers": 2, "n_heads": heads, "max_seq_len": LENGTH, "use_cache": True},
+        "Llama": llama,
+        "Mistral": {**llama, "sliding_window": None},
+        "Qwen2": llama,
+        "Qwen3": {**llama, "head_dim": 16},
+    }
+    return getattr(hf, f"{name}Config")(**{"vocab_size": 61, "eos_token_id": None, **own[name], **changes})
+
+
+def original(name, heads=4, **changes):
+    """In evaluation mode, with weights so large that every layer, and where tokens are, matters."""
+    torch.manual_seed(0)
+    config = config_of(name, heads, tie_word_embeddings=False, **changes)
+    model = getattr(hf, f"{name}ForCausalLM")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(10)
+            else:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def retrofitted(name, **changes):
+    """With a FIRE that says something."""
+    model = retrofit(original(name, **changes), max_length=LENGTH)
+    if name in LLAMA_SHAPED:
+        with torch.no_grad():
+            for encoding in encodings(model):
+                encoding.linears[-1].weight.mul_(10)
+    return model
+
+
+def encodings(model):
+    return [module for module in model.modules() if isinstance(module, FIRE)]
+
+
+def padded(ids, left=4):
+    mask = torch.ones_like(ids)
+    mask[1, :left] = 0
+    return mask
+
+
+@pytest.mark.parametrize("heads", [4, 6, 8, 12])
+@pytest.mark.parametrize("name", ["Bloom", "Mpt"])
+def test_alibi_has_the_same_logits(name, heads):
+    changes = {"attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.7}} if name == "Mpt" else {}
+    model = original(name, heads, **changes)
+    new, ids = retrofit(model, max_length=LENGTH), tokens(2, LENGTH)
+    expected, found = logits(model, ids), logits(new, ids)
+    assert (expected - logits(model, ids.flip(1)).flip(1)).abs().max() > 1
+    assert (found - expected).abs().max() <= 1e-4
+    mask = padded(ids, left=9)
+    found, expected = (logits(m, ids, attention_mask=mask) for m in (new, model))
+    assert (found - expected)[mask.bool()].abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["Bloom", "Mpt"])
+def test_alibi_generates_the_same(name):
+    model, ids = original(name), tokens(2, 11)
+    new = retrofit(model, max_length=LENGTH)
+    assert generated(model, tokens(6, 9)).unique().numel() > 12
+    mask = padded(ids)
+    for options in ({}, {"attention_mask": mask}, {"attention_mask": mask, "num_beams": 3}):
+        expected = generated(model, ids, **options)
+        static = {"cache_implementation": "static", "disable_compile": True}
+        for cache in ({}, {"use_cache": False}, static):
+            assert torch.equal(generated(new, ids, **options, **cache), expected)
+
+
+def test_beyond_max_length_alibi_is_interpolated():
+    model, ids = original("Bloom"), tokens(1, 96)
+    new = retrofit(model, max_length=48)
+    difference = (logits(new, ids) - logits(model, ids)).abs().amax((0, 2))
+    assert difference[:48].max() <= 1e-4
+    assert difference[48:].max() > 1e-2
+
+
+@pytest.mark.parametrize("name", LLAMA_SHAPED)
+def test_rope_is_gone_and_fire_is_all_that_is_new(name):
+    """With FIRE at 0, the model is the original whose rotation turns nothing."""
+    model = original(name)
+    new, ids = retrofit(model, max_length=LENGTH), tokens(2, 33)
+    with torch.no_grad():
+        for parameter in position_parameters(new):
+            parameter.zero_()
+    model.model.rotary_emb.register_forward_hook(lambda *_: (torch.ones(1, 33, 1), torch.zeros(1, 33, 1)))
+    assert (logits(model, ids) - logits(new, ids)).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_caches_padding_and_implementations_agree(name):
+    model, ids = retrofitted(name), tokens(2, 23)
+    mask = padded(ids)
+    whole = logits(model, ids, attention_mask=mask)
+    swapped = ids[:, [3, 1, 2, 0, *range(4, 23)]]
+    assert (logits(model, ids)[:, -1] - logits(model, swapped)[:, -1]).abs().max() > 0.1  # or this says little
+    assert torch.allclose(whole[1:, 4:], logits(model, ids[1:, 4:]), atol=2e-4)
+    for cache in (hf.DynamicCache(config=model.config), hf.StaticCache(model.config, max_cache_len=40)):
+        parts = []
+        for start, end in ((0, 9), (9, 10), (10, 23)):
+            given = {"attention_mask": mask[:, :end], "past_key_values": cache, "use_cache": True}
+            parts.append(logits(model, ids[:, start:end], **given))
+        assert torch.allclose(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], atol=2e-4)
+    for implementation in IMPLEMENTATIONS:
+        model.set_attn_implementation(implementation)
+        found = logits(model, ids, attention_mask=mask)
+        assert torch.allclose(found[mask.bool()], whole[mask.bool()], atol=2e-4)
+
+
+@pytest.mark.parametrize("implementation", ["longfire", "sdpa"])
+@pytest.mark.parametrize("name", NAMES)
+def test_generates_in_padded_batches_with_every_cache(name, implementation):
+    model, ids = retrofitted(name), tokens(2, 11)
+    model.set_attn_implementation(implementation)
+    mask = padded(ids)
+    for beams in (1, 3):
+        alone = [generated(model, part, use_cache=False, num_beams=beams, new=6) for part in (ids[:1], ids[1:, 4:])]
+        options = {"attention_mask": mask, "num_beams": beams, "new": 6}
+        for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
+            assert torch.equal(generated(model, ids, **options, **cache), torch.cat(alone))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Bloom's GELU, compiled
+@pytest.mark.parametrize("name", ["Bloom", "Mpt", "Qwen3"])
+def test_a_compiled_step_with_a_static_cache(name):
+    model, ids = retrofitted(name), tokens(2, 9)
+    torch.compiler.reset()
+    cache = hf.StaticCache(model.config, max_cache_len=16)
+    logits(model, ids[:, :8], past_key_values=cache, use_cache=True)
+    with torch.no_grad():
+        step = torch.compile(model, fullgraph=True, backend="eager")
+        found = step(ids[:, 8:], past_key_values=cache, use_cache=True).logits
+    assert torch.allclose(found, logits(model, ids)[:, 8:], atol=2e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_trains_with_and_without_checkpoints(name):
+    model, ids = retrofitted(name).train(), tokens(2, 16)
+    found = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+        assert all(encoding.linears[-1].weight.grad.abs().max() > 0 for encoding in encodings(model))
+    assert all(parameter.grad is not None for parameter in position_parameters(model))
+    for plain, checkpointed in zip(*found, strict=True):
+        assert torch.allclose(plain, checkpointed, atol=1e-5, rtol=1e-4)
+
+
+def test_dropout_of_attention_is_kept():
+    ids = tokens(1, 16)
+    for name in ("Bloom", "Mpt", "Llama"):
+        model = retrofitted(name, **({} if name == "Mpt" else {"attention_dropout": 0.5}))
+        for block in model.transformer.blocks if name == "Mpt" else ():
+            block.attn.attn_dropout_p = 0.5  # its configuration takes whole numbers alone
+        assert torch.equal(logits(model, ids), logits(model, ids))
+        model.train()
+        assert not torch.equal(logits(model, ids), logits(model, ids))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_given_model_is_left_alone(name):
+    model, ids = original(name), tokens(1, 16)
+    model.generation_config.top_k = 7
+    model.train().bfloat16()
+    model.get_input_embeddings().weight.requires_grad_(False)
+    before, config = {key: value.clone() for key, value in model.state_dict().items()}, model.config.to_dict()
+    new = retrofit(model, max_length=LENGTH)
+    assert model.config.to_dict() == config
+    assert type(model).__name__ == f"{name}ForCausalLM"
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert new.training
+    assert new.generation_config.top_k == 7
+    assert new.generation_config is not model.generation_config
+    assert new.dtype == torch.bfloat16
+    assert {parameter.dtype for parameter in position_parameters(new)} == {torch.float32}
+    assert new.lm_head.weight.data_ptr() == model.lm_head.weight.data_ptr()
+    frozen = [key for key, parameter in new.named_parameters() if not parameter.requires_grad]
+    assert len(frozen) == 1
+    assert torch.isfinite(logits(new.eval(), ids)).all()
+
+
+@pytest.mark.parametrize("name", ["Bloom", "Llama"])
+def test_tied_weights_stay_tied(name):
+    model = getattr(hf, f"{name}ForCausalLM")(config_of(name, tie_word_embeddings=True))
+    new = retrofit(model, max_length=LENGTH)
+    assert new.lm_head.weight is new.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_and_loaded_as_what_it_is(name, tmp_path):
+    model, ids = retrofitted(name), tokens(2, 20)
+    with torch.no_grad():
+        for parameter in position_parameters(model):
+            parameter.mul_(1.1)  # trained
+    model.save_pretrained(tmp_path)
+    loaded = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is type(model)
+    assert loaded.config.position_encoding == model.config.position_encoding
+    assert loaded.config.vocab_size == 61
+    assert torch.equal(logits(loaded, ids), logits(model, ids))
+    half = hf.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    for mine, other in zip(position_parameters(half), position_parameters(model), strict=True):
+        assert torch.equal(mine, other)
+    base = hf.AutoModel.from_pretrained(tmp_path)
+    assert type(base) is type(model.base_model)
+    loaded.save_pretrained(tmp_path / "again")
+    again = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "again")
+    assert torch.equal(logits(again, ids), logits(model, ids))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_never_comes_back_without_fire(name, tmp_path):
+    default = {"hidden_size": 64, "n_layer": 2, "n_head": 8, "vocab_size": 61} if name == "Bloom" else {}
+    retrofit(original(name, **default), max_length=LENGTH).save_pretrained(tmp_path)
+    for loader in (f"{name}Config", f"{name}ForCausalLM", f"{name}Model"):
+        with pytest.raises(Exception, match=f"longfire_{name.lower()}, see base_config"):
+            getattr(hf, loader).from_pretrained(tmp_path)
+
+
+def test_a_checkpoint_without_its_encoding_is_refused(tmp_path):
+    for name in ("Bloom", "Llama"):
+        folder = tmp_path / name
+        retrofitted(name).save_pretrained(folder)
+        state = load_file(folder / "model.safetensors")
+        kept = {key: value for key, value in state.items() if "1.self_att" not in key or "mlp" not in key}
+        assert len(kept) < len(state)
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ValueError, match="parameters of the position encoding"):
+            hf.AutoModelForCausalLM.from_pretrained(folder)
+        original(name).save_pretrained(tmp_path / "plain")
+        with pytest.raises(ValueError, match=r"retrofit\(model"):
+            ARCHITECTURES[getattr(hf, f"{name}ForCausalLM")].from_pretrained(tmp_path / "plain")
+
+
+def test_another_encoding_than_the_saved_one_is_refused(tmp_path):
+    retrofitted("Bloom").save_pretrained(tmp_path)
+    asked = copy.deepcopy(json.loads((tmp_path / "config.json").read_text())["position_encoding"])
+    asked["max_length"] *= 2
+    with pytest.raises(ValueError, match="was asked for"):
+        hf.AutoModelForCausalLM.from_pretrained(tmp_path, position_encoding=asked)
+
+
+def test_a_model_from_the_configuration_alone_starts_as_it_should():
+    """Bloom's own start of linear layers does not reach FIRE."""
+    new, ids = retrofitted("Bloom"), tokens(1, 32)
+    fresh = hf.AutoModelForCausalLM.from_config(new.config).eval()
+    for mine, other in zip(encodings(fresh), encodings(new), strict=True):
+        assert torch.equal(mine.linears[0].weight, other.linears[0].weight)
+    base = {key: value for key, value in fresh.state_dict().items() if "position_encoding" not in key}
+    model = hf.BloomForCausalLM(config_of("Bloom", tie_word_embeddings=False)).eval()
+    model.load_state_dict(base)
+    assert (logits(fresh, ids) - logits(model, ids)).abs().max() <= 1e-4
+    llama = hf.AutoModelForCausalLM.from_config(retrofitted("Llama").config)
+    assert all(encoding.linears[0].bias.abs().min() > 0 for encoding in encodings(llama))  # Llama's would be 0
+
+
+def test_the_new_fire_is_for_the_training_length():
+    new = retrofit(original("Llama"), max_length=512, mlp_width=16, hidden_layers=1)
+    assert [encoding.L.item() for encoding in encodings(new)] == [128.0, 128.0]
+    assert encodings(new)[0].linears[0].out_features == 16
+    assert new.config.max_position_embeddings == 512
+    with pytest.raises(ValueError, match="no option 'widht'"):
+        retrofit(original("Llama"), max_length=512, widht=16)
+
+
+@pytest.mark.parametrize("name", ["Bloom", "Mpt"])
+def test_weights_and_hidden_states_are_the_originals(name):
+    model, ids = original(name), tokens(1, 16)
+    new = retrofit(model, max_length=LENGTH)
+    with pytest.raises(ValueError, match="no attention weights"):
+        new(ids, output_attentions=True)
+    new.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected, found = (m(ids, output_attentions=True, output_hidden_states=True) for m in (model, new))
+    for mine, other in ((found.attentions, expected.attentions), (found.hidden_states, expected.hidden_states)):
+        assert len(mine) == len(other) >= 2
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, other, strict=True))
+
+
+def test_what_cannot_be_served_is_refused():
+    with pytest.raises(TypeError, match=r"does not know GPT2LMHeadModel.*BloomForCausalLM.*Qwen3ForCausalLM"):
+        retrofit(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=61, n_embd=8, n_layer=1, n_head=2)), max_length=64)
+    with pytest.raises(TypeError, match="has FIRE already"):
+        retrofit(retrofitted("Llama"), max_length=64)
+    with pytest.raises(TypeError, match="takes no mlp_width"):
+        retrofit(original("Bloom"), max_length=64, mlp_width=8)
+    with pytest.raises(ValueError, match="at least 1"):
+        retrofit(original("Bloom"), max_length=0)
+    with pytest.raises(ValueError, match=r"attn_config.alibi=False"):
+        retrofit(original("Mpt", attn_config={"alibi": False}), max_length=64)
+    with pytest.raises(ValueError, match="slow_but_exact"):
+        retrofit(original("Bloom", slow_but_exact=True, pretraining_tp=2), max_length=64)
+    with pytest.raises(ValueError, match="sliding_window=16"):
+        retrofit(original("Mistral", sliding_window=16), max_length=64)
+    with pytest.raises(ValueError, match="1 layers of sliding_attention"):
+        retrofit(original("Qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1), max_length=64)
+    with torch.device("meta"), pytest.raises(ValueError, match="is on meta"):
+        retrofit(hf.LlamaForCausalLM(config_of("Llama")), max_length=64)
+    with pytest.raises(ValueError, match="attn_implementation cannot be 'flash_attention_2'"):
+        retrofitted("Llama").set_attn_implementation("flash_attention_2")
+
+
+def test_a_window_may_be_taken_away_before():
+    model = original("Mistral", sliding_window=16)
+    model.config.sliding_window = None
+    assert logits(retrofit(model, max_length=LENGTH), tokens(1, 20)).shape == (1, 20, 61)
