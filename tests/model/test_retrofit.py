@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from longfire import FIRE, position_parameters
+from longfire import FIRE, attention_plan, position_parameters
 from longfire.model import retrofit
 from longfire.model.attention import IMPLEMENTATIONS
 from longfire.model.retrofits import ARCHITECTURES
@@ -329,6 +329,10 @@ def test_what_cannot_be_served_is_refused():
         retrofit(original("Qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1), max_length=64)
     with torch.device("meta"), pytest.raises(ValueError, match="is on meta"):
         retrofit(hf.LlamaForCausalLM(config_of("Llama")), max_length=64)
+    adapted = original("Llama")
+    adapted.model.layers[0].self_attn.q_proj = torch.nn.ModuleDict({"base_layer": torch.nn.Linear(32, 32)})
+    with pytest.raises(ValueError, match=r"not those of a plain LlamaForCausalLM: .*q_proj.*Merge adapters"):
+        retrofit(adapted, max_length=64)
     with pytest.raises(ValueError, match="attn_implementation cannot be 'flash_attention_2'"):
         retrofitted("Llama").set_attn_implementation("flash_attention_2")
 
@@ -337,3 +341,42 @@ def test_a_window_may_be_taken_away_before():
     model = original("Mistral", sliding_window=16)
     model.config.sliding_window = None
     assert logits(retrofit(model, max_length=LENGTH), tokens(1, 20)).shape == (1, 20, 61)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_gpu_it_is_fused_and_as_accurate_as_eager(name):
+    shape = {"Bloom": {"hidden_size": 256}, "Mpt": {"d_model": 256}}.get(name, {"hidden_size": 256, "head_dim": 64})
+    model, ids = retrofitted(name, **shape).cuda(), tokens(2, 700).cuda()
+    exact = logits(copy.deepcopy(model).double(), ids)
+    model.bfloat16()
+    q = torch.empty(1, 4, 700, 64, device="cuda", dtype=torch.bfloat16)
+    assert attention_plan(q, q, q, encodings(model)[0]).engine == "fused"
+    fused = logits(model, ids)  # far beyond max_length
+    model.set_attn_implementation("eager")
+    errors = [(found - exact).norm() / exact.norm() for found in (fused, logits(model, ids))]
+    assert errors[0] <= 2 * errors[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # the compiler's
+@pytest.mark.parametrize("name", ["Bloom", "Mpt", "Qwen3"])
+def test_on_a_gpu_a_static_cache_is_compiled_and_generates_the_same(name):
+    model, ids = retrofitted(name).cuda(), tokens(2, 11).cuda()
+    mask = padded(ids)
+    expected = generated(model, ids, attention_mask=mask, use_cache=False)
+    assert torch.equal(generated(model, ids, attention_mask=mask), expected)
+    assert torch.equal(generated(model, ids, attention_mask=mask, cache_implementation="static"), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["Bloom", "Qwen3"])
+def test_on_a_gpu_it_trains_as_on_a_cpu(name):
+    model, ids = retrofitted(name), tokens(2, 96)
+    found = []
+    for device in ("cpu", "cuda"):
+        model.to(device).zero_grad()
+        model(ids.to(device), labels=ids.to(device)).loss.backward()
+        found.append([parameter.grad.cpu() for parameter in model.parameters()])
+    for here, there in zip(*found, strict=True):
+        assert (here - there).norm() <= 1e-2 * here.norm() + 1e-6

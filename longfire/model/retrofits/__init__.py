@@ -49,8 +49,8 @@ def retrofit(model: PreTrainedModel, *, max_length: int, **options: Any) -> Fire
 
     The result is a new model that shares its weights' memory with the given one, which goes on working as it was:
     training one changes the other. Dtype, device, training mode, which parameters are frozen, and the generation
-    configuration are the same. It is saved and loaded as its own kind (`longfire_bloom`, …; import `longfire.model` to
-    make AutoModelForCausalLM know it).
+    configuration are the same; gradient checkpointing is to be enabled anew. It is saved and loaded as its own kind
+    (`longfire_bloom`, …; import `longfire.model` to make AutoModelForCausalLM know it).
 
     Args:
         model: a BloomForCausalLM, MptForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or
@@ -66,10 +66,15 @@ def retrofit(model: PreTrainedModel, *, max_length: int, **options: Any) -> Fire
     fields.update(cls.changes_for(config, max_length, options))
     with torch.device("meta"):
         new: Any = cls(config_class.from_dict(fields, name_or_path=config.name_or_path))
-    new.load_state_dict(model.state_dict(), strict=False, assign=True)
+    keys = new.load_state_dict(model.state_dict(), strict=False, assign=True)
+    if other := [key for key in keys.missing_keys + keys.unexpected_keys if "position_encoding" not in key]:
+        raise ValueError(
+            f"the weights are not those of a plain {type(model).__name__}: {', '.join(other[:4])}. Merge adapters into "
+            f"the model before, and undo other changes to its modules."
+        )
     for module in new.modules():
         if isinstance(module, FireAttention):
-            module.position_encoding = module.config.build_encoding().to(model.device)
+            module.position_encoding = module.config.build_encoding().to(model.device, model.dtype)
     new.tie_weights()
     for name, parameter in model.named_parameters():
         new.get_parameter(name).requires_grad_(parameter.requires_grad)
