@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from longfire import ENCODINGS, __version__
-from longfire.cli import main
+from longfire.cli import explained, main
 from longfire.engines import ENGINES
 from longfire.engines.reference import Reference
 
@@ -137,6 +137,20 @@ def test_a_missing_library_is_named(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("longfire.report.explore.QUERIES", (128,))
     assert main(["explore", "--out", str(tmp_path)]) == 2
     assert "pip install 'longfire[lab]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("library", "install"),
+    [
+        ("matplotlib.figure", "longfire[lab]"),
+        ("transformers", "longfire[model]"),
+        ("lm_eval.__main__", "longfire[harness]"),
+        ("accelerate", "longfire[harness]"),
+        ("sentencepiece", "sentencepiece"),
+    ],
+)
+def test_what_to_install(library, install):
+    assert explained(ModuleNotFoundError(name=library)).endswith(f": pip install '{install}'")
 
 
 def test_version(capsys):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from longfire import ENCODINGS
@@ -24,6 +25,14 @@ def test_readme_runs():
     blocks = code_blocks("README.md")
     assert len(blocks) >= 6
     exec(compile("\n".join(blocks), "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_docs_run(page, tmp_path, monkeypatch):
+    blocks = code_blocks(page)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks), page.name, "exec"), {})
 
 
 def test_the_fused_engines_readme_runs(capsys):
