@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch._functorch import config as functorch
 from torch.nn.attention import sdpa_kernel
 from tqdm import tqdm
 from transformers import StaticCache
@@ -187,8 +188,9 @@ def measure_case(setting: ModelSetting, case: Case) -> dict[str, Any]:
 
 @contextmanager
 def kernel(name: str | None) -> Iterator[None]:
-    """PyTorch's attention by this kernel alone."""
-    with sdpa_kernel(BACKENDS[name]) if name in BACKENDS else nullcontext():
+    """PyTorch's attention by this kernel alone. A compiled graph is bound to one, and its cache does not know which."""
+    chosen = sdpa_kernel(BACKENDS[name]) if name in BACKENDS else nullcontext()
+    with chosen, functorch.patch(enable_autograd_cache=False):
         yield
 
 
@@ -216,7 +218,7 @@ def measure_forward(setting: ModelSetting, case: Case, model: LongfireForCausalL
     def call() -> Tensor:
         return model(ids, use_cache=False).logits
 
-    return run(setting, call)
+    return run(setting, call, replay=True)
 
 
 def measure_training(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> dict[str, Any]:
@@ -282,14 +284,14 @@ def some_tokens(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -
     return torch.randint(0, model.config.vocab_size, (setting.batch(case), case.n), device=setting.device)
 
 
-def run(setting: ModelSetting, call: Callable[[], object]) -> dict[str, Any]:
-    """Warm up, and time."""
+def run(setting: ModelSetting, call: Callable[[], object], replay: bool = False) -> dict[str, Any]:
+    """Warm up, and time: with `replay`, as a CUDA graph."""
     for _ in range(3):
         call()
     if setting.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    found: dict[str, Any] = timed(call, setting.seconds, setting.device)
+    found: dict[str, Any] = timed(call, setting.seconds, setting.device, replay)
     if setting.device == "cuda":
         found["peak_mb"] = round(torch.cuda.max_memory_allocated() / 1e6)
     return found

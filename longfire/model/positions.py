@@ -66,8 +66,8 @@ def find_positions(
 
 def counted(mask: Tensor) -> Tensor:
     """Positions (B, S) by a mask: those of kept tokens count up from 0, and after the last one so do all others."""
-    after_last = mask.flip(-1).cumsum(-1).flip(-1) == 0
-    skipped = (~mask & ~after_last).cumsum(-1)
+    after_last = mask.long().flip(-1).cumsum(-1).flip(-1) == 0
+    skipped = (~mask & ~after_last).long().cumsum(-1)
     return (torch.arange(mask.shape[-1], device=mask.device) - skipped).clamp(min=0)
 
 
@@ -118,7 +118,7 @@ def _unseen(
     if mask is not None:
         mask = torch.cat([mask, mask.new_ones(len(mask), slots - mask.shape[1])], dim=1)
         keys = counted(mask)
-        return Positions(keys[:, here], keys, mask, padding=(mask.cumsum(-1) == 0).sum(-1) if in_order else None)
+        return Positions(keys[:, here], keys, mask, padding=(mask.long().cumsum(-1) == 0).sum(-1) if in_order else None)
     if ids is None:
         return Positions(here, index, in_order=in_order)
     if T > 1 and not packed:

@@ -77,6 +77,7 @@ def test_a_compiled_training_step_with_padding(left):
     assert torch.allclose(found, expected, rtol=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("name", ["fire", "alibi", "rope", "sinusoidal"])
 def test_generate(name):
     """Dynamic, static and compiled caches, in a padded batch, give the same tokens (in float32: no near ties)."""
