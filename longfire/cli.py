@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     subjects = bench.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     add_bench_bias(subjects)
     add_bench_attention(subjects)
+    add_bench_model(subjects)
     return top
 
 
@@ -161,6 +162,30 @@ def add_bench_attention(subjects: "argparse._SubParsersAction[argparse.ArgumentP
     )
     add_common_options(one, "attention", seconds=1.0)
     one.set_defaults(run=run_bench_attention)
+
+
+def add_bench_model(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`longfire bench model` and its options. What is not given depends on the device."""
+    one = subjects.add_parser(
+        "model",
+        help="the whole model with each encoding",
+        description="Forward of the whole model with every encoding; training and decoding with RoPE, FIRE and FIRE-S. "
+        "Ctrl-C keeps what was measured.",
+    )
+    one.add_argument("--device", choices=["cpu", "cuda"], help="the GPU if there is one, unless given")
+    one.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], help="on cuda bfloat16, on cpu float32")
+    one.add_argument("--size", metavar="NAME", help="of the model: on cuda base, on cpu tiny")
+    for kind, what in (("forward", "tokens"), ("training", "tokens"), ("decoding", "tokens in the cache")):
+        one.add_argument(
+            f"--{kind}", type=int, nargs="*", metavar="N", help=f"{what}, for {kind}; none to leave it out"
+        )
+    one.add_argument("--tokens", type=int, metavar="N", help="in all sequences together: on cuda 32768, on cpu 2048")
+    one.add_argument("--encodings", nargs="+", metavar="NAME", help="in forward; all, unless given")
+    one.add_argument("--compile", action=argparse.BooleanOptionalAction, help="on cuda, unless given")
+    one.add_argument("--seconds", type=float, default=1.0, help="how long to repeat each measurement")
+    one.add_argument("--out", type=Path, default=Path("bench/model.json"), help="JSON file to write")
+    one.add_argument("--dry-run", action="store_true", help="print what would be measured, and measure nothing")
+    one.set_defaults(run=run_bench_model)
 
 
 def add_common_options(one: argparse.ArgumentParser, subject: str, seconds: float) -> None:
@@ -266,6 +291,40 @@ def run_bench_attention(options: argparse.Namespace) -> int:
     if record.get("interrupted"):
         return 130
     return int(any("wrong" in row or "failed" in row for row in record["rows"]))
+
+
+def run_bench_model(options: argparse.Namespace) -> int:
+    """`longfire bench model`: 0, 1 if a measurement failed, 130 if it was interrupted."""
+    from longfire.evaluation.model_speed import ModelSetting, measure_model
+    from longfire.report.model_speed import model_table, plot_model
+
+    names = ("dtype", "size", "tokens", "compile", "seconds")
+    lists = {
+        name: None if (given := getattr(options, name)) is None else tuple(given)
+        for name in ("forward", "training", "decoding", "encodings")
+    }
+    setting = ModelSetting.on(options.device, **{name: getattr(options, name) for name in names}, **lists)
+    if options.dry_run:
+        cases = setting.cases()
+        print(*(f"{case}, batch {setting.batch(case)}" for case in cases), sep="\n")
+        print(
+            f"{len(cases)} measurements of a {setting.size} model on {setting.device} in {setting.dtype}, "
+            f"to be written to {options.out}"
+        )
+        return 0
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+
+    def save(record: dict[str, object]) -> None:
+        options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    record = measure_model(setting, save)
+    picture = options.out.with_suffix(".png")
+    print(f"{model_table(record)}\n\nwritten to {options.out}", flush=True)
+    plot_model(record, picture)
+    print(f"drawn in {picture}")
+    if record.get("interrupted"):
+        return 130
+    return int(any("failed" in row for row in record["rows"]))
 
 
 def explained(error: Exception) -> str:

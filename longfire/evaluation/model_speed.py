@@ -173,7 +173,8 @@ def measure_case(setting: ModelSetting, case: Case) -> dict[str, Any]:
         release_memory(setting.device)
         torch.compiler.reset()
         with kernel(case.kernel):
-            model = LongfireForCausalLM(setting.config(case)).to(setting.device)
+            model: Any = LongfireForCausalLM(setting.config(case))
+            model.to(setting.device)
             row["engine"] = engine(setting, case, model)
             row.update(CALLS[case.kind](setting, case, model))
     except torch.OutOfMemoryError:
@@ -194,7 +195,7 @@ def kernel(name: str | None) -> Iterator[None]:
         yield
 
 
-def engine(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> str:
+def engine(setting: ModelSetting, case: Case, model: Any) -> str:
     """What attention runs on, as a person would name it."""
     if case.kernel is not None:
         return f"sdpa {case.kernel}".replace("sdpa sdpa", "sdpa")
@@ -208,20 +209,20 @@ def engine(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> str
         return attention_plan(q, k, k, encoding, key_mask=mask).engine
 
 
-def measure_forward(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> dict[str, Any]:
+def measure_forward(setting: ModelSetting, case: Case, model: Any) -> dict[str, Any]:
     """Logits of all tokens, without gradients."""
     model = model.to(DTYPES[setting.dtype]).eval()
     compile_layers(setting, model)
     ids = some_tokens(setting, case, model)
 
     @torch.no_grad()
-    def call() -> Tensor:
+    def call() -> Any:
         return model(ids, use_cache=False).logits
 
     return run(setting, call, replay=True)
 
 
-def measure_training(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> dict[str, Any]:
+def measure_training(setting: ModelSetting, case: Case, model: Any) -> dict[str, Any]:
     """A step of AdamW: weights in float32, products in the setting's precision, as Hugging Face's Trainer does it."""
     model.train()
     compile_layers(setting, model)
@@ -239,12 +240,12 @@ def measure_training(setting: ModelSetting, case: Case, model: LongfireForCausal
     return run(setting, call)
 
 
-def measure_decoding(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> dict[str, Any]:
+def measure_decoding(setting: ModelSetting, case: Case, model: Any) -> dict[str, Any]:
     """One more token for every sequence, from a static cache that holds n."""
     model = model.to(DTYPES[setting.dtype]).eval()
     config, batch = model.config, setting.batch(case)
     slots = case.n + SPARE
-    cache = StaticCache(config, max_cache_len=slots)
+    cache: Any = StaticCache(config, max_cache_len=slots)
     cache.early_initialization(
         batch, config.num_attention_heads, config.head_dim, DTYPES[setting.dtype], torch.device(setting.device)
     )
@@ -258,7 +259,7 @@ def measure_decoding(setting: ModelSetting, case: Case, model: LongfireForCausal
     step = torch.compile(model, fullgraph=True, mode="reduce-overhead") if setting.compile else model
 
     @torch.no_grad()
-    def call() -> Tensor:
+    def call() -> Any:
         return step(ids, past_key_values=cache, position_ids=position_ids, attention_mask=mask, use_cache=True).logits
 
     def rewound() -> None:  # every step is the first after n
@@ -272,14 +273,14 @@ def measure_decoding(setting: ModelSetting, case: Case, model: LongfireForCausal
 CALLS = {FORWARD: measure_forward, TRAINING: measure_training, DECODING: measure_decoding}
 
 
-def compile_layers(setting: ModelSetting, model: LongfireForCausalLM) -> None:
+def compile_layers(setting: ModelSetting, model: Any) -> None:
     """Each layer by itself: they share one compiled graph, which is made in seconds."""
     if setting.compile:
         for layer in model.model.layers:
             layer.compile(fullgraph=True)
 
 
-def some_tokens(setting: ModelSetting, case: Case, model: LongfireForCausalLM) -> Tensor:
+def some_tokens(setting: ModelSetting, case: Case, model: Any) -> Tensor:
     """(B, n)."""
     return torch.randint(0, model.config.vocab_size, (setting.batch(case), case.n), device=setting.device)
 

@@ -76,7 +76,7 @@ def longfire_mask(
     """Which keys are there, (B, 1, 1, S), or None for all. Causality is the attention's own."""
     if mask_function is not causal_mask_function:
         raise ValueError(
-            f"attn_implementation='{NAME}' is causal, and this model asks for another mask (a sliding window, or packed "
+            f"attn_implementation='{NAME}' is causal, and this model asks for another mask (a sliding window, packed "
             f"documents): take 'sdpa' or 'eager'."
         )
     if attention_mask is None:
@@ -119,15 +119,16 @@ def attend(
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """By the implementation of this name, each given the bias as it takes it."""
-    function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+    function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation or "eager", eager_attention)
     if function is longfire_attention:
-        return function(module, *qkv, mask, position_bias=bias, positions=positions, **options)
+        return longfire_attention(module, *qkv, mask, position_bias=bias, positions=positions, **options)
     dense = bias.dense() if isinstance(bias, PreparedBias) else bias.bias(positions.queries, positions.keys)
     if dense is not None:
         dense = dense[None] if dense.ndim == 3 else dense
         if dense.is_cuda:  # torch's kernels there take it in the queries' precision alone
             dense = dense.to(qkv[0].dtype)
-    return function(module, *qkv, mask, position_bias=dense, **options)
+    found: tuple[Tensor, Tensor | None] = function(module, *qkv, mask, position_bias=dense, **options)
+    return found
 
 
 def register() -> None:

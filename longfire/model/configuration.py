@@ -17,7 +17,7 @@ SIZES: dict[str, dict[str, int]] = {
     # the paper's table has 768 here too, with which 24 layers and 16 heads of 64 do not make 350M parameters
     "large": {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_size": 1024},
 }
-"""The paper's two models (125M and 350M parameters), one of 27M with a vocabulary of 8,192, and one for demonstrations."""
+"""The paper's two models (125M and 350M parameters), one between (23M with a vocabulary of 8,192), one to try out."""
 
 
 @strict

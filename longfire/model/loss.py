@@ -1,7 +1,7 @@
 """The cross entropy of a linear layer's outputs, without the outputs: a block of tokens at a time.
 
-Logits of all tokens at once are (tokens × vocabulary): at 32,768 tokens and 50,304 words 6.6 GB in float32, several times
-over. Here a block's logits are made, turned into its loss and, on the spot, into gradients, and dropped.
+All tokens' logits at once are (tokens × vocabulary): at 32,768 tokens and 50,304 words 6.6 GB in float32, and more than
+once. Here a block's logits are made, turned into its loss and, on the spot, into gradients, and dropped.
 """
 
 import torch

@@ -98,7 +98,8 @@ class LongfireLayer(GradientCheckpointingLayer):
         attended, _ = self.attention(self.attention_norm(hidden), **options)
         hidden = hidden + self.dropout(attended)
         expanded = F.gelu(self.up_proj(self.mlp_norm(hidden)), approximate="tanh")
-        return hidden + self.dropout(self.down_proj(expanded))
+        hidden = hidden + self.dropout(self.down_proj(expanded))
+        return hidden
 
 
 class LongfirePreTrainedModel(attention.TakesOurAttention, RefusesOtherEncodings):
@@ -108,12 +109,12 @@ class LongfirePreTrainedModel(attention.TakesOurAttention, RefusesOtherEncodings
     config_class = LongfireConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ("LongfireLayer",)
-    _skip_keys_device_placement = ("past_key_values",)
+    _no_split_modules = ["LongfireLayer"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _supports_attention_backend = True
-    _keep_in_fp32_modules_strict = ("position_encoding",)
+    _keep_in_fp32_modules_strict = ["position_encoding"]  # noqa: RUF012
     _can_record_outputs = {"hidden_states": LongfireLayer, "attentions": LongfireAttention}  # noqa: RUF012
 
     @torch.no_grad()
@@ -163,10 +164,11 @@ class LongfireModel(LongfirePreTrainedModel):
         """One, or one for each layer."""
         if self.position_encoding is not None:
             return [self.position_encoding]
-        return [layer.attention.position_encoding for layer in self.layers]
+        layers: Any = self.layers
+        return [layer.attention.position_encoding for layer in layers]
 
-    @merge_with_config_defaults
-    @capture_outputs
+    @merge_with_config_defaults  # type: ignore[untyped-decorator]
+    @capture_outputs  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -210,7 +212,7 @@ def masks_and_positions(
     positions = find_positions(x, past, slots, by_token, position_ids, packed=not ours)
     if ours:
         return None, positions
-    mask = create_causal_mask(
+    mask: Any = create_causal_mask(
         config=config,
         inputs_embeds=x,
         attention_mask=attention_mask,
@@ -232,7 +234,7 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -278,8 +280,9 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             **options,
         )
-        hidden = outputs.last_hidden_state
-        loss = logits = None
+        hidden: Any = outputs.last_hidden_state
+        loss: Any = None
+        logits = None
         if targets is not None:
             loss = next_token_loss(hidden, self.lm_head.weight, targets, num_items_in_batch)
         if targets is None or not (self.training if skip_logits is None else skip_logits):

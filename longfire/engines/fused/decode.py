@@ -92,8 +92,9 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor |
     strides = (0, 0) if bias is None else (bias.stride(0) if bias.shape[0] > 1 else 0, bias.stride(1))
     with torch.cuda.device_of(q):
         part[splits, G, B](
-            q, k, v, q if bias is None else bias, q if mask is None else mask, parts, lse, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
-            *strides, H, S, H // G, length, scale, D=D, DP=DP, M=M, BN=BN, BIAS=bias is not None,
+            q, k, v, q if bias is None else bias, q if mask is None else mask, parts, lse, *q.stride()[:2],
+            *k.stride()[:3], *v.stride()[:3], *strides, H, S, H // G, length, scale, D=D, DP=DP, M=M, BN=BN,
+            BIAS=bias is not None,
             MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             num_warps=4, num_stages=3 if q.dtype != torch.float32 else 1,
         )  # fmt: skip
