@@ -81,7 +81,7 @@ class Fused:
         seed = None
         if request.dropout_p:
             seed = torch.randint(0, 2**62, (1,), device=q.device)
-        key_mask = None if request.key_mask is None else request.key_mask.contiguous().view(torch.uint8)
+        key_mask = None if request.key_mask is None else request.key_mask.to(torch.uint8).contiguous()
         out, _ = ops.fused_attention(
             q,
             k,
@@ -194,7 +194,7 @@ def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         bias = torch.broadcast_to(bias, (*((1,) if bias.ndim < 4 else (bias.shape[0],)), H, 1, S))[:, :, 0]
         bias = bias.float().contiguous()
     visible = request.visible()
-    mask = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0].contiguous().view(torch.uint8)
+    mask = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0].to(torch.uint8).contiguous()
     out: Tensor = decode_attention(q, k, v, bias, mask, request.scaling)
     return out
 
