@@ -64,7 +64,8 @@ def plot_model(record: dict[str, Any], path: Path) -> None:
     """Forward by encoding, as in the paper's figure; training and decoding beside it."""
     from matplotlib.figure import Figure
 
-    rows = best_rows(record)
+    best = best_rows(record)
+    rows = [row for row in record["rows"] if row in best or (row["kind"] == TRAINING and "ms" in row)]
     kinds = [kind for kind in TITLES if any(row["kind"] == kind for row in rows)]
     figure = Figure(figsize=(5.2 * len(kinds), 5.6), layout="constrained")
     axes_of = figure.subplots(1, len(kinds), squeeze=False)[0]
