@@ -12,6 +12,7 @@ from longfire.operators import HAS_TRITON
 
 if TYPE_CHECKING:
     from longfire.engines.fused.bias import FusedBias
+    from longfire.engines.fused.row import RowBias
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -29,9 +30,11 @@ class PreparedBias:
     """(H, T, S) or (B, H, T, S), where it was made as a dense tensor."""
     fused: "FusedBias | None" = None
     """As the fused engine takes it, where it was made for that."""
+    row: "RowBias | None" = None
+    """As the fused engine takes that of a single query, where it was made for that."""
 
     def __repr__(self) -> str:
-        form = "fused" if self.fused else None if self.tensor is None else tuple(self.tensor.shape)
+        form = "fused" if self.fused or self.row else None if self.tensor is None else tuple(self.tensor.shape)
         return f"PreparedBias({form}: {self.q_positions.shape[-1]} queries, {self.k_positions.shape[-1]} keys)"
 
     def dense(self) -> Tensor | None:
@@ -93,5 +96,13 @@ def prepare_bias(
         if like is not None:
             fused.expand(like)
         return PreparedBias(encoding, q_positions, k_positions, in_order, padding, fused=fused)
+    if decodes and like is not None and HAS_TRITON and q_positions.is_cuda:
+        from longfire.engines.fused.bias import computed_in
+        from longfire.engines.fused.row import nodes_of, row_bias
+
+        nodes = nodes_of(encoding)
+        if nodes is not None and nodes < S and computed_in(like) != torch.float32:
+            row = row_bias(encoding, q_positions)
+            return PreparedBias(encoding, q_positions, k_positions, in_order, padding, row=row)
     bias = encoding.bias(q_positions, k_positions)
     return PreparedBias(encoding, q_positions, k_positions, in_order, padding, tensor=bias)

@@ -10,6 +10,7 @@ from longfire import FIRE, T5, KerpleLog, NoPE, PositionEncoding, Sandwich, atte
 from longfire.encodings import DistanceBias
 from longfire.engines.fused import spec
 from longfire.engines.fused.geometry import Geometry, node_index, node_position, smoothness
+from longfire.engines.fused.row import interpolated_row, nodes_of, row_bias
 
 pytest.importorskip("triton")
 
@@ -243,6 +244,33 @@ def test_decoding(make, groups):
     for options in ({}, where, {"key_mask": key_mask}, {"causal": False}):
         with torch.no_grad():
             close(*both(encoding, q, k, v, gradients=False, **options), tolerance=2e-6)
+
+
+def test_decoding_at_nodes():
+    """More keys than nodes, in low precision: straight lines along the distance, and the plan says how far off."""
+    encoding = kinked(2)
+    S = nodes_of(encoding) + 60
+    q, k, v = (torch.randn(2, heads, n, 16, device=device).half() for heads, n in ((2, 1), (1, S), (1, S)))
+    positions, key_mask = padded(S, [0, 333])
+    padded_ones = {"q_positions": positions[:, -1:], "k_positions": positions, "key_mask": key_mask}
+    far = {
+        "q_positions": torch.tensor([99_999], device=device),
+        "k_positions": torch.randint(100_000, (S,), device=device),
+    }
+    for options in ({}, padded_ones, far):
+        with torch.no_grad():
+            plan = attention_plan(q, k, v, encoding, impl="fused", **options)
+            assert "interpolated along the distance" in plan.why
+            assert 0 < plan.error < 0.02
+            close(*both(encoding, q, k, v, gradients=False, **options), tolerance=5e-3)
+            q_positions = options.get("q_positions", torch.tensor([S - 1], device=device))
+            k_positions = options.get("k_positions", torch.arange(S, device=device))
+            row = interpolated_row(row_bias(encoding, q_positions), q_positions, k_positions)[:, :, None]
+            exact = {name: option for name, option in options.items() if "positions" not in name}
+            seen = (torch.atleast_2d(k_positions) <= torch.atleast_2d(q_positions))[:, None, None]
+            dense = row.float().masked_fill(~seen, -torch.inf)
+            expected = attention(q, k, v, dense, causal=False, impl="reference", **exact)
+            close([attention(q, k, v, encoding, impl="fused", **options)], [expected], tolerance=1e-3)
 
 
 def test_decoding_at_any_positions():

@@ -1,6 +1,7 @@
 """One query a sequence, as in cached decoding: the keys are split among programs, and each is read once.
 
-With a single query the bias is one row, so it is the encoding's own, for any positions.
+With a single query the bias is one row, for any positions: as a tensor (H, S), or at nodes (`row.RowBias`) where S is
+longer than those.
 """
 
 import torch
@@ -8,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longfire.engines.fused.expand import LOWEST, cell
 from longfire.engines.fused.tiles import LENGTHS, LOG2E, load_rows
 from longfire.operators import Operator
 
@@ -17,11 +19,15 @@ PROGRAMS = 4 * 132
 
 @triton.jit(do_not_specialize=[*LENGTHS, "length"])
 def part(
-    Q, K, V, Bias, Mask, Out, Lse, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h, H, S, group, length, scale,
-    D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, MASK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    Q, K, V, Bias, QPositions, KPositions, Mask, Out, Lse, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h,
+    qp_b, kp_b, H, S, E, group, length, scale,
+    D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, NODES: tl.constexpr,
+    MASK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`length` keys for the query heads that share a key head: their values, weighted, and the weights' sum."""
+    """`length` keys for the query heads that share a key head: their values, weighted, and the weights' sum.
+
+    NODES is how many nodes an octave of distances has; 0: the bias is given for each key.
+    """
     split, g, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     member = tl.arange(0, M)
     h = g * group + member
@@ -34,15 +40,23 @@ def part(
     acc = tl.zeros([M, DP], tl.float32)
     total = tl.zeros([M], tl.float32)
     top = tl.full([M], float("-inf"), tl.float32)
+    Bias += at * bias_b + h[:, None] * bias_h
+    i = tl.load(QPositions + at * qp_b).to(tl.int32) if NODES else 0
     first = split * length
     for step in range(first, tl.minimum(first + length, S), BN):
         j = step + tl.arange(0, BN)
         inside = j < S
         k = load_rows(K, j, k_s, S, D, DP, True)  # [BN, DP]
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-        if BIAS:
-            bias = Bias + at * bias_b + h[:, None] * bias_h + j[None, :]
-            scores += tl.load(bias, mask=heads & inside[None, :], other=0.0)
+        if NODES:
+            position = tl.load(KPositions + at * kp_b + j, mask=inside, other=0).to(tl.int32)
+            node, _left, _right, u = cell(tl.maximum(i - position, 0), i, NODES)
+            after = tl.minimum(node + 1, E - 1)
+            low = tl.maximum(tl.load(Bias + node[None, :], mask=heads, other=0.0), LOWEST)
+            high = tl.maximum(tl.load(Bias + after[None, :], mask=heads, other=0.0), LOWEST)
+            scores += tl.where(u[None, :] > 0, low + u[None, :] * (high - low), low)
+        elif BIAS:
+            scores += tl.load(Bias + j[None, :], mask=heads & inside[None, :], other=0.0)
         scores *= LOG2E
         if MASK:
             inside &= tl.load(Mask + at * S + j, mask=inside, other=0) != 0
@@ -78,8 +92,22 @@ def combine(Parts, Lse, Out, o_b, o_h, H, splits, D: tl.constexpr, DP: tl.conste
     tl.store(Out + b.to(tl.int64) * o_b + h * o_h + d, out.to(Out.dtype.element_ty), mask=d < D)
 
 
-def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
-    """q (B, H, 1, D), bias (1 or B, H, S) in float32 or None, mask (B, S) in uint8, 0 is hidden → (B, H, 1, D)."""
+def _decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    q_positions: Tensor | None,
+    k_positions: Tensor | None,
+    mask: Tensor | None,
+    nodes: int,
+    scale: float,
+) -> Tensor:
+    """One query a sequence: q (B, H, 1, D) → (B, H, 1, D).
+
+    bias (1 or B, H, S) in float32 or None; with `nodes` (1 or B, H, E), for positions (1 or B, 1) and (1 or B, S).
+    mask (B, S) in uint8: 0 is hidden.
+    """
     B, H, _, D = q.shape
     G, S = k.shape[1:3]
     BN, DP, M = 64, max(16, triton.next_power_of_2(D)), max(16, triton.next_power_of_2(H // G))
@@ -89,13 +117,16 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor |
     parts = q.new_empty(B, H, splits, D, dtype=torch.float32)
     lse = q.new_empty(B, H, splits, dtype=torch.float32)
     out = torch.empty_like(q)
-    strides = (0, 0) if bias is None else (bias.stride(0) if bias.shape[0] > 1 else 0, bias.stride(1))
+    given = [q if tensor is None else tensor for tensor in (bias, q_positions, k_positions, mask)]
+    rows = [
+        0 if tensor is None or len(tensor) == 1 else tensor.stride(0) for tensor in (bias, q_positions, k_positions)
+    ]
     with torch.cuda.device_of(q):
         part[splits, G, B](
-            q, k, v, q if bias is None else bias, q if mask is None else mask, parts, lse, *q.stride()[:2],
-            *k.stride()[:3], *v.stride()[:3], *strides, H, S, H // G, length, scale, D=D, DP=DP, M=M, BN=BN,
-            BIAS=bias is not None,
-            MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            q, k, v, *given, parts, lse, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
+            rows[0], 0 if bias is None else bias.stride(1), *rows[1:], H, S, 0 if bias is None else bias.shape[2],
+            H // G, length, scale, D=D, DP=DP, M=M, BN=BN, BIAS=bias is not None, NODES=nodes, MASK=mask is not None,
+            PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
             num_warps=4, num_stages=3 if q.dtype != torch.float32 else 1,
         )  # fmt: skip
         combine[B, H](parts, lse, out, *out.stride()[:2], H, splits, D=D, DP=DP, N=triton.next_power_of_2(splits))

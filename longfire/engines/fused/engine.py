@@ -48,8 +48,9 @@ class Fused:
 
     def describe(self, request: Request) -> str:
         if _decodes(request):
-            exact = "the bias is exact" if request.has_bias else "no bias"
-            return f"a Triton kernel for single queries, which reads the keys and values once; {exact}"
+            bias = "the bias is exact" if request.has_bias else "no bias"
+            bias = "the bias is interpolated along the distance" if _by_nodes(request) else bias
+            return f"a Triton kernel for single queries, which reads the keys and values once; {bias}"
         encoding = _encoding(request)
         if encoding.distance_only:
             return f"Triton kernels; {type(encoding).__name__}'s bias is a table of distances, exact"
@@ -62,7 +63,9 @@ class Fused:
     def error(self, request: Request) -> float:
         from longfire.engines.fused.bias import interpolation_error
 
-        return 0.0 if _decodes(request) else interpolation_error(_encoding(request), _bias(request, _shift(request)))[0]
+        if _decodes(request):
+            return _row_error(request) if _by_nodes(request) else 0.0
+        return interpolation_error(_encoding(request), _bias(request, _shift(request)))[0]
 
     def run(self, request: Request) -> Tensor:
         from longfire.engines.fused import ops
@@ -185,17 +188,52 @@ def _decodes(request: Request) -> bool:
     return request.shape[2] == 1 and not request.dropout_p and not torch.is_grad_enabled()
 
 
+def _by_nodes(request: Request) -> bool:
+    """Whether a single query's bias is made at nodes: if they are fewer than the keys, and precision is low."""
+    from longfire.engines.fused.bias import computed_in
+    from longfire.engines.fused.row import nodes_of
+
+    if request.encoding is None or computed_in(request.q) == torch.float32:
+        return False
+    nodes = nodes_of(request.encoding)
+    return nodes is not None and nodes < request.shape[3]
+
+
+def _row(request: Request):  # type: ignore[no-untyped-def]
+    from longfire.engines.fused.row import row_bias
+
+    if isinstance(request.bias, PreparedBias) and request.bias.row is not None:
+        return request.bias.row
+    return row_bias(_encoding(request), request.positions[0])
+
+
+def _row_error(request: Request) -> float:
+    from longfire.engines.fused.row import interpolated_row
+
+    q_positions, k_positions = request.positions
+    own = request.dense_bias()
+    visible = request.visible()
+    assert own is not None
+    error = interpolated_row(_row(request), q_positions, k_positions)[:, :, None] - own
+    return float((error if visible is None else error.masked_fill(~visible, 0.0)).abs().max())
+
+
 def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from longfire.engines.fused.decode import decode_attention
 
     B, H, _, S = request.shape
-    bias = request.dense_bias()
-    if bias is not None:
-        bias = torch.broadcast_to(bias, (*((1,) if bias.ndim < 4 else (bias.shape[0],)), H, 1, S))[:, :, 0]
-        bias = bias.float().contiguous()
     visible = request.visible()
     mask = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0].to(torch.uint8).contiguous()
-    out: Tensor = decode_attention(q, k, v, bias, mask, request.scaling)
+    bias, positions, nodes = None, (None, None), 0
+    if _by_nodes(request):
+        row = _row(request)
+        bias, nodes = row.values, row.per_octave
+        request.check_heads(bias.shape[1], type(_encoding(request)).__name__)
+        positions = tuple(torch.atleast_2d(p).contiguous() for p in request.positions)
+    elif (dense := request.dense_bias()) is not None:
+        bias = torch.broadcast_to(dense, (*((1,) if dense.ndim < 4 else (dense.shape[0],)), H, 1, S))[:, :, 0]
+        bias = bias.float().contiguous()
+    out: Tensor = decode_attention(q, k, v, bias, *positions, mask, nodes, request.scaling)
     return out
 
 
