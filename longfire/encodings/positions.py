@@ -58,8 +58,8 @@ def check_pair(q_positions: Tensor, k_positions: Tensor) -> None:
     check_positions(q_positions, "q_positions")
     check_positions(k_positions, "k_positions")
     check_same_device("q_positions are", q_positions, "k_positions", k_positions)
-    batches = {positions.shape[0] for positions in (q_positions, k_positions) if positions.ndim == 2} - {1}
-    if len(batches) > 1:
+    both = q_positions.ndim == k_positions.ndim == 2
+    if both and q_positions.shape[0] != k_positions.shape[0] and 1 not in (q_positions.shape[0], k_positions.shape[0]):
         raise ValueError(
             f"q_positions are for a batch of {q_positions.shape[0]} and k_positions for one of {k_positions.shape[0]}."
         )

@@ -34,7 +34,8 @@ class T5(DistanceBias):
         self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
         self.smooth_beyond = max_distance  # constant from there on; steps below
         self.table = nn.Parameter(torch.empty(num_buckets, num_heads, dtype=at_least_float32()))
-        self.register_buffer("buckets", torch.empty(max_distance + 1, dtype=torch.int64))
+        buckets = torch.empty(max_distance + 1, dtype=torch.int64)
+        self.register_buffer("buckets", buckets, persistent=False)  # nothing learned, and loaders cast what is saved
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

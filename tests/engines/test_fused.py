@@ -517,3 +517,20 @@ def test_a_short_sequence_is_exact():
     """Up to half of smooth_beyond every query and every distance has a value of its own: parameters' gradients too."""
     q, k, v = torch.randn(3, 1, 1, 30, 16, device=device)
     close(*both(kinked(1), q, k, v), tolerance=1e-4)
+
+
+def test_one_graph_for_lengths_of_an_octave():
+    """Traced alone: what runs the graph makes something of the right shape."""
+    torch.compiler.reset()
+    graphs = []
+
+    def stand_in(graph, _):
+        graphs.append(graph)
+        return lambda *inputs: (next(torch.empty_like(x) for x in inputs if getattr(x, "ndim", 0) == 4),)
+
+    encoding = FIRE(2).to(device)
+    compiled = torch.compile(lambda q: attention(q, q, q, encoding, impl="fused"), fullgraph=True, backend=stand_in)
+    for length in (600, 700, 777, 900, 1000):
+        with torch.no_grad():
+            compiled(torch.randn(1, 2, length, 16, device=device))
+    assert len(graphs) == 2  # the first takes lengths for constants
