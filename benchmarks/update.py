@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+from longfire.report.model_speed import model_figures, model_table
 from longfire.report.speed import figures_table, speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,22 +18,25 @@ def updated(page: str) -> str:
         result = RESULTS / f"{match[1]}.json"
         if not result.exists():
             return match[0]
-        return f"<!-- {match[1]} -->\n```\n{speed_table(json.loads(result.read_text(encoding='utf-8')))}\n```"
+        record = json.loads(result.read_text(encoding="utf-8"))
+        shown = model_table(record) if record["setting"]["subject"] == "model" else speed_table(record)
+        return f"<!-- {match[1]} -->\n```\n{shown}\n```"
 
     return re.sub(r"<!-- ([\w-]+) -->\n```\n.*?```", table, page, flags=re.DOTALL)
 
 
 def with_figures(page: str) -> str:
-    """The page with all between `<!-- name-figures -->` and `<!-- end -->` made anew from name-attention.json."""
+    """The page with all between `<!-- name-figures -->` and `<!-- end -->` made anew from name.json."""
 
     def figures(match: re.Match[str]) -> str:
-        result = RESULTS / f"{match[1]}-attention.json"
+        result = RESULTS / f"{match[1]}.json"
         if not result.exists():
             return match[0]
-        table = figures_table(json.loads(result.read_text(encoding="utf-8")))
+        record = json.loads(result.read_text(encoding="utf-8"))
+        table = model_figures(record) if record["setting"]["subject"] == "model" else figures_table(record)
         return f"<!-- {match[1]}-figures -->\n{table}\n<!-- end -->"
 
-    return re.sub(r"<!-- (\w+)-figures -->\n.*?<!-- end -->", figures, page, flags=re.DOTALL)
+    return re.sub(r"<!-- ([\w-]+)-figures -->\n.*?<!-- end -->", figures, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,22 @@ from longfire.encodings.base import PositionEncoding, full_precision
 from longfire.encodings.positions import check_fit
 from longfire.encodings.registry import register
 from longfire.errors import at_least, positive
+from longfire.operators import Operator
+
+
+def _rotations(positions: Tensor, frequencies: Tensor, magnitude: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, (T, D/2) or (B, T, D/2)."""
+    angles = positions[..., None].to(frequencies.dtype) * frequencies
+    return angles.cos() * magnitude, angles.sin() * magnitude
+
+
+def _rotations_fake(positions: Tensor, frequencies: Tensor, magnitude: float) -> tuple[Tensor, Tensor]:
+    shape = (*positions.shape, frequencies.shape[0])
+    return frequencies.new_empty(shape), frequencies.new_empty(shape)
+
+
+rotations = Operator("longfire::rotations", _rotations, _rotations_fake)
+"""An operator, so that a compiler makes them once, and not anew for every head of every sequence."""
 
 
 @register("rope")
@@ -51,9 +67,8 @@ class RoPE(PositionEncoding):
             raise ValueError(f"x has head size {x.shape[-1]}, but this {type(self).__name__} is for {self.head_dim}.")
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         with full_precision(x.device):
-            angles = positions[..., None].to(dtype) * self.frequencies(x.device, dtype)  # (T, D/2) or (B, T, D/2)
-            angles = angles.unsqueeze(-3)  # over heads
-            cos, sin = angles.cos() * self.magnitude, angles.sin() * self.magnitude
+            cos, sin = rotations(positions, self.frequencies(x.device, dtype), self.magnitude)
+            cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # over heads
             first, second = x.to(dtype).chunk(2, dim=-1)
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 

@@ -43,6 +43,19 @@ def model_table(record: dict[str, Any]) -> str:
     return "\n\n".join([*parts, *(["– " + "\n– ".join(failed)] if failed else [])])
 
 
+def model_figures(record: dict[str, Any]) -> str:
+    """FIRE's and FIRE-S's speed relative to RoPE's on each of its kernels, in Markdown. More is faster."""
+    lines = ["| tokens a second, RoPE = 1 | RoPE by | FIRE | FIRE-S | T5 |", "| --- | --- | --: | --: | --: |"]
+    rows = record["rows"]
+    for kind, n in dict.fromkeys((row["kind"], row["n"]) for row in rows):
+        same = {row["encoding"]: row for row in rows if (row["kind"], row["n"]) == (kind, n) and "ms" in row}
+        for ratio in (key for key in same.get("fire", {}) if key.startswith("÷")):
+            cells = [f"{1 / same[name][ratio]:.2f}" if name in same else "–" for name in ("fire", SHARED, "t5")]
+            engine = ratio.removeprefix(f"÷ {BASELINE} (").removesuffix(")")
+            lines.append(f"| {kind}, {n:,} {HEADS[kind]} | {engine} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _machine(record: dict[str, Any]) -> str:
     made = record["provenance"]
     hardware = made["hardware"]
