@@ -34,8 +34,7 @@ class T5(DistanceBias):
         self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
         self.smooth_beyond = max_distance  # constant from there on; steps below
         self.table = nn.Parameter(torch.empty(num_buckets, num_heads, dtype=at_least_float32()))
-        buckets = torch.empty(max_distance + 1, dtype=torch.int64)
-        self.register_buffer("buckets", buckets, persistent=False)  # nothing learned, and loaders cast what is saved
+        self.register_buffer("buckets", torch.empty(max_distance + 1, dtype=torch.int64))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -43,7 +42,8 @@ class T5(DistanceBias):
         self.buckets.copy_(bucket_of_distance(self.num_buckets, self.max_distance))
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        by_distance = self.table.to(self.compute_dtype)[self.buckets].T  # (H, max_distance + 1)
+        buckets = self.buckets.long()  # transformers loads them as float32 where a model is to be in bfloat16
+        by_distance = self.table.to(self.compute_dtype)[buckets].T  # (H, max_distance + 1)
         biases = by_distance[:, distance.squeeze(-3).clamp(0, self.max_distance).long()]  # (H, …, T, S)
         return biases.movedim(0, -3)
 
