@@ -14,9 +14,14 @@ class RefusesOtherEncodings(PreTrainedModel):
     def from_pretrained(cls, source: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
         """As transformers does; a checkpoint of another position encoding than the one asked for is an error."""
         wants_info = options.pop("output_loading_info", False)
-        loaded: Any = super().from_pretrained(source, *arguments, output_loading_info=True, **options)
+        any_shape = options.pop("ignore_mismatched_sizes", False)
+        loaded: Any = super().from_pretrained(
+            source, *arguments, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
         model, info = loaded
         refuse_other_encodings(source, model, info, options)
+        if not any_shape:
+            refuse_other_shapes(source, info)
         return (model, info) if wants_info else model
 
 
@@ -38,6 +43,16 @@ def refuse_other_encodings(source: Any, model: PreTrainedModel, info: dict[str, 
             f"the parameters of the position encoding in {source} do not fit {_described(vars(config))}: "
             f"{', '.join(sorted(keys | shapes)[:4])}. Load it with the configuration it was saved with: "
             f"{_described(saved_config)}."
+        )
+
+
+def refuse_other_shapes(source: Any, info: dict[str, Any]) -> None:
+    """Refuse a checkpoint in `source` some of whose tensors have other shapes than the model's."""
+    if wrong := sorted(info.get("mismatched_keys", ())):
+        shown = ", ".join(f"{key} {tuple(saved)} there, {tuple(own)} here" for key, saved, own in wrong[:4])
+        raise ValueError(
+            f"{len(wrong)} tensors in {source} have other shapes than the model's: {shown}. Load it with the "
+            f"configuration it was saved with, or with ignore_mismatched_sizes=True to start these anew."
         )
 
 
