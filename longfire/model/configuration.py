@@ -7,8 +7,9 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from longfire import __version__
-from longfire.encodings import PositionEncoding, build_encoding
-from longfire.errors import hint
+from longfire.encodings import ENCODINGS, PositionEncoding, build_encoding
+from longfire.encodings.registry import option_names
+from longfire.errors import at_least, hint
 
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128},
@@ -18,6 +19,14 @@ SIZES: dict[str, dict[str, int]] = {
     "large": {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_size": 1024},
 }
 """The paper's two models (125M and 350M parameters), one between (23M with a vocabulary of 8,192), one to try out."""
+
+GIVEN = {
+    "num_heads": "num_attention_heads",
+    "head_dim": "hidden_size ÷ num_attention_heads",
+    "width": "hidden_size",
+    "max_length": "max_position_embeddings",
+}
+"""What an encoding is given by the model, so that it is no option here, and the model's name for it."""
 
 
 @strict
@@ -66,6 +75,7 @@ class LongfireConfig(PreTrainedConfig):
 
     def validate_architecture(self) -> None:
         """Called by the base class: refuse what no model could be built from."""
+        at_least("num_attention_heads", self.num_attention_heads, 1)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size must be a multiple of num_attention_heads: {self.hidden_size} cannot be divided among "
@@ -94,8 +104,13 @@ class LongfireConfig(PreTrainedConfig):
         options = dict(self.position_encoding or {})
         if "name" not in options:
             raise ValueError(f"position_encoding needs a name, such as {{'name': 'fire'}}; it is {options!r}.")
+        name = options.pop("name")
+        for option, of_model in GIVEN.items():
+            if option in options and name in ENCODINGS:
+                own = hint(option, known) if (known := option_names(ENCODINGS[name])) else "It has none."
+                raise ValueError(f"{option!r} is the model's {of_model} here, and no option of {name!r}. {own}")
         return build_encoding(
-            options.pop("name"),
+            name,
             num_heads=self.num_attention_heads,
             head_dim=self.head_dim,
             width=self.hidden_size,
