@@ -1,0 +1,180 @@
+"""What a model is: its size, its encoding, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from longfire import ENCODINGS, FIRE, __version__, position_parameters
+from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
+from tests.model.models import NAMES, options_of, small_config, small_model, tokens
+
+
+def number_of_parameters(config):
+    """Of a model on no device, which takes no memory and no time."""
+    with torch.device("meta"):
+        return LongfireForCausalLM(config).num_parameters()
+
+
+def expected_number(config):
+    V, C, H, layers = config.vocab_size, config.hidden_size, config.num_attention_heads, config.num_hidden_layers
+    attention = C * 3 * C + 3 * C + C * C + C
+    mlp = C * 4 * C + 4 * C + 4 * C * C + C
+    norm = 2 * C
+    fire = (1 * 32 + 32) + (32 * 32 + 32) + (32 * H + H) + 2  # two hidden layers of 32; c and L
+    return V * C + layers * (attention + mlp + 2 * norm + fire) + norm  # tied: the head has none of its own
+
+
+@pytest.mark.parametrize(("size", "paper"), [("tiny", None), ("small", None), ("base", 125e6), ("large", 350e6)])
+def test_sizes_have_as_many_parameters_as_the_paper_says(size, paper):
+    config = LongfireConfig.of_size(size)
+    found = number_of_parameters(config)
+    assert found == expected_number(config)
+    assert paper is None or found == pytest.approx(paper, rel=0.02)
+
+
+def test_sizes_are_those_of_the_papers():
+    def shape(size):
+        config = LongfireConfig.of_size(size)
+        return config.num_hidden_layers, config.num_attention_heads, config.head_dim
+
+    assert shape("small") == (6, 8, 64)
+    assert shape("base") == (12, 12, 64)
+    assert shape("large") == (24, 16, 64)
+    assert LongfireConfig.of_size("small", hidden_size=256).head_dim == 32
+    assert number_of_parameters(LongfireConfig.of_size("small", vocab_size=8192)) == pytest.approx(23e6, rel=0.02)
+
+
+def test_the_default_is_the_base_model_with_the_papers_fire():
+    config = LongfireConfig()
+    assert config.to_dict() == LongfireConfig.of_size("base").to_dict()
+    assert (config.position_encoding, config.max_position_embeddings) == ({"name": "fire"}, 2048)
+    assert (config.tie_word_embeddings, config.share_position_encoding) == (True, False)
+
+
+def test_fire_has_two_hidden_layers_unless_told_otherwise():
+    """Public ports take the listing's one for the paper's two."""
+    for encoding in small_model().model.encodings:
+        assert isinstance(encoding, FIRE)
+        assert [(layer.in_features, layer.out_features) for layer in encoding.linears] == [(1, 32), (32, 32), (32, 4)]
+        assert encoding.first_position == 1
+    listing = small_model(position_encoding={"name": "fire", "hidden_layers": 1, "first_position": 0})
+    assert len(listing.model.encodings[0].linears) == 2
+
+
+def test_there_are_twelve_encodings():
+    assert len(NAMES) == 12
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_any_encoding_by_name(name, share):
+    model = small_model(name, share_position_encoding=share)
+    one = share or ENCODINGS[name].scope == "model"
+    assert [type(encoding) for encoding in model.model.encodings] == [ENCODINGS[name]] * (1 if one else 2)
+    assert len({id(encoding) for encoding in model.model.encodings}) == (1 if one else 2)
+
+
+def test_options_reach_the_encoding():
+    options = {"name": "fire", "mlp_width": 5, "hidden_layers": 1, "threshold": "fixed", "init_L": 7.0, "init_c": 0.5}
+    for encoding in small_model(position_encoding=options).model.encodings:
+        assert encoding.mlp[0].out_features == 5
+        assert (encoding.L.item(), encoding.c.item()) == (7.0, 0.5)
+        assert "L_multiplier" not in dict(encoding.named_parameters())
+    (shared,) = small_model(
+        "alibi", position_encoding={"name": "alibi", "slopes": [4.0, 3.0, 2.0, 1.0]}, share_position_encoding=True
+    ).model.encodings
+    assert shared.slopes.tolist() == [4.0, 3.0, 2.0, 1.0]
+
+
+def test_an_encoding_has_the_models_heads():
+    """All of them: ports that split heads among devices have taken one number for the other."""
+    model = small_model(hidden_size=48, num_attention_heads=6)
+    for encoding in model.model.encodings:
+        assert encoding.bias(torch.arange(3), torch.arange(5)).shape == (6, 3, 5)
+    biases = model.model.encodings[0].bias(torch.tensor([9]), torch.arange(10)).flatten(1)
+    assert len({tuple(bias.tolist()) for bias in biases}) == 6  # and each its own
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        ({"position_encoding": {"name": "fier"}}, ["no encoding named 'fier'", "Did you mean 'fire'"]),
+        (
+            {"position_encoding": {"name": "fire", "mlp_wdith": 8}},
+            ["no option 'mlp_wdith'", "Did you mean 'mlp_width'"],
+        ),
+        ({"position_encoding": {"name": "fire", "width": 8}}, ["'width' is the model's hidden_size", "'mlp_width'"]),
+        ({"position_encoding": {"name": "learned", "max_length": 8}}, ["the model's max_position_embeddings"]),
+        ({"position_encoding": {"name": "nope", "base": 8}}, ["'nope' has no option 'base'"]),
+        ({"position_encoding": {"name": "yarn"}}, ["'yarn' needs trained_length and target_length"]),
+        ({"position_encoding": {"init_L": 8.0}}, ["needs a name, such as {'name': 'fire'}"]),
+        ({"position_encoding": {"name": "fire", "init_L": -1.0}}, ["init_L must be above 0"]),
+        ({"position_encoding": "fire"}, ["position_encoding", "expected a dict"]),
+        ({"hidden_size": 100}, ["hidden_size must be a multiple", "100 cannot be divided among 12 heads"]),
+        ({"num_attention_heads": 0}, ["num_attention_heads must be at least 1"]),
+    ],
+)
+def test_what_cannot_be_built_is_refused_at_once(changes, messages):
+    with pytest.raises(Exception, match="alidation error") as refused:  # transformers' own kind of error
+        LongfireConfig(**changes)
+    for message in messages:
+        assert message in str(refused.value)
+
+
+def test_unknown_sizes():
+    with pytest.raises(ValueError, match=r"no size named 'bse'. Did you mean 'base'\? Known: tiny, small, base, large"):
+        LongfireConfig.of_size("bse")
+    assert list(SIZES) == ["tiny", "small", "base", "large"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_configurations_survive_json(name, tmp_path):
+    config = small_config(name, share_position_encoding=True, eos_token_id=[0, 5], resid_dropout=0.25)
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["model_type"] == "longfire"
+    assert written["position_encoding"] == options_of(name)
+    for loaded in (LongfireConfig.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)):
+        assert type(loaded) is LongfireConfig
+        assert loaded.to_dict() | {"_name_or_path": ""} == config.to_dict()
+
+
+def test_options_survive_json(tmp_path):
+    options = {"name": "fire", "threshold": None, "log": False, "activation": "gelu", "eps": 1e-5}
+    LongfireConfig(position_encoding=options).save_pretrained(tmp_path)
+    loaded = LongfireConfig.from_pretrained(tmp_path)
+    assert loaded.position_encoding == options
+    encoding = loaded.build_encoding()
+    assert (encoding.threshold, encoding.log, encoding.eps) == (None, False, 1e-5)
+
+
+def test_a_configuration_does_not_share_its_options_with_the_caller():
+    options = {"name": "fire"}
+    config = LongfireConfig(position_encoding=options)
+    options["name"] = "nonsense"
+    config.build_encoding()
+    assert LongfireConfig().position_encoding is not LongfireConfig().position_encoding
+
+
+def test_a_configuration_says_which_version_wrote_it(tmp_path):
+    LongfireConfig(longfire_version="0.0.0").save_pretrained(tmp_path)  # as if loaded from an older one's folder
+    assert json.loads((tmp_path / "config.json").read_text())["longfire_version"] == __version__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_training_length_limits_nothing_but_learned_positions(name):
+    model, ids = small_model(name, max_position_embeddings=16), tokens(1, 48)
+    if name == "learned":
+        assert torch.isfinite(model(ids[:, :16]).logits).all()
+        with pytest.raises(ValueError, match=r"learned positions end at 15 \(max_length=16\), but position 47"):
+            model(ids)
+    else:
+        longer = small_model(name, max_position_embeddings=64)
+        with torch.no_grad():
+            assert torch.equal(model(ids).logits, longer(ids).logits)
+
+
+def test_position_parameters_are_few():
+    assert sum(p.numel() for p in position_parameters(small_model())) == 2 * (64 + 1056 + 33 * 4 + 2)
