@@ -1,0 +1,250 @@
+"""The loss in blocks is the loss: its value, its gradients and Hugging Face's meaning of its arguments."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.loss.loss_utils import ForCausalLMLoss
+
+from longfire.model import loss as module
+from longfire.model.loss import IGNORED, linear_cross_entropy
+from tests.model.models import small_model, tokens
+from tests.tolerance import assert_as_accurate
+
+N, C, V = 37, 16, 61
+
+
+def inputs(dtype=torch.float64, n=N, ignored=0.3):
+    hidden, weight = torch.randn(n, C, dtype=torch.float64), torch.randn(V, C, dtype=torch.float64)
+    labels = torch.randint(0, V, (n,)).masked_fill(torch.rand(n) < ignored, IGNORED)
+    return hidden.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_(), labels
+
+
+def plain(hidden, weight, labels):
+    """All logits at once."""
+    logits = hidden @ weight.T
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+def with_gradients(loss, hidden, weight, labels, scale=0.7):
+    value = loss(hidden, weight, labels)
+    return [value.detach(), *torch.autograd.grad(scale * value, (hidden, weight))]
+
+
+@pytest.fixture(params=["one block", "blocks of 5 tokens", "a token at a time"])
+def _block(request, monkeypatch):
+    rows = {"one block": N, "blocks of 5 tokens": 5, "a token at a time": 0}[request.param]
+    monkeypatch.setattr(module, "BLOCK", rows * V)
+
+
+@pytest.mark.usefixtures("_block")
+@pytest.mark.parametrize("ignored", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_loss_and_gradients(dtype, ignored):
+    given = inputs(dtype, ignored=ignored)
+    found, expected = with_gradients(linear_cross_entropy, *given), with_gradients(plain, *given)
+    for result, value in zip(found, expected, strict=True):
+        assert result.dtype == dtype
+        torch.testing.assert_close(result, value)
+
+
+@pytest.mark.usefixtures("_block")
+def test_bfloat16_is_as_exact_as_eager():
+    low = inputs(torch.bfloat16)
+    hidden, weight, labels = low
+    exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    found, eager = with_gradients(linear_cross_entropy, *low), with_gradients(plain, *low)
+    truth = with_gradients(plain, *exact, labels)
+    assert [x.dtype for x in found] == [torch.float32, torch.bfloat16, torch.bfloat16]
+    for what, *three in zip(("loss", "hidden", "weight"), found, eager, truth, strict=True):
+        assert_as_accurate(*three, what=what)
+
+
+def test_a_labels_place_in_the_vocabulary_does_not_matter():
+    hidden, weight, _ = inputs(ignored=0.0)
+    for label in (0, V - 1):
+        labels = torch.full((N,), label)
+        torch.testing.assert_close(linear_cross_entropy(hidden, weight, labels), plain(hidden, weight, labels))
+
+
+@pytest.mark.parametrize("n", [1, N])
+def test_nothing_to_learn_from(n):
+    """All labels ignored: a sum of nothing, and gradients of 0."""
+    hidden, weight, labels = inputs(n=n)
+    value, dhidden, dweight = with_gradients(linear_cross_entropy, hidden, weight, labels.fill_(IGNORED))
+    assert value == 0
+    assert not dhidden.any()
+    assert not dweight.any()
+
+
+def test_one_token():
+    given = inputs(n=1, ignored=0.0)
+    for result, value in zip(with_gradients(linear_cross_entropy, *given), with_gradients(plain, *given), strict=True):
+        torch.testing.assert_close(result, value)
+
+
+def test_large_logits_do_not_overflow():
+    hidden, weight, labels = inputs(torch.float32)
+    found = with_gradients(lambda h, w, y: linear_cross_entropy(1e4 * h, w, y), hidden, weight, labels)
+    assert all(torch.isfinite(x).all() for x in found)
+    torch.testing.assert_close(found[0], plain(1e4 * hidden, weight, labels).detach())
+
+
+@pytest.mark.parametrize("learns", ["hidden", "weight"])
+def test_one_of_the_two_may_be_frozen(learns):
+    hidden, weight, labels = inputs()
+    chosen = hidden if learns == "hidden" else weight
+    expected = torch.autograd.grad(plain(hidden, weight, labels), chosen)
+    (weight if learns == "hidden" else hidden).requires_grad_(False)
+    torch.testing.assert_close(torch.autograd.grad(linear_cross_entropy(hidden, weight, labels), chosen), expected)
+
+
+def test_under_autocast():
+    """Products in bfloat16, the loss in float32, gradients in the parameters' own precision."""
+    hidden, weight, labels = inputs(torch.float32)
+    truth = with_gradients(plain, *(x.detach().double().requires_grad_() for x in (hidden, weight)), labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = with_gradients(linear_cross_entropy, hidden, weight, labels)
+        eager = with_gradients(plain, hidden, weight, labels)
+    assert {x.dtype for x in found} == {torch.float32}
+    for what, *three in zip(("loss", "hidden", "weight"), found, eager, truth, strict=True):
+        assert_as_accurate(*three, what=what)
+
+
+class Sizes(TorchDispatchMode):
+    """The largest tensor that any operation returns."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        out = function(*arguments, **(options or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return out
+
+
+def largest_tensor(call):
+    with Sizes() as sizes:
+        call()
+    return sizes.largest
+
+
+def test_all_logits_are_never_there(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 4 * V)
+    given = inputs(n=400)
+    assert largest_tensor(lambda: with_gradients(plain, *given)) == 400 * V  # it would be seen
+    assert largest_tensor(lambda: with_gradients(linear_cross_entropy, *given)) == 400 * C
+    with torch.no_grad():
+        assert largest_tensor(lambda: linear_cross_entropy(*given)) <= 400 * C
+
+
+def test_all_logits_are_never_there_in_training(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 4 * 5003)
+    model, ids = small_model(vocab_size=5003, tie_word_embeddings=True).train(), tokens(4, 60)
+    assert largest_tensor(lambda: model(ids, labels=ids).loss.backward()) == 5003 * 32  # the embeddings' gradient
+    assert largest_tensor(lambda: model(ids, labels=ids, skip_logits=False)) == 240 * 5003
+
+
+def test_second_derivatives_are_refused():
+    hidden, weight, labels = inputs()
+    value = linear_cross_entropy(hidden, weight, labels)
+    with pytest.raises(RuntimeError, match=r"linear_cross_entropy can be differentiated once, and create_graph=True"):
+        torch.autograd.grad(value, (hidden, weight), create_graph=True)
+
+
+def test_torchs_own_checks_of_an_operator():
+    hidden, weight, labels = inputs()
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(module._cross_entropy.op, (hidden, weight, labels, True), test_utils=tests)
+
+
+def test_compiled():
+    torch.compiler.reset()
+    given = inputs(torch.float32)
+    compiled = torch.compile(linear_cross_entropy, fullgraph=True, backend="aot_eager")
+    for n in (N, 20, 33):
+        given = inputs(torch.float32, n=n)
+        for result, value in zip(
+            with_gradients(compiled, *given), with_gradients(linear_cross_entropy, *given), strict=True
+        ):
+            torch.testing.assert_close(result, value)
+
+
+@pytest.fixture
+def model():
+    return small_model()
+
+
+def some_labels(ids):
+    labels = ids.clone()
+    labels[0, 3:6] = IGNORED
+    labels[1, 0] = IGNORED  # which is nobody's next token
+    return labels
+
+
+def test_labels_are_shifted_as_hugging_face_does(model):
+    ids = tokens(2, 17)
+    labels = some_labels(ids)
+    out = model(ids, labels=labels)
+    torch.testing.assert_close(out.loss, ForCausalLMLoss(out.logits, labels, vocab_size=61))
+
+
+def test_a_number_of_items_divides_the_sum(model):
+    """Of all batches of a step, where gradients are accumulated over several."""
+    ids = tokens(2, 17)
+    labels = some_labels(ids)
+    for items in (50, torch.tensor(50)):
+        out = model(ids, labels=labels, num_items_in_batch=items)
+        expected = ForCausalLMLoss(out.logits, labels, vocab_size=61, num_items_in_batch=items)
+        torch.testing.assert_close(out.loss, expected)
+    counted = (labels[:, 1:] != IGNORED).sum()
+    torch.testing.assert_close(out.loss * 50 / counted, model(ids, labels=labels).loss)
+
+
+def test_labels_that_are_shifted_already(model):
+    ids, shifted = tokens(2, 17), tokens(2, 17, seed=5)
+    out = model(ids, shift_labels=shifted)
+    expected = ForCausalLMLoss(out.logits, None, vocab_size=61, shift_labels=shifted)
+    torch.testing.assert_close(out.loss, expected)
+    labels = some_labels(ids)
+    again = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    assert torch.equal(model(ids, shift_labels=again).loss, model(ids, labels=labels).loss)
+
+
+def test_logits_come_with_the_loss_unless_in_training(model):
+    ids = tokens(2, 17)
+    for training, skip, there in (
+        (False, None, True),
+        (True, None, False),
+        (True, False, True),
+        (False, True, False),
+    ):
+        model.train(training)
+        out = model(ids, labels=ids, skip_logits=skip)
+        assert (out.logits is not None) == there
+        assert out.past_key_values is None
+    model.train()
+    assert model(ids).logits.shape == (2, 17, 61)  # without labels there is nothing else to return
+    assert model(ids, skip_logits=True).logits.shape == (2, 17, 61)
+
+
+def test_logits_of_some_tokens(model):
+    ids = tokens(2, 17)
+    with torch.no_grad():
+        whole = model(ids).logits
+        assert torch.equal(model(ids, logits_to_keep=3).logits, whole[:, -3:])
+        torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([0, 9])).logits, whole[:, [0, 9]])
+        some = model(ids, labels=ids, logits_to_keep=1)
+    assert some.logits.shape == (2, 1, 61)
+    torch.testing.assert_close(some.loss, ForCausalLMLoss(whole, ids, vocab_size=61))
+
+
+def test_gradients_of_the_whole_model_are_those_of_the_plain_loss(model):
+    ids = tokens(2, 17)
+    labels = some_labels(ids)
+    found = torch.autograd.grad(model.train()(ids, labels=labels).loss, list(model.parameters()))
+    expected = torch.autograd.grad(ForCausalLMLoss(model(ids).logits, labels, vocab_size=61), list(model.parameters()))
+    for gradient, value in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, value, atol=1e-5, rtol=1e-4)
