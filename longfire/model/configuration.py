@@ -49,7 +49,7 @@ class LongfireConfig(PreTrainedConfig):
     """
 
     model_type = "longfire"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (Trainer adds a list to it)
 
     vocab_size: int = 50304
     hidden_size: int = 768

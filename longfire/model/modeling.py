@@ -247,7 +247,6 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
         num_items_in_batch: int | Tensor | None = None,
-        shift_labels: Tensor | None = None,
         **options: Any,
     ) -> CausalLMOutputWithPast:
         """Tokens (B, T) → logits (B, T, V) and, with labels, the loss.
@@ -265,9 +264,10 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
             skip_logits: return the loss alone, which is made in blocks, so that all tokens' logits are never there.
                 Unless given, in training.
             num_items_in_batch: what the sum of losses is divided by; the number of labels that count, unless given.
-            shift_labels: labels that are shifted already.
-            options: for the decoder: output_hidden_states, output_attentions.
+            options: `shift_labels`, labels that are shifted already; for the decoder, output_hidden_states and
+                output_attentions.
         """
+        shift_labels = options.pop("shift_labels", None)  # as an argument, Trainer would not evaluate without them
         targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
         if use_cache is None and (self.training or targets is not None):
             use_cache = False  # there is no next call
