@@ -12,6 +12,7 @@ from longfire.encodings.registry import option_names
 from longfire.errors import at_least, hint
 
 SIZES: dict[str, dict[str, int]] = {
+    "demo": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64},
     "tiny": {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128},
     "small": {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512},
     "base": {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768},

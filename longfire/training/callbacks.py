@@ -1,0 +1,104 @@
+"""What happens beside training: a progress bar, the losses on disk, marks on checkpoints, an end to what diverged."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+from transformers import TrainerCallback
+
+from longfire.training.checkpoints import mark_complete
+
+LOSSES = "losses.jsonl"
+
+
+class DivergedError(ValueError):
+    """The loss is not a number any more."""
+
+
+class Watch(TrainerCallback):
+    """Progress with loss, tokens a second and time left; losses.jsonl; and an error where the loss is not finite.
+
+    It acts on the first process alone; all processes see the same loss and stop together.
+    """
+
+    def __init__(self, run: Path, tokens_a_step: int, progress: bool) -> None:
+        self.run, self.tokens_a_step, self.progress = run, tokens_a_step, progress
+        self.bar: Any = None
+        self.began = self.first = 0.0
+        self.first_step = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.began, self.first, self.first_step = time.perf_counter(), 0.0, state.global_step
+        if not state.is_world_process_zero:
+            return
+        forget_after(self.run / LOSSES, state.global_step)
+        off = None if self.progress else True
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc=self.run.name, disable=off)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if not self.first:  # what compiling took is not counted as training
+            self.first, self.first_step = time.perf_counter(), state.global_step
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if not logs or "loss" not in logs:
+            return
+        loss, step = logs["loss"], state.global_step
+        if not math.isfinite(loss) or not math.isfinite(logs.get("grad_norm", 0.0)):
+            raise DivergedError(
+                f"the loss is {loss} at step {step} (gradient norm {logs.get('grad_norm')}): training diverged. What "
+                f"was saved before is untouched in {self.run}. Lower learning_rate (or position_rate, the encoding's "
+                f"factor), in a run of its own."
+            )
+        if self.bar is None:
+            return
+        rate = self.tokens_per_second(step)
+        line = {
+            "step": step,
+            "loss": loss,
+            "lr": logs.get("learning_rate"),
+            "grad_norm": logs.get("grad_norm"),
+            "tokens": step * self.tokens_a_step,
+            "tokens/s": rate and round(rate),
+        }
+        with (self.run / LOSSES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self.bar.set_postfix_str(f"loss {loss:.3f}" + (f", {rate:,.0f} tokens/s" if rate else ""))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            mark_complete(self.run / f"checkpoint-{state.global_step}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def tokens_per_second(self, step: int) -> float | None:
+        """Since the first step, which compiles, was done."""
+        steps = step - self.first_step
+        if not self.first or not steps:
+            return None
+        return steps * self.tokens_a_step / (time.perf_counter() - self.first)
+
+
+def forget_after(file: Path, step: int) -> None:
+    """Drop losses of steps that will be done again, and a line that was cut off."""
+    if not file.exists():
+        return
+    kept = [line for line in read_losses(file) if line["step"] <= step]
+    file.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+
+def read_losses(file: Path) -> list[dict[str, Any]]:
+    """Every whole line of a losses.jsonl."""
+    lines = []
+    for text in file.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            continue
+    return lines

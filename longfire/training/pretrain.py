@@ -1,0 +1,237 @@
+"""A recipe and a corpus → a trained model in a folder. Killed and started again, it goes on where it was.
+
+RUN/recipe.json   what is trained, on what
+    losses.jsonl  a line for every few steps
+    checkpoint-N/ to go on from; the last two, each marked when it is whole
+    model/        the trained model with its tokenizer, at the end
+    done.json     when all of this is there
+"""
+
+import errno
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from transformers import TrainingArguments, default_data_collator, set_seed
+
+from longfire.errors import at_least
+from longfire.model import LongfireForCausalLM
+from longfire.training.callbacks import LOSSES, Watch, read_losses
+from longfire.training.checkpoints import discard_incomplete, last_complete, step_of
+from longfire.training.recipes import Recipe
+from longfire.training.trainer import PretrainTrainer
+
+if TYPE_CHECKING:
+    from longfire.data import Corpus
+
+DEVICE_TOKENS = {"cuda": 65536, "cpu": 8192}
+"""Of a forward pass, unless the recipe says."""
+TRACKERS = ("tensorboard", "wandb", "trackio", "none")
+
+
+def pretrain(
+    recipe: Recipe, corpus: "Corpus", run: Path, *, tracker: str = "tensorboard", progress: bool = True, **options: Any
+) -> Path:
+    """Train, and return the folder of the model. A run that is done is not done again.
+
+    Args:
+        recipe: what.
+        corpus: on what; its train split.
+        run: a folder of its own. One that holds another recipe's run is refused.
+        tracker: "tensorboard", "wandb", "trackio" or "none".
+        progress: a bar, where stderr is a terminal.
+        options: for Hugging Face's TrainingArguments, such as `fsdp`.
+    """
+    run = Path(run)
+    if finished(run, recipe, corpus):
+        return run / "model"
+    trainer, watch = make_trainer(recipe, corpus, run, tracker, progress, **options)
+    first = trainer.is_world_process_zero()
+    with_others = trainer.accelerator.wait_for_everyone
+    if first:
+        begin(run, recipe, corpus)
+    with_others()
+    last = last_complete(run)
+    if first:
+        for folder in discard_incomplete(run):
+            print(f"{folder} was cut off while it was written, and is left out.")
+    with_others()
+    started = time.time()
+    try:
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        trainer.save_model(str(run / ".model"))
+        if first:
+            finish(run, trainer, corpus, watch, time.time() - started)
+    except OSError as error:
+        raise _explained(error, run) from error
+    except RuntimeError as error:
+        if "No space left" not in str(error):
+            raise
+        raise _explained(OSError(errno.ENOSPC, str(error)), run) from error
+    with_others()
+    return run / "model"
+
+
+def make_trainer(
+    recipe: Recipe, corpus: "Corpus", run: Path, tracker: str, progress: bool, **options: Any
+) -> tuple[PretrainTrainer, Watch]:
+    """The Trainer of a run, and what watches it."""
+    args = TrainingArguments(**arguments(recipe, run, tracker), **options)
+    batch, accumulated = split_batch(recipe, args.world_size, args.device.type)
+    args.per_device_train_batch_size, args.gradient_accumulation_steps = batch, accumulated
+    sequences = corpus.train.sequences(recipe.length)
+    if len(sequences) < recipe.batch:
+        raise ValueError(
+            f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, and a step takes "
+            f"{recipe.batch}. Give more text, a smaller batch or a shorter length."
+        )
+    watch = Watch(run, recipe.batch * recipe.length, progress)
+    trainer = PretrainTrainer(
+        recipe,
+        model=new_model(
+            recipe, corpus, compiled=args.device.type == "cuda" if recipe.compile is None else recipe.compile
+        ),
+        args=args,
+        train_dataset=sequences,
+        data_collator=default_data_collator,
+        callbacks=[watch],
+    )
+    for callback in ("PrinterCallback", "ProgressCallback"):
+        for one in [one for one in trainer.callback_handler.callbacks if type(one).__name__ == callback]:
+            trainer.remove_callback(one)
+    return trainer, watch
+
+
+def new_model(recipe: Recipe, corpus: "Corpus", compiled: bool) -> LongfireForCausalLM:
+    """With starting weights that are the seed's."""
+    set_seed(recipe.seed)
+    eos = corpus.tokenizer.eos_token_id
+    model = LongfireForCausalLM(recipe.config(corpus.vocab_size, eos_token_id=eos, bos_token_id=eos, pad_token_id=eos))
+    if recipe.start is not None:
+        for encoding in model.model.encodings:
+            if not hasattr(encoding, "init_as"):
+                raise ValueError(f"start={recipe.start!r} is for FIRE; {recipe.encoding!r} has one start of its own.")
+            encoding.init_as(recipe.start)
+    if compiled:
+        for layer in model.model.layers:
+            layer.compile(fullgraph=True)
+    return model
+
+
+def arguments(recipe: Recipe, run: Path, tracker: str) -> dict[str, Any]:
+    """Of Hugging Face's TrainingArguments."""
+    if tracker not in TRACKERS:
+        raise ValueError(f"the tracker cannot be {tracker!r}. Known: {', '.join(TRACKERS)}.")
+    on_gpu = torch.cuda.is_available()
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run / "tensorboard"))
+    return {
+        "output_dir": str(run),
+        "max_steps": recipe.steps,
+        "learning_rate": recipe.learning_rate,
+        "max_grad_norm": recipe.clip,
+        "bf16": recipe.precision == "bfloat16" or (recipe.precision == "auto" and on_gpu),
+        "use_cpu": not on_gpu,
+        "logging_steps": recipe.log_every,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,
+        "save_steps": recipe.checkpoint_every,
+        "save_total_limit": 2,
+        "seed": recipe.seed,
+        "data_seed": recipe.seed,
+        "report_to": tracker,
+        "disable_tqdm": True,
+        "dataloader_drop_last": True,
+        "dataloader_pin_memory": on_gpu,
+        "dataloader_num_workers": 2 if on_gpu else 0,
+        "ddp_find_unused_parameters": False,
+        "log_level": "error",
+    }
+
+
+def split_batch(recipe: Recipe, devices: int, kind: str) -> tuple[int, int]:
+    """Sequences of a forward pass on each device, and how many passes make a step."""
+    at_least("devices", devices, 1)
+    if recipe.batch % devices:
+        raise ValueError(
+            f"a batch of {recipe.batch} sequences cannot be divided among {devices} processes. Take a batch that is a "
+            f"multiple of {devices}."
+        )
+    own = recipe.batch // devices
+    most = max(1, (recipe.device_tokens or DEVICE_TOKENS.get(kind, DEVICE_TOKENS["cpu"])) // recipe.length)
+    size = max(size for size in range(1, own + 1) if own % size == 0 and size <= max(1, most))
+    return size, own // size
+
+
+def begin(run: Path, recipe: Recipe, corpus: "Corpus") -> None:
+    """Write down what is trained; refuse a folder where something else is."""
+    run.mkdir(parents=True, exist_ok=True)
+    file = run / "recipe.json"
+    now = identity(recipe, corpus)
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if differing := [key for key in now if now[key] != before.get(key)]:
+            shown = ", ".join(f"{key}: {before.get(key)!r} there, {now[key]!r} here" for key in differing[:4])
+            raise ValueError(f"{run} holds another run ({shown}). Choose another folder, or delete that one.")
+        return
+    written = run / ".recipe.json"
+    written.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    written.replace(file)
+
+
+def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:
+    """What makes two runs the same: the recipe but for how it is carried out, and the text."""
+    how = ("name", "compile", "device_tokens", "checkpoint_every", "log_every")
+    same = {key: value for key, value in asdict(recipe).items() if key not in how}
+    return json.loads(json.dumps({**same, "corpus": corpus.fingerprint}))  # type: ignore[no-any-return]
+
+
+def finished(run: Path, recipe: Recipe, corpus: "Corpus") -> bool:
+    """Whether this run is done already."""
+    if not (run / "done.json").exists():
+        return False
+    begin(run, recipe, corpus)
+    return True
+
+
+def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", watch: Watch, seconds: float) -> None:
+    """Put the model in its place and say that all is done."""
+    from longfire.evaluation.provenance import provenance
+
+    corpus.save_tokenizer(run / ".model")
+    for extra in ("training_args.bin",):
+        (run / ".model" / extra).unlink(missing_ok=True)
+    if (run / "model").exists():
+        shutil.rmtree(run / "model")
+    (run / ".model").replace(run / "model")
+    recipe, model = trainer.recipe, cast(LongfireForCausalLM, trainer.model)
+    losses = read_losses(run / LOSSES)
+    done = {
+        "provenance": provenance(),
+        "recipe": asdict(recipe),
+        "corpus": corpus.describe(),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens_seen": recipe.tokens,
+        "unique_tokens": min(recipe.tokens, corpus.train.num_tokens),
+        "seconds": round(seconds, 2),
+        "tokens/s": losses[-1]["tokens/s"] if losses else None,
+        "final_loss": losses[-1]["loss"] if losses else None,
+    }
+    written = run / ".done.json"
+    written.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+    written.replace(run / "done.json")
+    for folder in run.glob("checkpoint-*"):
+        shutil.rmtree(folder)
+
+
+def _explained(error: OSError, run: Path) -> OSError:
+    """A full disk, in words."""
+    if error.errno != errno.ENOSPC:
+        return error
+    last = last_complete(run)
+    kept = "there is no checkpoint yet" if last is None else f"the checkpoint after step {step_of(last)} is whole"
+    return OSError(errno.ENOSPC, f"the disk is full; {kept}. Make room and start again with the same command", str(run))

@@ -1,0 +1,157 @@
+"""What to train: a recipe states a whole run, and a variant only its difference from another.
+
+`base` and `large` are the paper's tables, with GPT-3's schedule (Brown et al. 2020), which it refers to: warm-up over
+375 million tokens, cosine to a tenth at 260 billion, constant from there.
+"""
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from longfire.encodings import ENCODINGS
+from longfire.encodings.registry import option_names
+from longfire.errors import at_least, hint, one_of, positive
+from longfire.model import SIZES, LongfireConfig
+
+PRECISIONS = ("auto", "bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run. All numbers are of the whole run, whatever devices it is spread over."""
+
+    name: str
+    size: str
+    """Of the model: a name in `longfire.model.SIZES`."""
+    length: int
+    """Tokens in a training sequence."""
+    batch: int
+    """Sequences in a step."""
+    steps: int
+    learning_rate: float
+    warmup: int = 100
+    """Steps until the learning rate is reached, linearly."""
+    decay: int | None = None
+    """Steps after which it has fallen to `final`, by a cosine. None: all."""
+    final: float = 0.1
+    """The share of the learning rate that is left."""
+    position_rate: float = 10.0
+    """What the learning rate of the encoding's own parameters is multiplied by: they are few, and starve otherwise."""
+    weight_decay: float = 0.1
+    """Of matrices; not of biases, norms and encodings."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    """The largest norm of a gradient."""
+    encoding: str = "fire"
+    encoding_options: dict[str, Any] = field(default_factory=dict)
+    share: bool = False
+    """One encoding for all layers: FIRE-S."""
+    start: str | None = None
+    """What a FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random."""
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    tokenizer: str = "bpe"
+    """"bytes", "bpe" (trained on the corpus), or a Hugging Face tokenizer's folder or name."""
+    vocab_size: int = 8192
+    """Of a BPE."""
+    seed: int = 0
+    precision: str = "auto"
+    """"auto" is bfloat16 on a GPU and float32 on a CPU. Weights are always kept in float32."""
+    compile: bool | None = None
+    """Each layer by torch.compile. None: on a GPU."""
+    device_tokens: int | None = None
+    """The most tokens of a forward pass on one device; the rest of a step is accumulated. None: as the device can."""
+    checkpoint_every: int = 1000
+    log_every: int = 10
+
+    def __post_init__(self) -> None:
+        one_of("the size", self.size, SIZES)
+        one_of("the precision", self.precision, PRECISIONS)
+        for name in ("length", "batch", "steps", "checkpoint_every", "log_every"):
+            at_least(name, getattr(self, name), 1)
+        at_least("warmup", self.warmup, 0)
+        for name in ("learning_rate", "position_rate", "clip"):
+            positive(name, getattr(self, name))
+        for name in ("weight_decay", "final", "dropout", "attention_dropout"):
+            positive(name, getattr(self, name), zero_too=True)
+        if self.encoding not in ENCODINGS:
+            raise ValueError(f"there is no encoding named {self.encoding!r}. {hint(self.encoding, ENCODINGS)}")
+
+    @property
+    def tokens(self) -> int:
+        """That training sees."""
+        return self.steps * self.batch * self.length
+
+    def position_encoding(self) -> dict[str, Any]:
+        """The encoding as a configuration has it. FIRE's L begins at a quarter of the training length."""
+        options = dict(self.encoding_options)
+        if "init_L" in option_names(ENCODINGS[self.encoding]):
+            options.setdefault("init_L", self.length / 4)
+        return {"name": self.encoding, **options}
+
+    def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
+        """Of the model. The vocabulary is rounded up to a multiple of 128, which a GPU multiplies faster."""
+        return LongfireConfig.of_size(
+            self.size,
+            vocab_size=math.ceil(vocab_size / 128) * 128,
+            max_position_embeddings=self.length,
+            position_encoding=self.position_encoding(),
+            share_position_encoding=self.share,
+            attention_dropout=self.attention_dropout,
+            resid_dropout=self.dropout,
+            **special_tokens,
+        )
+
+    def rate(self, step: int) -> float:
+        """The share of the learning rate at a step, counted from 0."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        decay = self.steps if self.decay is None else self.decay
+        done = min(1.0, (step - self.warmup) / max(1, decay - self.warmup))
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+    def but(self, **changes: Any) -> "Recipe":
+        """The same, but for these. An option that is None changes nothing."""
+        known = {one.name for one in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise ValueError(f"a recipe has no {name!r}. {hint(name, known)}")
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+TINY = Recipe(
+    "tiny",
+    size="demo",
+    length=64,
+    batch=32,
+    steps=200,
+    learning_rate=4e-3,
+    warmup=20,
+    tokenizer="bytes",
+    checkpoint_every=100,
+)
+SMALL = Recipe("small", size="small", length=512, batch=128, steps=1600, learning_rate=1e-3)
+BASE = Recipe(
+    "base",
+    size="base",
+    length=2048,
+    batch=256,
+    steps=600_000,
+    learning_rate=6e-4,
+    warmup=715,  # 375 million tokens
+    decay=495_911,  # 260 billion
+    position_rate=1.0,
+    tokenizer="gpt2",
+)
+LARGE = BASE.but(name="large", size="large", learning_rate=3e-4)
+BASE_512 = BASE.but(name="base-512", length=512, warmup=2861, decay=1_983_643)
+
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (TINY, SMALL, BASE, LARGE, BASE_512)}
+"""By name."""
+
+
+def recipe_named(name: str) -> Recipe:
+    """A recipe, or an error that says which there are."""
+    if name not in RECIPES:
+        raise ValueError(f"there is no recipe named {name!r}. {hint(name, RECIPES)}")
+    return RECIPES[name]

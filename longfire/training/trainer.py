@@ -1,0 +1,52 @@
+"""Hugging Face's Trainer with the recipe's optimiser and schedule. Everything else is its own."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer
+
+from longfire.encodings import position_parameters
+from longfire.training.recipes import Recipe
+
+
+class PretrainTrainer(Trainer):
+    """AdamW in three groups: matrices, which decay; vectors; and the encoding's own parameters, at their own rate."""
+
+    def __init__(self, recipe: Recipe, **options: Any) -> None:
+        self.recipe = recipe
+        super().__init__(**options)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Called by Trainer."""
+        if self.optimizer is None:
+            trained: Any = self.model if model is None else model
+            groups = parameter_groups(trained, self.recipe)
+            fused = all(p.device.type in ("cuda", "cpu") for group in groups for p in group["params"])
+            self.optimizer = torch.optim.AdamW(groups, betas=self.recipe.betas, eps=1e-8, fused=fused)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        """Called by Trainer."""
+        if self.lr_scheduler is None:
+            scheduled: Any = optimizer or self.optimizer
+            self.lr_scheduler = LambdaLR(scheduled, self.recipe.rate)
+        return self.lr_scheduler
+
+
+def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """Every parameter that learns, once."""
+    own = set(position_parameters(model))
+    rest = [p for p in model.parameters() if p.requires_grad and p not in own]
+    rate = recipe.learning_rate
+    groups = [
+        {"params": [p for p in rest if p.ndim > 1], "lr": rate, "weight_decay": recipe.weight_decay},
+        {"params": [p for p in rest if p.ndim <= 1], "lr": rate, "weight_decay": 0.0},
+        {
+            "params": [p for p in position_parameters(model) if p.requires_grad],
+            "lr": rate * recipe.position_rate,
+            "weight_decay": 0.0,
+        },
+    ]
+    return [group for group in groups if group["params"]]
