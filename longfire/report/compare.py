@@ -1,0 +1,147 @@
+"""Train short, test long: the comparison as a table for a terminal and as pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from textwrap import fill
+from typing import Any
+
+from longfire.report.summary import (
+    Line,
+    Record,
+    clear_best,
+    failures,
+    is_number,
+    lengths_of,
+    lines_of,
+    mean_and_deviation,
+    seeds_of,
+    seeds_verdict,
+    what_was_run,
+)
+from longfire.report.table import BOLD, PLAIN, text_table
+
+WIDTH = 120
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def compare_table(record: Record, *, bold: bool = False) -> str:
+    """Encodings down, lengths across: log perplexity, mean ± deviation over seeds.
+
+    The best of a length is marked where its lead holds over the seeds: in bold type, for a terminal, or with a star.
+    """
+    lines, lengths, trained = lines_of(record), lengths_of(record), record["setting"]["trained_length"]
+    best = {length: clear_best(record, length) for length in lengths}
+
+    def cell(line: Line, length: int) -> str:
+        text = number(line, length)
+        if line.label != best[length]:
+            return text if bold or not any(best.values()) else f"{text} "
+        return f"{BOLD}{text}{PLAIN}" if bold else f"{text}*"
+
+    rows = [[line.label, *(cell(line, n) for n in lengths), speed(line)] for line in lines]
+    header = ["log perplexity at", *(f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths), "tokens/s"]
+    mark = "Bold" if bold else "*"
+    marked = f"{mark}: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
+    plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
+    verdict = plus + marked + seeds_verdict(record)
+    shown = [fill(what_was_run(record), WIDTH), text_table(header, rows), fill(verdict, WIDTH, break_on_hyphens=False)]
+    if failed := failures(record):
+        shown.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in failed))
+    return "\n\n".join(shown)
+
+
+def number(line: Line, length: int) -> str:
+    """Mean ± deviation, or a dash."""
+    mean, deviation = mean_and_deviation(line.values(length).values())
+    if mean is None:
+        return "–"
+    return f"{mean:.3f}" if deviation is None else f"{mean:.3f} ± {deviation:.3f}"
+
+
+def speed(line: Line) -> str:
+    """Training tokens a second, mean over seeds, or a dash."""
+    found = [run["tokens_per_second"] for run in line.runs if is_number(run.get("tokens_per_second"))]
+    return f"{fmean(found):,.0f}" if found else "–"
+
+
+def plot_compare(record: Record, folder: Path) -> list[Path]:
+    """perplexity.png and losses.png in a folder, which is made if need be; the paths of both."""
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, draw in (("perplexity", _draw_perplexity), ("losses", _draw_losses)):
+        figure = Figure(figsize=(9, 5.2), layout="constrained")
+        axes = figure.subplots()
+        draw(axes, record)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            figure.legend(loc="outside right center", frameon=False)
+        paths.append(folder / f"{name}.png")
+        figure.savefig(paths[-1], dpi=110)
+    return paths
+
+
+def _look(line: Line) -> dict[str, Any]:
+    fire = line.encoding == "fire"
+    return {"color": line.colors[0], "linewidth": 2.6 if fire else 1.6, "zorder": 4 if fire else 3, "label": line.label}
+
+
+def _draw_perplexity(axes: Any, record: Record) -> None:
+    lengths, trained = lengths_of(record), record["setting"]["trained_length"]
+    for i, line in enumerate(lines_of(record)):
+        points = [(n, *mean_and_deviation(line.values(n).values())) for n in lengths]
+        points = [(n, mean, deviation or 0.0) for n, mean, deviation in points if mean is not None]
+        if not points:
+            continue
+        x, y, spread = (list(values) for values in zip(*points, strict=True))
+        axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], **_look(line))
+        low, high = ([v + sign * s for v, s in zip(y, spread, strict=True)] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=line.colors[0], alpha=0.15, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.minorticks_off()
+    axes.axvline(trained, color="gray", linestyle="--", linewidth=1, zorder=1)
+    axes.annotate(
+        "trained here", (trained, 1), xycoords=("data", "axes fraction"), xytext=(5, -10),
+        textcoords="offset points", color="dimgray", fontsize=9,
+    )  # fmt: skip
+    axes.set_xlabel("tokens in a sequence")
+    axes.set_ylabel("log perplexity (lower is better)")
+    seeds = len(seeds_of(record))
+    axes.set_title("Perplexity by length" + (f", mean and deviation over {seeds} seeds" if seeds > 1 else ", one seed"))
+
+
+def _draw_losses(axes: Any, record: Record) -> None:
+    tops = []
+    for line in lines_of(record):
+        curve = loss_curve(line)
+        if not curve:
+            continue
+        steps, mean, low, high = (list(values) for values in zip(*curve, strict=True))
+        axes.plot(steps, mean, **_look(line) | {"linewidth": 1.8 if line.encoding == "fire" else 1.2})
+        axes.fill_between(steps, low, high, color=line.colors[0], alpha=0.15, linewidth=0)
+        tops.append(max(high[len(high) // 20 :]))
+    if tops:
+        axes.set_ylim(top=max(tops) * 1.02)  # the first steps fall from far above
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss")
+    axes.set_title("Loss in training" + (", mean and range over seeds" if len(seeds_of(record)) > 1 else ""))
+
+
+def loss_curve(line: Line, points: int = 240) -> list[tuple[float, float, float, float]]:
+    """(step, mean, lowest, highest over seeds), with neighbouring steps averaged where there are many."""
+    by_step: dict[float, list[float]] = {}
+    for run in line.runs:
+        for step, loss in thinned([pair for pair in run.get("losses", ()) if is_number(pair[1])], points):
+            by_step.setdefault(step, []).append(loss)
+    return [(step, fmean(values), min(values), max(values)) for step, values in sorted(by_step.items())]
+
+
+def thinned(pairs: Sequence[Sequence[float]], points: int) -> list[tuple[float, float]]:
+    """At most so many (step, loss): means of neighbours."""
+    size = -(-len(pairs) // points) or 1
+    groups = [pairs[start : start + size] for start in range(0, len(pairs), size)]
+    return [(fmean(step for step, _ in group), fmean(loss for _, loss in group)) for group in groups]

@@ -1,0 +1,249 @@
+"""What a comparison's record says: means and deviations over seeds, and which differences the seeds bear out."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import fmean, stdev
+from typing import Any
+
+Record = dict[str, Any]
+
+COLORS = {  # on white, on black
+    "fire": ("#dc143c", "#ff5470"),
+    "kerple_log": ("#1f6fc4", "#62b0ff"),
+    "alibi": ("#2b8a3e", "#63d17a"),
+    "rope": ("#1d1d1f", "#f0f0f0"),
+    "nope": ("#868e96", "#8d969e"),
+    "t5": ("#8443c4", "#c59bf5"),
+    "kerple_power": ("#0b8fa3", "#4fd6e8"),
+    "sandwich": ("#8c564b", "#d3a091"),
+    "learned": ("#857c00", "#dcd44d"),
+    "sinusoidal": ("#c2379a", "#f79add"),
+    "rope_pi": ("#4a6079", "#a3bdd9"),
+    "yarn": ("#00705c", "#3fcfb0"),
+}
+SPARE = [("#e07b00", "#ffae42"), *(COLORS[name] for name in ("sinusoidal", "learned", "sandwich", "yarn", "rope_pi"))]
+"""For what has no colour of its own, or shares an encoding with another line."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One encoding over its seeds."""
+
+    label: str
+    encoding: str
+    colors: tuple[str, str]
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """Those that ended well."""
+
+    def values(self, length: int) -> dict[int, float]:
+        """Log perplexity by seed, of the seeds that have one."""
+        return {
+            run["seed"]: float(row["log_perplexity"])
+            for run in self.runs
+            for row in run.get("perplexity", {}).get("rows", ())
+            if row["length"] == length and is_number(row.get("log_perplexity"))
+        }
+
+
+def is_number(value: object) -> bool:
+    """Whether it is there and finite."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def lines_of(record: Record) -> list[Line]:
+    """The encodings in the order of their first runs, those that failed too."""
+    found: dict[str, Line] = {}
+    spare = iter(SPARE * len(record["runs"]))
+    taken: set[str] = set()
+    for run in record["runs"]:
+        encoding, label = run["encoding"], label_of(run)
+        if label not in found:
+            own = encoding in COLORS and encoding not in taken
+            found[label] = Line(label, encoding, COLORS[encoding] if own else next(spare))
+            taken.add(encoding)
+        if "failed" not in run:
+            found[label].runs.append(run)
+    return list(found.values())
+
+
+def label_of(run: dict[str, Any]) -> str:
+    """What a person calls the run's encoding."""
+    return str(run.get("label") or run["encoding"])
+
+
+def lengths_of(record: Record) -> list[int]:
+    """The lengths that were asked for, in order."""
+    return sorted(record["setting"]["lengths"])
+
+
+def seeds_of(record: Record) -> list[int]:
+    """The seeds that were asked for, or of the runs there are."""
+    return list(record["setting"].get("seeds") or dict.fromkeys(run["seed"] for run in record["runs"]))
+
+
+def mean_and_deviation(values: Iterable[float]) -> tuple[float | None, float | None]:
+    """The mean, and the standard deviation (n − 1) if there are two or more."""
+    numbers = list(values)
+    return (fmean(numbers) if numbers else None), (stdev(numbers) if len(numbers) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Between two encodings at one length, paired over the seeds that both have."""
+
+    length: int
+    better: str
+    worse: str
+    by_seed: list[float]
+    """What the better one is better by; below 0 in a seed where it is not."""
+    seeds: int
+    """How many there should be."""
+
+    @property
+    def holds(self) -> bool:
+        """In every seed, of at least two, and by more than the differences' own spread."""
+        mean, deviation = mean_and_deviation(self.by_seed)
+        if mean is None or deviation is None or len(self.by_seed) < self.seeds:
+            return False
+        return min(self.by_seed) > 0 and mean > deviation
+
+
+def difference(one: Line, other: Line, length: int, seeds: int) -> Difference | None:
+    """The better one first; None if no seed has both."""
+    a, b = one.values(length), other.values(length)
+    by_seed = [b[seed] - a[seed] for seed in a if seed in b]
+    if not by_seed:
+        return None
+    if fmean(by_seed) < 0:
+        return Difference(length, other.label, one.label, [-value for value in by_seed], seeds)
+    return Difference(length, one.label, other.label, by_seed, seeds)
+
+
+def differences(record: Record) -> list[Difference]:
+    """Of all pairs at all lengths."""
+    lines, lengths, seeds = lines_of(record), lengths_of(record), len(seeds_of(record))
+    pairs = [difference(one, other, length, seeds) for length in lengths for one, other in combinations(lines, 2)]
+    return [pair for pair in pairs if pair is not None]
+
+
+def clear_best(record: Record, length: int) -> str | None:
+    """The label of the best encoding at a length, if its lead over the next best holds over the seeds."""
+    lines = lines_of(record)
+    ranked = sorted((fmean(values.values()), i) for i, line in enumerate(lines) if (values := line.values(length)))
+    if len(ranked) < 2:
+        return None
+    best, second = (lines[i] for _, i in ranked[:2])
+    found = difference(best, second, length, len(seeds_of(record)))
+    return best.label if found is not None and found.better == best.label and found.holds else None
+
+
+def seeds_verdict(record: Record) -> str:
+    """Which differences between encodings hold over all seeds, in words."""
+    seeds = len(seeds_of(record))
+    found = differences(record)
+    if not found:
+        return "There are no two encodings to compare."
+    if seeds < 2:
+        return (
+            "One seed: how far chance moves these numbers is not known, so no difference is called one. "
+            "Three seeds or more would tell."
+        )
+    rule = f"in every seed of the {seeds}, by more than the differences' own spread"
+    fail: dict[int, list[str]] = {}
+    for pair in found:
+        if not pair.holds:
+            fail.setdefault(pair.length, []).append(f"{pair.better}–{pair.worse}")
+    if not fail:
+        return f"All {len(found)} differences between two encodings at one length hold ({rule})."
+    failing = sum(map(len, fail.values()))
+    listed = "; ".join(f"{length:,}: {', '.join(pairs)}" for length, pairs in fail.items())
+    if failing == len(found):
+        return f"None of the {failing} differences between two encodings at one length holds ({rule})."
+    return (
+        f"Of {len(found)} differences between two encodings at one length {len(found) - failing} hold ({rule}). "
+        f"Not borne out by all seeds: {listed}."
+    )
+
+
+def failures(record: Record) -> list[str]:
+    """What failed, and where: runs, and lengths of runs that went well. Said once for seeds that failed alike."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for run in record["runs"]:
+        label, seed = label_of(run), str(run["seed"])
+        if "failed" in run:
+            reasons.setdefault((label, f"failed: {_one_line(run['failed'])}"), []).append(seed)
+            continue
+        for row in run.get("perplexity", {}).get("rows", ()):
+            if not is_number(row.get("log_perplexity")):
+                reason = _one_line(row.get("failed") or "the loss is not a finite number")
+                reasons.setdefault((f"{label} at {row['length']:,}", reason), []).append(seed)
+    several = len(seeds_of(record)) > 1
+
+    def named(seeds: list[str]) -> str:
+        return f", seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if several else ""
+
+    return [f"{what}{named(seeds)}: {reason}" for (what, reason), seeds in reasons.items()]
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def what_was_run(record: Record) -> str:
+    """The experiment in one paragraph."""
+    setting, runs = record["setting"], record["runs"]
+    corpus = setting.get("corpus") or {}
+    seeds, lines = seeds_of(record), lines_of(record)
+    done = [run for run in runs if "failed" not in run]
+    recipe = (setting.get("recipe") or {}).get("name")
+    source = f" of {corpus['name']}" if corpus.get("name") else ""
+    parts = [
+        f"{', '.join(line.label for line in lines)}: with each of these position encodings a model"
+        f"{_of_size(done)} was trained from scratch{f', recipe {recipe}' if recipe else ''}, "
+        f"on sequences of {setting['trained_length']:,} tokens"
+        f"{source}{_amount(done)}"
+        f"{f', with {len(seeds)} seeds' if len(seeds) > 1 else ', with one seed'}."
+    ]
+    lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
+    protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
+    parts.append(
+        f"Then each read held-out text in sequences of {lengths} tokens, in one pass"
+        f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}. "
+        "Log perplexity is the mean loss of a token, natural logarithm: lower is better."
+    )
+    if record.get("interrupted"):
+        parts.append("It was interrupted: what is missing was not run.")
+    return " ".join(parts)
+
+
+PROTOCOLS = {
+    "paper": "documents were cut at each length, so that longer lengths score tokens of longer documents",
+    "paired": "the same tokens are scored at all lengths, with more or less text before them",
+}
+
+
+def _of_size(runs: Sequence[dict[str, Any]]) -> str:
+    sizes = sorted(run["parameters"] for run in runs if run.get("parameters"))
+    if not sizes:
+        return ""
+    low, high = (amount(size) for size in (sizes[0], sizes[-1]))
+    return f" of {low} parameters" if low == high else f" of {low} to {high} parameters"
+
+
+def _amount(runs: Sequence[dict[str, Any]]) -> str:
+    seen = [run["tokens_seen"] for run in runs if run.get("tokens_seen")]
+    if not seen:
+        return ""
+    unique = [run["unique_tokens"] for run in runs if run.get("unique_tokens")]
+    few = f", {amount(max(unique))} of them different" if unique and max(unique) < max(seen) else ""
+    return f" ({amount(max(seen))} tokens seen{few})"
+
+
+def amount(number: float) -> str:
+    """1,234,567 as 1.23M."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:,.0f}"
