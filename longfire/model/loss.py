@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longfire.encodings.positions import can_check_values
 from longfire.operators import HAS_TRITON, Operator
 
 BLOCK = 1 << 27
@@ -24,6 +25,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tens
         weight: (V, C).
         labels: (N,).
     """
+    _check_labels(labels, weight.shape[0])
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
@@ -31,6 +33,14 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tens
     learns = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     loss: Tensor = _cross_entropy(hidden, weight, labels, learns)[0]
     return loss
+
+
+def _check_labels(labels: Tensor, V: int) -> None:
+    if can_check_values(labels) and (wrong := labels[((labels < 0) & (labels != IGNORED)) | (labels >= V)]).numel():
+        raise ValueError(
+            f"a label is {int(wrong[0])}, and the vocabulary has {V} tokens: labels are 0…{V - 1}, or {IGNORED} for a "
+            f"token that does not count."
+        )
 
 
 def _forward(hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:

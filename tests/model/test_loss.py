@@ -68,6 +68,14 @@ def test_a_labels_place_in_the_vocabulary_does_not_matter():
         torch.testing.assert_close(linear_cross_entropy(hidden, weight, labels), plain(hidden, weight, labels))
 
 
+@pytest.mark.parametrize("label", [-1, V])
+def test_labels_that_are_no_tokens_are_refused(label):
+    hidden, weight, labels = inputs()
+    labels[5] = label
+    with pytest.raises(ValueError, match=f"a label is {label}, and the vocabulary has 61 tokens.* or -100"):
+        linear_cross_entropy(hidden, weight, labels)
+
+
 @pytest.mark.parametrize("n", [1, N])
 def test_nothing_to_learn_from(n):
     """All labels ignored: a sum of nothing, and gradients of 0."""
