@@ -212,12 +212,17 @@ def masks_and_positions(
     positions = find_positions(x, past, slots, by_token, position_ids, packed=not ours)
     if ours:
         return None, positions
+    if positions.packed and (by_token is not None or (cache is not None and attention_mask is None)):
+        raise ValueError(
+            "position_ids begin again within a sequence, as where documents are packed into one row. They are kept "
+            "apart where there is neither an attention mask nor a cache: leave it out, and give use_cache=False."
+        )
     mask: Any = create_causal_mask(
         config=config,
         inputs_embeds=x,
         attention_mask=attention_mask,
         past_key_values=cache,
-        position_ids=position_ids,
+        position_ids=None if positions.packed is False else position_ids,  # a gap in them is no new document
     )
     S = positions.keys.shape[-1]
     return mask if mask is None or mask.shape[-1] == S else mask[..., :S], positions

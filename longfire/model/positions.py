@@ -28,6 +28,8 @@ class Positions:
     """Keys are 0…S−1 and queries the last T of them."""
     padding: Tensor | None = None
     """(B,): they are, after so many keys of each sequence. Where values cannot be looked at."""
+    packed: bool | None = False
+    """Position ids begin again within a sequence, for another document. None: they may, and cannot be looked at."""
 
     def prepare(self, encoding: PositionEncoding, like: Tensor | None = None) -> PreparedBias:
         """The encoding's bias, for layers to share, or for those who cannot look at positions."""
@@ -104,7 +106,7 @@ def _seen(x: Tensor, past: int, mask: Tensor | None, ids: Tensor | None, packed:
         return Positions(index[past:], index, in_order=True)
     if ids is not None and not past:
         queries = keys = ids
-    return Positions(queries, keys, None if kept else mask)
+    return Positions(queries, keys, None if kept else mask, packed=not one_document)
 
 
 def _unseen(
@@ -127,7 +129,7 @@ def _unseen(
             "attention mask for padding, or take attn_implementation='sdpa'."
         )
     if isinstance(past, int) and past == 0:
-        return Positions(ids, ids)
+        return Positions(ids, ids, packed=None)
     padding = here[-1] - ids[:, -1:]
     return Positions(ids, (index - padding).clamp(min=0), index >= padding)
 
