@@ -1,0 +1,232 @@
+"""`longfire pretrain` and `longfire compare`."""
+
+import argparse
+import ast
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longfire.training import Recipe
+
+OWN = ("encoding", "length", "batch", "steps", "learning_rate", "seed", "precision", "tokenizer", "vocab_size")
+"""Fields of a recipe that have an option of their own; --set takes all."""
+
+
+def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`longfire pretrain` and its options."""
+    one = commands.add_parser(
+        "pretrain",
+        help="train a model by a recipe",
+        description="Train a model by a recipe: tiny, small, base, large or base-512. Stopped and started again with "
+        "the same command, it goes on from its last checkpoint. On several GPUs: torchrun --nproc-per-node 8 -m "
+        "longfire pretrain …",
+    )
+    one.add_argument("recipe", metavar="RECIPE", help="tiny, small, base, large or base-512")
+    one.add_argument("--out", type=Path, help="folder of the run; runs/RECIPE-ENCODING-SEED, unless given")
+    add_corpus_options(one)
+    add_recipe_options(one)
+    one.add_argument("--encoding", metavar="NAME", help="position encoding: fire, rope, alibi, …")
+    one.add_argument("--share", action="store_true", default=None, help="one encoding for all layers (FIRE-S)")
+    one.add_argument("--seed", type=int, help="of weights and of the order of the text")
+    one.add_argument("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
+    one.add_argument("--fsdp", action="store_true", help="shard the model over the GPUs (FSDP2) instead of copying it")
+    one.add_argument(
+        "--dry-run", action="store_true", help="print the whole recipe, parameters and tokens; train nothing"
+    )
+    one.set_defaults(run=run_pretrain)
+
+
+def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`longfire compare` and its options."""
+    one = commands.add_parser(
+        "compare",
+        help="train encodings short, test them long, and show which holds",
+        description="Train each encoding with each seed, test all at growing lengths, and show them side by side: a "
+        "table here, and a page to open. Without options it takes minutes on a laptop. What is done is not done again.",
+    )
+    one.add_argument(
+        "--recipe", default="tiny", metavar="NAME", help="tiny, unless given; see longfire pretrain --help"
+    )
+    one.add_argument("--out", type=Path, default=Path("compare"), help="folder; compare, unless given")
+    one.add_argument(
+        "--encodings",
+        nargs="+",
+        metavar="NAME",
+        help="fire alibi kerple_log rope nope, unless given; fire-s shares one",
+    )
+    one.add_argument("--seeds", type=int, nargs="+", metavar="N", help="0 1 2, unless given")
+    one.add_argument(
+        "--lengths", type=int, nargs="+", metavar="N", help="1, 2, 4, 8, 16 times the training length, unless given"
+    )
+    one.add_argument(
+        "--protocol", default="paper", help="paper (documents cut at each length) or paired (the same tokens)"
+    )
+    one.add_argument(
+        "--test-tokens", type=int, metavar="N", help="to test on at each length; on a CPU 65536, unless given"
+    )
+    one.add_argument("--dev", action="store_true", help="test on the dev split: for whatever is being tuned")
+    one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
+    add_corpus_options(one)
+    add_recipe_options(one)
+    one.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, and do nothing")
+    one.set_defaults(run=run_compare)
+
+
+def add_corpus_options(one: argparse.ArgumentParser) -> None:
+    """Where the text is from."""
+    text = one.add_argument_group("text")
+    text.add_argument(
+        "--corpus",
+        nargs="+",
+        metavar="PATH",
+        help="files or folders (.txt .jsonl .jsonl.gz .jsonl.zst .parquet), or hub:NAME; unless given, the sources and "
+        "documentation of this Python's standard library",
+    )
+    text.add_argument("--field", default="text", help="of the text in .jsonl and .parquet; text, unless given")
+    text.add_argument(
+        "--validation", nargs="+", metavar="PATH", help="text to test on; a part of the corpus, unless given"
+    )
+    text.add_argument("--tokenizer", help="bytes, bpe (trained on the corpus), or a Hugging Face tokenizer")
+    text.add_argument("--vocab", dest="vocab_size", type=int, metavar="N", help="of a bpe")
+    text.add_argument("--skip-bad", action="store_true", help="leave out lines that cannot be read, and count them")
+
+
+def add_recipe_options(one: argparse.ArgumentParser) -> None:
+    """What may be other than in the recipe."""
+    of = one.add_argument_group("other than in the recipe")
+    of.add_argument("--length", type=int, metavar="N", help="tokens in a training sequence")
+    of.add_argument("--batch", type=int, metavar="N", help="sequences in a step")
+    of.add_argument("--steps", type=int, metavar="N")
+    of.add_argument("--learning-rate", type=float, metavar="X")
+    of.add_argument("--precision", help="auto, bfloat16 or float32")
+    of.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="any field of the recipe, by name"
+    )
+
+
+def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
+    """The recipe of this name with what the command line changes."""
+    from longfire.training import recipe_named
+
+    changes = {field: getattr(options, field, None) for field in (*OWN, "share")}
+    return recipe_named(name).but(**changes, **settings(options.set))
+
+
+def settings(given: Sequence[str]) -> dict[str, Any]:
+    """`steps=100` → {"steps": 100}."""
+    found = {}
+    for setting in given:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes FIELD=VALUE, such as steps=100, not {setting!r}.")
+        try:
+            found[name.replace("-", "_")] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name.replace("-", "_")] = value
+    return found
+
+
+def corpus_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, Any]:
+    """As `longfire.data.load_corpus` takes them."""
+
+    def several(paths: list[str] | None) -> Any:
+        return paths[0] if paths is not None and len(paths) == 1 else paths
+
+    return {
+        "source": several(options.corpus),
+        "field": options.field,
+        "validation": several(options.validation),
+        "tokenizer": recipe.tokenizer,
+        "vocab_size": recipe.vocab_size,
+        "skip_bad": options.skip_bad,
+    }
+
+
+def run_pretrain(options: argparse.Namespace) -> int:
+    """`longfire pretrain`."""
+    from longfire.data import load_corpus
+    from longfire.training import pretrain
+
+    recipe = chosen_recipe(options, options.recipe)
+    out = options.out or Path("runs") / f"{recipe.name}-{recipe.encoding}{'-s' if recipe.share else ''}-{recipe.seed}"
+    if options.dry_run:
+        print(described(recipe), f"to be written to {out}", sep="\n")
+        return 0
+    corpus = load_corpus(**corpus_options(options, recipe))
+    sharded = {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2}} if options.fsdp else {}
+    model = pretrain(recipe, corpus, out, tracker=options.tracker, **sharded)
+    done = json.loads((out / "done.json").read_text(encoding="utf-8"))
+    print(
+        f"{done['parameters']:,} parameters, {done['tokens_seen']:,} tokens, loss {done['final_loss']:.3f}, "
+        f"{done['tokens/s'] or 0:,} tokens/s. The model: {model}"
+    )
+    return 0
+
+
+def described(recipe: "Recipe") -> str:
+    """The whole recipe, the parameters and the tokens."""
+    from dataclasses import asdict
+
+    import torch
+
+    from longfire.model import LongfireForCausalLM
+
+    known = {"bytes": 257, "bpe": recipe.vocab_size, "gpt2": 50257}
+    vocabulary = known.get(recipe.tokenizer)
+    lines = [f"{name:18} {value}" for name, value in asdict(recipe).items()]
+    lines.append(f"{'position_encoding':18} {recipe.position_encoding()}")
+    if vocabulary is not None:
+        with torch.device("meta"):
+            model = LongfireForCausalLM(recipe.config(vocabulary))
+        count = sum(p.numel() for p in model.parameters())
+        lines.append(f"{'parameters':18} {count:,} with a vocabulary of {model.config.vocab_size:,}")
+    lines.append(f"{'tokens':18} {recipe.tokens:,}: {recipe.steps:,} steps of {recipe.batch} × {recipe.length}")
+    return "\n".join(lines)
+
+
+def run_compare(options: argparse.Namespace) -> int:
+    """`longfire compare`: 0, 1 if a run failed, 130 if it was interrupted."""
+    import sys
+
+    import torch
+
+    from longfire.lab.compare import DEFAULT, Comparison, compare
+    from longfire.report.compare import compare_table, plot_compare
+    from longfire.report.page import report_page
+
+    recipe = chosen_recipe(options, options.recipe)
+    tokens = options.test_tokens or (None if torch.cuda.is_available() else 65536)
+    comparison = Comparison(
+        recipe,
+        tuple(options.encodings or DEFAULT),
+        tuple(options.seeds or (0, 1, 2)),
+        tuple(options.lengths or ()),
+        options.protocol,
+        tokens,
+        "dev" if options.dev else "validation",
+        tuple(corpus_options(options, recipe).items()),
+    )
+    if options.dry_run:
+        print(described(recipe))
+        print(*(f"{label}, seed {seed}" for label, seed, _ in comparison.recipes()), sep="\n")
+        print(f"tested at {comparison.tested_lengths()}, to be written to {options.out}")
+        return 0
+    options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / "compare.json"
+
+    def save(record: dict[str, Any]) -> None:
+        written = file.with_name(".compare.json")
+        written.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        written.replace(file)
+
+    record = compare(comparison, options.out, jobs=options.jobs, save=save)
+    print(compare_table(record, bold=sys.stdout.isatty()))
+    plot_compare(record, options.out)
+    page = options.out / "report.html"
+    report_page(record, page)
+    print(f"\nThe page: {page}   The numbers: {file}")
+    if record.get("interrupted"):
+        return 130
+    return int(any("failed" in run for run in record["runs"]))

@@ -1,0 +1,1 @@
+"""The laboratory: encodings trained short, tested long, and compared."""

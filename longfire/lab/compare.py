@@ -1,0 +1,250 @@
+"""Encodings × seeds: train each short, test it long, and put them side by side.
+
+    OUT/runs/fire-0/…   a run of its own for each encoding and seed, by `longfire.training.pretrain`
+    OUT/compare.json    the record of all
+
+What is done is not done again: started anew, it goes on. On a CPU several runs go at a time, each on a core of its own,
+so that the numbers do not depend on how many cores there are.
+"""
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from longfire.data import Corpus, load_corpus
+from longfire.encodings import ENCODINGS, position_parameters
+from longfire.errors import at_least, hint
+from longfire.evaluation.perplexity import perplexity_by_length
+from longfire.evaluation.provenance import provenance
+from longfire.model import LongfireForCausalLM
+from longfire.training import Recipe, pretrain
+from longfire.training.callbacks import LOSSES, read_losses
+
+SHARED = "-s"
+"""After an encoding's name: one for all layers. FIRE-S is `fire-s`."""
+DEFAULT = ("fire", "alibi", "kerple_log", "rope", "nope")
+MULTIPLES = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared."""
+
+    recipe: Recipe
+    encodings: tuple[str, ...] = DEFAULT
+    seeds: tuple[int, ...] = (0, 1, 2)
+    lengths: tuple[int, ...] = ()
+    """To test at. Empty: 1, 2, 4, 8 and 16 times the training length."""
+    protocol: str = "paper"
+    tokens: int | None = None
+    """To test on at each length. None: all of the validation split."""
+    split: str = "validation"
+    """Or "dev", for whatever is tuned."""
+    corpus: tuple[tuple[str, Any], ...] = ()
+    """Options of `longfire.data.load_corpus`."""
+
+    def __post_init__(self) -> None:
+        for label in self.encodings:
+            if _name(label) not in ENCODINGS:
+                raise ValueError(f"there is no encoding named {label!r}. {hint(label, ENCODINGS)}")
+        for seed in self.seeds:
+            at_least("a seed", seed, 0)
+        if not self.encodings or not self.seeds:
+            raise ValueError("give at least one encoding and one seed.")
+
+    def tested_lengths(self) -> list[int]:
+        """In order."""
+        return sorted(self.lengths) or [self.recipe.length * multiple for multiple in MULTIPLES]
+
+    def recipes(self) -> Iterator[tuple[str, int, Recipe]]:
+        """Label, seed and recipe of every run; all encodings of a seed before the next seed."""
+        for seed in self.seeds:
+            for label in self.encodings:
+                shared = label != _name(label)
+                yield label, seed, self.recipe.but(encoding=_name(label), share=shared or self.recipe.share, seed=seed)
+
+    def load_corpus(self, progress: bool = False) -> Corpus:
+        """The text, from the cache where it is there."""
+        options = dict(self.corpus)
+        options.setdefault("tokenizer", self.recipe.tokenizer)
+        options.setdefault("vocab_size", self.recipe.vocab_size)
+        return load_corpus(options.pop("source", None), progress=progress, **options)
+
+
+def compare(
+    comparison: Comparison,
+    out: Path,
+    *,
+    jobs: int | None = None,
+    save: Callable[[dict[str, Any]], object] = lambda record: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train and test all that is not yet, and return the record, which is saved after each run.
+
+    Args:
+        comparison: of what.
+        out: the folder.
+        jobs: runs at a time. None: on a CPU as many as it has cores, on a GPU one.
+        save: called with the record after each run.
+        options: for `longfire.training.pretrain`.
+    """
+    out = Path(out)
+    corpus = comparison.load_corpus(progress=True)
+    record: dict[str, Any] = {
+        "provenance": provenance(),
+        "setting": {
+            **{key: value for key, value in asdict(comparison).items() if key != "corpus"},
+            "lengths": comparison.tested_lengths(),
+            "trained_length": comparison.recipe.length,
+            "corpus": corpus.describe(),
+        },
+        "runs": [],
+        "biases": {},
+        "interrupted": True,
+    }
+    runs = list(comparison.recipes())
+    at_once = max(1, min(len(runs), jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)))
+    try:
+        for run in _carried_out(comparison, out, runs, at_once, options):
+            record["runs"].append(run)
+            if learned := run.pop("biases", []):
+                record["biases"][run["encoding"]] = learned
+            record["runs"].sort(key=lambda one: (comparison.seeds.index(one["seed"]), _place(comparison, one)))
+            save(record)
+        del record["interrupted"]
+    except KeyboardInterrupt:
+        pass
+    save(record)
+    return record
+
+
+def _place(comparison: Comparison, run: dict[str, Any]) -> int:
+    return comparison.encodings.index(run["encoding"])
+
+
+def _carried_out(
+    comparison: Comparison, out: Path, runs: list[tuple[str, int, Recipe]], jobs: int, options: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Each run's part of the record, as it is done."""
+    if jobs == 1:
+        for label, seed, _recipe in runs:
+            yield one_run(comparison, out, label, seed, options)
+        return
+    steps = comparison.recipe.steps
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_quiet_worker)
+    try:
+        with tqdm(
+            total=steps * len(runs), unit="step", desc=f"{len(runs)} runs, {jobs} at a time", disable=None
+        ) as bar:
+            waiting: set[Future[dict[str, Any]]] = {
+                pool.submit(one_run, comparison, out, label, seed, {**options, "progress": False})
+                for label, seed, _recipe in runs
+            }
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+                bar.update(sum(_steps_done(_folder(out, label, seed)) for label, seed, _ in runs) - bar.n)
+                for future in done:
+                    yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _quiet_worker() -> None:
+    os.environ["TQDM_DISABLE"] = "1"
+    torch.set_num_threads(1)
+
+
+def _steps_done(run: Path) -> int:
+    try:
+        lines = read_losses(run / LOSSES)
+    except OSError:
+        return 0
+    return int(lines[-1]["step"]) if lines else 0
+
+
+def _folder(out: Path, label: str, seed: int) -> Path:
+    return out / "runs" / f"{label}-{seed}"
+
+
+def _name(label: str) -> str:
+    return label.removesuffix(SHARED)
+
+
+def written(label: str) -> str:
+    """An encoding as a person writes it."""
+    return ENCODINGS[_name(label)].__name__ + ("-S" if label != _name(label) else "")
+
+
+def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Train and test one encoding with one seed. A failure is part of the record, and costs the others nothing."""
+    run = _folder(out, label, seed)
+    recipe = next(recipe for a, b, recipe in comparison.recipes() if (a, b) == (label, seed))
+    found: dict[str, Any] = {"encoding": label, "label": written(label), "seed": seed}
+    started = time.perf_counter()
+    try:
+        corpus = comparison.load_corpus()
+        folder = pretrain(recipe, corpus, run, **{"tracker": "none", **options})
+        done = json.loads((run / "done.json").read_text(encoding="utf-8"))
+        model = LongfireForCausalLM.from_pretrained(folder).eval()
+        if torch.cuda.is_available():
+            model = model.to("cuda", torch.bfloat16)
+        found |= {key: done[key] for key in ("parameters", "tokens_seen", "unique_tokens", "seconds")}
+        found["tokens_per_second"] = done["tokens/s"]
+        found["position_parameters"] = sum(p.numel() for p in position_parameters(model))
+        found["losses"] = [[line["step"], round(line["loss"], 4)] for line in read_losses(run / LOSSES)]
+        found["perplexity"] = tested(comparison, model, corpus, run)
+        found["biases"] = learned_biases(model, comparison) if seed == comparison.seeds[0] else []
+        found["checkpoint"] = str(folder.relative_to(out))
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        found["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    found["took"] = round(time.perf_counter() - started, 2)
+    return found
+
+
+def tested(comparison: Comparison, model: LongfireForCausalLM, corpus: Corpus, run: Path) -> dict[str, Any]:
+    """Perplexity by length, kept beside the model for the next time."""
+    file = run / "perplexity.json"
+    asked = [comparison.tested_lengths(), comparison.protocol, comparison.tokens, comparison.split, corpus.fingerprint]
+    if file.exists():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["asked"] == asked:
+            return dict(kept["found"])
+    found = perplexity_by_length(
+        model,
+        getattr(corpus, comparison.split),
+        comparison.tested_lengths(),
+        protocol=comparison.protocol,
+        tokens=comparison.tokens,
+        progress=False,
+    )
+    new = run / ".perplexity.json"
+    new.write_text(json.dumps({"asked": asked, "found": found}, indent=1) + "\n", encoding="utf-8")
+    new.replace(file)
+    return found
+
+
+@torch.no_grad()
+def learned_biases(model: LongfireForCausalLM, comparison: Comparison, points: int = 64) -> list[dict[str, Any]]:
+    """The bias of each layer and head at the last query of the training length and of the longest tested one."""
+    rows = []
+    device = next(model.parameters()).device
+    for query in (comparison.recipe.length - 1, max(comparison.tested_lengths()) - 1):
+        keys = torch.linspace(0, query, min(points, query + 1), device=device).round().long().unique()
+        for layer, encoding in enumerate(model.model.encodings):
+            bias = encoding.bias(torch.tensor([query], device=device), keys) if encoding.has_bias else None
+            for head, values in enumerate([] if bias is None else bias[:, 0].tolist()):
+                short = [round(value, 4) for value in values]
+                rows.append({"layer": layer, "head": head, "query": query, "positions": keys.tolist(), "values": short})
+    return rows
