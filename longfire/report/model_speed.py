@@ -80,9 +80,10 @@ def plot_model(record: dict[str, Any], path: Path) -> None:
     best = best_rows(record)
     rows = [row for row in record["rows"] if row in best or (row["kind"] == TRAINING and "ms" in row)]
     kinds = [kind for kind in TITLES if any(row["kind"] == kind for row in rows)]
-    figure = Figure(figsize=(5.2 * len(kinds), 5.6), layout="constrained")
-    axes_of = figure.subplots(1, len(kinds), squeeze=False)[0]
-    for axes, kind in zip(axes_of, kinds, strict=True):
+    panels = max(1, len(kinds))  # an empty one where nothing was measured
+    figure = Figure(figsize=(5.2 * panels, 5.6), layout="constrained")
+    axes_of = figure.subplots(1, panels, squeeze=False)[0]
+    for axes, kind in zip(axes_of, kinds, strict=False):
         own = [row for row in rows if row["kind"] == kind]
         unit = {FORWARD: ("ms", 1.0), TRAINING: ("tokens/s", 1e-3), DECODING: ("tokens/s", 1.0)}[kind]
         lengths = sorted({row["n"] for row in own}, reverse=True)
