@@ -81,7 +81,7 @@ def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
         for seed in seeds:
             wobble = 0.004 * math.sin(7 * seed + len(encoding))
             common = 0.03 * seed  # seeds differ more than encodings do, and alike for all
-            losses = [[step, 2 + 3.5 * math.exp(-step / 60) + common + wobble] for step in range(10, 601, 10)]
+            losses = [[step, LEVEL[encoding] + 3.5 * math.exp(-step / 60) + common + wobble] for step in range(10, 601, 10)]
             runs.append(
                 {
                     "encoding": encoding,

@@ -1,0 +1,186 @@
+"""Train short, test long: the comparison as a page to open, one file that needs no network."""
+
+from html import escape
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from longfire.report.compare import loss_curve, number, speed
+from longfire.report.html import colors_css, facts_table, write_page
+from longfire.report.summary import (
+    COLORS,
+    Line,
+    Record,
+    amount,
+    clear_best,
+    failures,
+    is_number,
+    lengths_of,
+    lines_of,
+    mean_and_deviation,
+    seeds_of,
+    seeds_verdict,
+    what_was_run,
+)
+
+HEADS = [COLORS[name] for name in ("kerple_log", "fire", "alibi", "t5", "yarn", "sinusoidal", "learned", "nope")]
+"""Colours of attention heads, in turn."""
+
+
+def report_page(record: Record, path: Path) -> Path:
+    """Write report.html: table, charts, learned biases, settings and versions. The path, for convenience."""
+    lines = lines_of(record)
+    data = {
+        "trained": record["setting"]["trained_length"],
+        "lengths": lengths_of(record),
+        "series": [_series(line, i, lengths_of(record)) for i, line in enumerate(lines)],
+        "biases": _biases(record, lines),
+    }
+    colors = {f"s{i}": line.colors for i, line in enumerate(lines)} | {f"h{i}": pair for i, pair in enumerate(HEADS)}
+    write_page(
+        path,
+        title="Train short, test long",
+        body=_body(record, data),
+        data=data,
+        scripts=("report.js",),
+        style=colors_css(colors),
+    )
+    return path
+
+
+def _series(line: Line, i: int, lengths: list[int]) -> dict[str, Any]:
+    points = []
+    for n in lengths:
+        mean, deviation = mean_and_deviation(line.values(n).values())
+        if mean is not None:
+            spread = deviation or 0.0
+            points.append([n, mean, mean - spread, mean + spread, f"{number(line, n)}{_interval(line, n)}"])
+    return {
+        "label": line.label,
+        "cls": f"s{i}",
+        "strong": line.encoding == "fire",
+        "perplexity": points,
+        "losses": [[round(value, 5) for value in point] for point in loss_curve(line)],
+        "positions": {n: found for n in lengths if (found := _positions(line, n))},
+    }
+
+
+def _interval(line: Line, length: int) -> str:
+    """The 95 % interval over the text, where there is one run, so none over seeds."""
+    rows = [row for run in line.runs for row in run.get("perplexity", {}).get("rows", ()) if row["length"] == length]
+    if len(rows) != 1 or not rows[0].get("interval"):
+        return ""
+    low, high = rows[0]["interval"]
+    return f" (95 % of the text: {low:.3f} to {high:.3f})"
+
+
+def _positions(line: Line, length: int) -> list[list[float]]:
+    """[from, to, loss]: the mean over seeds in each bin."""
+    bins: dict[tuple[int, int], list[float]] = {}
+    for run in line.runs:
+        for row in run.get("perplexity", {}).get("rows", ()):
+            for part in row.get("by_position", ()) if row["length"] == length else ():
+                if is_number(part.get("loss")):
+                    bins.setdefault((part["from"], part["to"]), []).append(part["loss"])
+    return [[a, b, round(fmean(losses), 5)] for (a, b), losses in sorted(bins.items())]
+
+
+def _biases(record: Record, lines: list[Line]) -> list[dict[str, Any]]:
+    labels = {line.encoding: line.label for line in reversed(lines)}
+    found = []
+    for encoding, curves in (record.get("biases") or {}).items():
+        layers: dict[int, list[dict[str, Any]]] = {}
+        for curve in curves:
+            pairs = zip(curve["positions"], curve["values"], strict=True)
+            points = [[key, round(value, 5)] for key, value in pairs if is_number(value)]
+            layers.setdefault(curve["layer"], []).append(
+                {"head": curve["head"], "query": curve["query"], "points": points}
+            )
+        if layers:
+            found.append(
+                {
+                    "label": labels.get(encoding, encoding),
+                    "queries": sorted({curve["query"] for curve in curves}),
+                    "layers": [{"layer": layer, "heads": heads} for layer, heads in sorted(layers.items())],
+                }
+            )
+    return found
+
+
+def _body(record: Record, data: dict[str, Any]) -> str:
+    several = len(seeds_of(record)) > 1
+    spread = "Bands: the standard deviation over seeds." if several else "One seed."
+    parts = [
+        "<h1>Train short, test long</h1>",
+        f"<p>{escape(what_was_run(record))}</p>",
+        _table(record),
+        _section(
+            "perplexity",
+            "Perplexity by length",
+            f"Log perplexity; lower is better. {spread} Names below the chart show and hide lines.",
+        ),
+    ]
+    if any(one["losses"] for one in data["series"]):
+        band = "Mean, with a band from the lowest to the highest seed." if several else ""
+        parts.append(_section("losses", "Loss in training", band))
+    if any(one["positions"] for one in data["series"]):
+        about = "What tokens early and late in a sequence cost. Up to the training length all positions were trained."
+        parts.append(_section("positions", "Loss by position", about))
+    if data["biases"]:
+        about = (
+            "What is added to the attention logits of one query, by head. A line that falls with the distance is a "
+            "head that looks near; one that rises looks far."
+        )
+        parts.append(_section("biases", "Learned biases", about))
+    return "\n".join([*parts, _settings(record)])
+
+
+def _section(name: str, title: str, about: str) -> str:
+    return f'<section id="{name}"><h2>{title}</h2><p class="soft">{escape(about)}</p></section>'
+
+
+def _table(record: Record) -> str:
+    lines, lengths, trained = lines_of(record), lengths_of(record), record["setting"]["trained_length"]
+    best = {n: clear_best(record, n) for n in lengths}
+
+    def cell(line: Line, n: int) -> str:
+        mean, _, spread = number(line, n).partition(" ± ")
+        value = f"<strong>{mean}</strong>" if best[n] == line.label else mean
+        seeds = f' <span class="seeds">± {spread}</span>' if spread else ""
+        return f"<td{' class=trained' * (n == trained)}>{value}{seeds}</td>"
+
+    head = "".join(
+        f'<th class="trained" scope="col">{n:,}<small>trained</small></th>' if n == trained else f"<th>{n:,}</th>"
+        for n in lengths
+    )
+    rows = "".join(
+        f'<tr><th scope="row"><span class="swatch s{i}"></span>{escape(line.label)}</th>'
+        f"{''.join(cell(line, n) for n in lengths)}<td>{_parameters(line)}</td><td>{speed(line)}</td></tr>"
+        for i, line in enumerate(lines)
+    )
+    marked = "In colour: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
+    failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
+    return (
+        '<div class="scroll"><table id="numbers"><thead><tr><th>log perplexity at</th>'
+        f"{head}<th>parameters<br>for position</th><th>training<br>tokens/s</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></div>"
+        f'<p class="soft" id="verdict">{escape(marked + seeds_verdict(record))}</p>'
+        + (f'<ul class="soft" id="failed">{failed}</ul>' if failed else "")
+    )
+
+
+def _parameters(line: Line) -> str:
+    found = [run["position_parameters"] for run in line.runs if is_number(run.get("position_parameters"))]
+    return amount(found[0]) if found else "–"
+
+
+def _settings(record: Record) -> str:
+    setting, made = dict(record["setting"]), dict(record.get("provenance") or {})
+    recipe, corpus = setting.pop("recipe", None) or {}, setting.pop("corpus", None) or {}
+    blocks = {"Run": setting, "Recipe": recipe, "Text": corpus, "Machine and versions": made}
+    shown = "".join(
+        f"<details{' open' * (name == 'Machine and versions')}><summary>{name}</summary>{facts_table(facts)}</details>"
+        for name, facts in blocks.items()
+        if facts
+    )
+    return f'<section id="settings"><h2>Settings and versions</h2>{shown}</section>'

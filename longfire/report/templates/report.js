@@ -1,0 +1,112 @@
+// The charts of a comparison. What they show is in the table too.
+const hidden = new Set();
+const redraws = [];
+const shown = () => page.series.filter((one) => !hidden.has(one.label));
+const update = () => redraws.forEach((draw) => draw());
+const at = (id) => document.getElementById(id);
+
+function section(id, spec) {
+  const draw = lineChart(at(id), spec);
+  redraws.push(legend(at(id), page.series, hidden, update), draw);
+}
+
+function look(one, i) {
+  return { label: one.label, cls: one.cls, strong: one.strong, marker: i };
+}
+
+section("perplexity", () => {
+  const series = page.series.map((one, i) => ({ ...look(one, i), points: one.perplexity }))
+    .filter((one) => !hidden.has(one.label));
+  const values = series.flatMap((one) => one.points.flatMap((p) => [p[1], p[2], p[3]]));
+  return {
+    alt: "Log perplexity by length, one line for each encoding. The table above has the same numbers.",
+    series,
+    x: { scale: "log", domain: [page.lengths[0] / 1.12, page.lengths.at(-1) * 1.12], ticks: page.lengths,
+      label: "tokens in a sequence", name: (n) => `${count(n)} tokens${n === page.trained ? ", as trained" : ""}` },
+    y: { domain: range(values) },
+    marks: [{ x: page.trained, text: "trained here" }],
+  };
+});
+
+if (at("losses")) section("losses", () => {
+  const series = shown().map((one) => ({ label: one.label, cls: one.cls, strong: one.strong, points: one.losses }));
+  const steps = series.flatMap((one) => one.points.map((p) => p[0]));
+  const [first, last] = [Math.min(...steps), Math.max(...steps)];
+  const later = series.flatMap((one) => one.points.filter((p) => p[0] >= first + (last - first) / 20));
+  return {
+    alt: "Training loss by step, one line for each encoding.",
+    series,
+    x: { domain: steps.length ? [0, last] : [0, 1], label: "step", name: (n) => `step ${count(Math.round(n))}` },
+    y: { domain: range(later.flatMap((p) => [p[1], p[2], p[3]])) },
+  };
+});
+
+if (at("positions")) {
+  const lengths = page.lengths.filter((n) => page.series.some((one) => one.positions[n]));
+  const select = el("select", { "aria-label": "length" }, ...lengths.map((n) => el("option", { value: n }, count(n))));
+  select.value = lengths.at(-1);
+  select.addEventListener("change", update);
+  at("positions").append(el("label", { class: "soft" }, "in sequences of ", select, " tokens"));
+  section("positions", () => {
+    const bins = new Map();
+    const series = shown().map((one) => {
+      const points = (one.positions[select.value] || []).map(([from, to, loss]) => {
+        const middle = Math.sqrt(Math.max(1, from) * to);
+        bins.set(middle, `tokens ${count(from + 1)} to ${count(to)}`);
+        return [middle, loss];
+      });
+      return { label: one.label, cls: one.cls, strong: one.strong, points };
+    });
+    return {
+      alt: "Loss by position in the sequence, one line for each encoding.",
+      series,
+      x: { scale: "log", domain: [1, Number(select.value)], label: "position in the sequence", name: (x) => bins.get(x) },
+      y: { domain: range(series.flatMap((one) => one.points.map((p) => p[1]))) },
+      marks: [{ x: page.trained, text: "training length" }],
+    };
+  });
+}
+
+if (at("biases")) {
+  let model = page.biases[0], by = "distance";
+  let query = Math.max(...model.queries);
+  const controls = el("div", { class: "controls" }), panels = el("div", { class: "panels" });
+  at("biases").append(controls, panels);
+
+  function build() {
+    const models = page.biases.map((one) => [one.label, one.label]);
+    const queries = model.queries.map((n) => [String(n), count(n)]);
+    controls.replaceChildren(
+      ...(models.length > 1 ? [choice("encoding", models, model.label, (label) => {
+        model = page.biases.find((one) => one.label === label);
+        if (!model.queries.includes(query)) query = Math.max(...model.queries);
+        build();
+      })] : []),
+      choice("query at", queries, String(query), (n) => { query = Number(n); build(); }),
+      choice("keys by", [["distance", "distance"], ["position", "position"]], by, (way) => { by = way; build(); }));
+    panels.replaceChildren();
+    const layers = model.layers.map((layer) => ({ ...layer, heads: layer.heads.filter((one) => one.query === query) }));
+    const domain = range(layers.flatMap((layer) => layer.heads.flatMap((one) => one.points.map((p) => p[1]))));
+    for (const layer of layers) {
+      const panel = el("div", { class: "panel" }, el("h3", {}, `layer ${layer.layer + 1}`));
+      panels.append(panel);
+      lineChart(panel, () => ({
+        alt: `Bias of each head in layer ${layer.layer + 1} for the query at ${query}.`,
+        height: 210,
+        nearest: true,
+        series: layer.heads.map((one, i) => ({
+          label: `head ${one.head + 1}`, cls: `h${i % 8}`,
+          points: one.points.map(([key, value]) => [by === "distance" ? query - key : key, value]),
+        })),
+        x: by === "distance"
+          ? { scale: "log1", domain: [0, query - 1], label: "distance", name: (n) => `distance ${count(n)}` }
+          : { domain: [1, query], label: "key position", name: (n) => `key ${count(n)}` },
+        y: { domain },
+        marks: by === "distance" ? [{ x: page.trained, text: "" }] : [],
+      }));
+    }
+  }
+  build();
+}
+
+update();
