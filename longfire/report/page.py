@@ -28,7 +28,10 @@ HEADS = [COLORS[name] for name in ("kerple_log", "fire", "alibi", "t5", "yarn", 
 
 
 def report_page(record: Record, path: Path) -> Path:
-    """Write report.html: table, charts, learned biases, settings and versions. The path, for convenience."""
+    """Write report.html: table, charts, learned biases, settings and versions. Returns the path.
+
+    Of the record's `biases`, queries and key positions count from 0.
+    """
     lines = lines_of(record)
     data = {
         "trained": record["setting"]["trained_length"],

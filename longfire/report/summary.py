@@ -194,6 +194,8 @@ def _one_line(text: object) -> str:
 def what_was_run(record: Record) -> str:
     """The experiment in one paragraph."""
     setting, runs = record["setting"], record["runs"]
+    if not runs:
+        return "No run has ended yet."
     corpus = setting.get("corpus") or {}
     seeds, lines = seeds_of(record), lines_of(record)
     done = [run for run in runs if "failed" not in run]

@@ -81,7 +81,9 @@ def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
         for seed in seeds:
             wobble = 0.004 * math.sin(7 * seed + len(encoding))
             common = 0.03 * seed  # seeds differ more than encodings do, and alike for all
-            losses = [[step, LEVEL[encoding] + 3.5 * math.exp(-step / 60) + common + wobble] for step in range(10, 601, 10)]
+            losses = [
+                [step, LEVEL[encoding] + 3.5 * math.exp(-step / 60) + common + wobble] for step in range(10, 601, 10)
+            ]
             runs.append(
                 {
                     "encoding": encoding,
@@ -98,13 +100,13 @@ def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
                     "checkpoint": f"{encoding}-{seed}/model",
                 }
             )
-    queries = (64, 1024)
+    queries = (63, 1023)
     biases = [
         {
             "layer": layer,
             "head": head,
             "query": query,
-            "positions": (keys := sorted({query - min(query - 1, round(1.3**k) - 1) for k in range(30)})),
+            "positions": (keys := sorted({query - min(query, round(1.3**k) - 1) for k in range(30)})),
             "values": [(1 if head % 2 else -1) * (1 + layer) * math.log1p(0.1 * (query - key)) for key in keys],
         }
         for layer in range(layers)

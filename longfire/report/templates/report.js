@@ -49,14 +49,14 @@ if (at("positions")) {
   at("positions").append(el("label", { class: "soft" }, "in sequences of ", select, " tokens"));
   section("positions", () => {
     const bins = new Map();
-    const series = shown().map((one) => {
+    const series = page.series.map((one, i) => {
       const points = (one.positions[select.value] || []).map(([from, to, loss]) => {
         const middle = Math.sqrt(Math.max(1, from) * to);
         bins.set(middle, `tokens ${count(from + 1)} to ${count(to)}`);
         return [middle, loss];
       });
-      return { label: one.label, cls: one.cls, strong: one.strong, points };
-    });
+      return { ...look(one, i), points };
+    }).filter((one) => !hidden.has(one.label));
     return {
       alt: "Loss by position in the sequence, one line for each encoding.",
       series,
@@ -75,7 +75,7 @@ if (at("biases")) {
 
   function build() {
     const models = page.biases.map((one) => [one.label, one.label]);
-    const queries = model.queries.map((n) => [String(n), count(n)]);
+    const queries = model.queries.map((n) => [String(n), count(n + 1)]); // in the record positions count from 0
     controls.replaceChildren(
       ...(models.length > 1 ? [choice("encoding", models, model.label, (label) => {
         model = page.biases.find((one) => one.label === label);
@@ -91,16 +91,16 @@ if (at("biases")) {
       const panel = el("div", { class: "panel" }, el("h3", {}, `layer ${layer.layer + 1}`));
       panels.append(panel);
       lineChart(panel, () => ({
-        alt: `Bias of each head in layer ${layer.layer + 1} for the query at ${query}.`,
+        alt: `Bias of each head in layer ${layer.layer + 1} for the query at ${query + 1}.`,
         height: 210,
         nearest: true,
         series: layer.heads.map((one, i) => ({
           label: `head ${one.head + 1}`, cls: `h${i % 8}`,
-          points: one.points.map(([key, value]) => [by === "distance" ? query - key : key, value]),
+          points: one.points.map(([key, value]) => [by === "distance" ? query - key : key + 1, value]),
         })),
         x: by === "distance"
-          ? { scale: "log1", domain: [0, query - 1], label: "distance", name: (n) => `distance ${count(n)}` }
-          : { domain: [1, query], label: "key position", name: (n) => `key ${count(n)}` },
+          ? { scale: "log1", domain: [0, Math.max(1, query)], label: "distance", name: (n) => `distance ${count(n)}` }
+          : { domain: [1, Math.max(2, query + 1)], label: "key position", name: (n) => `key ${count(n)}` },
         y: { domain },
         marks: by === "distance" ? [{ x: page.trained, text: "" }] : [],
       }));

@@ -1,0 +1,182 @@
+"""A comparison as a table and as pictures."""
+
+import math
+import re
+
+import pytest
+
+from longfire.report.compare import compare_table, loss_curve, plot_compare, thinned
+from longfire.report.summary import (
+    amount,
+    clear_best,
+    difference,
+    failures,
+    lines_of,
+    mean_and_deviation,
+    seeds_verdict,
+    what_was_run,
+)
+from longfire.report.table import text_table
+from tests.report.records import compare_record, perplexity
+
+
+def record_of(values, lengths=(64,)):
+    """{label: [log perplexity of seed 0, 1, …]} at every length; None is a run that failed."""
+    seeds = list(range(max(map(len, values.values()))))
+    record = compare_record(seeds=seeds)
+    record["setting"]["lengths"] = list(lengths)
+    record["runs"] = [
+        {"encoding": label, "seed": seed, "failed": "no memory"}
+        if value is None
+        else {"encoding": label, "seed": seed, "perplexity": perplexity(value, 0.0, lengths)}
+        for label, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    return record
+
+
+def rows_of(table):
+    """Its lines by their first word, less what pads them."""
+    return {line.split("  ")[0]: re.split(r" {2,}", line.strip())[1:] for line in table.splitlines() if "  " in line}
+
+
+def test_mean_and_deviation():
+    assert mean_and_deviation([]) == (None, None)
+    assert mean_and_deviation([2.0]) == (2.0, None)
+    assert mean_and_deviation([1.0, 2.0, 3.0]) == (2.0, 1.0)
+
+
+def test_table():
+    shown = compare_table(compare_record())
+    rows = rows_of(shown)
+    assert rows["log perplexity at"] == ["64 (trained)", "128", "256", "512", "1,024", "tokens/s"]
+    assert rows["FIRE"][0] == "2.127 ± 0.030*"
+    assert rows["ALiBi"][-2:] == ["2.148 ± 0.032*", "250,000"]
+    assert shown.count("*") == 5  # at 512 nothing is clear, and one explains
+    assert "*: better than the next best" in shown
+    assert "48 hold (in every seed of the 3" in shown
+    assert "Not borne out by all seeds: 256: FIRE–ALiBi; 512: Kerple-log–ALiBi." in shown.replace("\n", " ")
+    assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_bold_takes_no_room():
+    shown = compare_table(compare_record(), bold=True)
+    assert "\x1b[1m2.127 ± 0.030\x1b[0m" in shown
+    assert "*" not in shown
+    plain = re.sub(r"\x1b\[\d*m", "", shown)
+    header, rule, *rows = plain.splitlines()[6:13]
+    assert header.startswith("log perplexity")
+    assert {len(line) for line in (header, rule, *rows)} == {len(rule)}
+    assert text_table(["a"], [["\x1b[1mlong\x1b[0m"], ["b"]], left=0).splitlines()[3] == "   b"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "clear"),
+    [
+        ([1.0, 2.0, 3.0], [1.1, 2.1, 3.1], True),  # far less than the seeds differ, but the same in each
+        ([1.0, 2.0, 3.0], [1.1, 2.1, 2.99], False),  # not in the last
+        ([1.0, 1.0, 1.0], [1.01, 1.01, 1.5], False),  # in all, but a single seed makes the most of it
+        ([1.0], [9.0], False),  # one seed
+        ([1.0, 1.0, 1.0], [1.1, 1.1, None], False),  # not all seeds
+        ([1.0, 1.0], [1.1, 1.1], True),
+        ([1.0, 1.0], [1.0, 1.0], False),
+    ],
+)
+def test_a_lead_must_hold_over_seeds(ours, theirs, clear):
+    record = record_of({"fire": ours, "alibi": theirs})
+    assert (clear_best(record, 64) == "fire") is clear
+    assert ("*" in compare_table(record)) is clear
+    fire, alibi = lines_of(record)
+    assert difference(fire, alibi, 64, len(ours)).holds is clear
+    assert difference(alibi, fire, 64, len(ours)).holds is clear
+
+
+def test_what_nobody_comes_after_is_not_best():
+    assert clear_best(record_of({"fire": [1.0, 1.0]}), 64) is None
+    assert seeds_verdict(record_of({"fire": [1.0, 1.0]})) == "There are no two encodings to compare."
+
+
+def test_verdicts():
+    assert seeds_verdict(record_of({"a": [1.0, 1.0], "b": [2.0, 2.0]})).startswith("All 1 differences")
+    assert seeds_verdict(record_of({"a": [1.0, 2.0], "b": [2.0, 1.0]})).startswith("None of the 1 differences")
+    assert seeds_verdict(record_of({"a": [1.0], "b": [2.0]})).startswith("One seed: how far chance moves")
+
+
+def test_missing_is_missing_and_failed_is_said():
+    record = compare_record()
+    record["runs"][4] = {"encoding": "alibi", "label": "ALiBi", "seed": 1, "failed": "ValueError: loss\nis nan"}
+    for run in record["runs"][6:9]:
+        run["perplexity"]["rows"][-1] = {"length": 1024, "failed": "out of memory"}
+    record["runs"][-1]["perplexity"]["rows"][0]["log_perplexity"] = math.nan
+    del record["runs"][-1]["tokens_per_second"], record["runs"][-2]["tokens_per_second"]
+    record["runs"] += [{"encoding": "t5", "label": "T5", "seed": seed, "failed": "it is shy"} for seed in (0, 1, 2)]
+    shown = compare_table(record)
+    assert rows_of(shown)["T5"] == ["–"] * 6
+    assert rows_of(shown)["Kerple-log"][-2] == "–"
+    assert failures(record) == [
+        "ALiBi, seed 1: failed: ValueError: loss is nan",
+        "Kerple-log at 1,024, seeds 0, 1, 2: out of memory",
+        "NoPE at 64, seed 2: the loss is not a finite number",
+        "T5, seeds 0, 1, 2: failed: it is shy",
+    ]
+    for line in failures(record):
+        assert f"– {line}" in shown
+
+
+def test_what_was_run():
+    text = what_was_run(compare_record() | {"interrupted": True})
+    assert "FIRE, ALiBi, Kerple-log, RoPE, NoPE" in text
+    assert "820k parameters" in text
+    assert "(2.46M tokens seen, 1.9M of them different), with 3 seeds" in text
+    assert "the same tokens are scored at all lengths" in text
+    assert text.endswith("It was interrupted: what is missing was not run.")
+    record = compare_record()
+    record["setting"] = {"trained_length": 64, "lengths": [64]}
+    record["runs"] = [{"encoding": "fire", "seed": 0}, {"encoding": "rope", "seed": 0, "failed": "no"}]
+    assert "fire, rope: with each" in what_was_run(record)
+    assert "with one seed." in what_was_run(record)
+    sizes = [{"encoding": "fire", "seed": 0, "parameters": n} for n in (1e6, 2e6)]
+    assert "of 1M to 2M parameters" in what_was_run(record | {"runs": sizes})
+    assert [amount(n) for n in (12, 1234, 2.5e9)] == ["12", "1.23k", "2.5B"]
+
+
+def test_nothing_was_run_yet():
+    record = compare_record() | {"runs": [], "biases": {}}
+    assert "No run has ended yet." in compare_table(record)
+
+
+def test_every_line_has_a_colour_of_its_own():
+    record = compare_record()
+    record["runs"] += [{"encoding": "fire", "label": f"FIRE {i}", "seed": 0} for i in range(2)]
+    record["runs"] += [{"encoding": "fire-s", "label": "FIRE-S", "seed": 0}]
+    lines = lines_of(record)
+    assert lines[0].colors[0] == "#dc143c"  # crimson
+    assert len({line.colors for line in lines}) == len(lines) == 8
+
+
+def test_losses_are_thinned_and_averaged():
+    assert thinned([], 4) == []
+    assert thinned([[1, 4.0], [2, 2.0], [3, 6.0]], 2) == [(1.5, 3.0), (3.0, 6.0)]
+    record = compare_record(seeds=(0, 1))
+    record["runs"][1]["losses"][0] = [10, math.nan]
+    curve = loss_curve(lines_of(record)[0])
+    assert len(curve) == 60
+    assert curve[0][1] == curve[0][2] == curve[0][3]
+    step, mean, low, high = curve[1]
+    assert step == 20
+    assert low < mean < high
+
+
+@pytest.mark.parametrize("kept", [None, 1, 0])
+def test_pictures(tmp_path, kept):
+    record = compare_record()
+    record["runs"] = record["runs"][:kept]
+    paths = plot_compare(record, tmp_path / "new")
+    assert [path.name for path in paths] == ["perplexity.png", "losses.png"]
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_without_losses(tmp_path):
+    record = record_of({"fire": [1.0], "alibi": [None]})
+    assert all(path.exists() for path in plot_compare(record, tmp_path))
