@@ -139,7 +139,7 @@ def corpus_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, A
         "field": options.field,
         "validation": several(options.validation),
         "tokenizer": recipe.tokenizer,
-        "vocab_size": recipe.vocab_size,
+        "vocab_size": recipe.vocab_size if recipe.tokenizer == "bpe" else None,
         "skip_bad": options.skip_bad,
     }
 
@@ -147,7 +147,7 @@ def corpus_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, A
 def run_pretrain(options: argparse.Namespace) -> int:
     """`longfire pretrain`."""
     from longfire.data import load_corpus
-    from longfire.training import pretrain
+    from longfire.training.pretrain import SHARDED, pretrain
 
     recipe = chosen_recipe(options, options.recipe)
     out = options.out or Path("runs") / f"{recipe.name}-{recipe.encoding}{'-s' if recipe.share else ''}-{recipe.seed}"
@@ -155,8 +155,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
         print(described(recipe), f"to be written to {out}", sep="\n")
         return 0
     corpus = load_corpus(**corpus_options(options, recipe))
-    sharded = {"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2}} if options.fsdp else {}
-    model = pretrain(recipe, corpus, out, tracker=options.tracker, **sharded)
+    model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
     done = json.loads((out / "done.json").read_text(encoding="utf-8"))
     print(
         f"{done['parameters']:,} parameters, {done['tokens_seen']:,} tokens, loss {done['final_loss']:.3f}, "

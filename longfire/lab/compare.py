@@ -76,7 +76,8 @@ class Comparison:
         """The text, from the cache where it is there."""
         options = dict(self.corpus)
         options.setdefault("tokenizer", self.recipe.tokenizer)
-        options.setdefault("vocab_size", self.recipe.vocab_size)
+        if options["tokenizer"] == "bpe":
+            options.setdefault("vocab_size", self.recipe.vocab_size)
         return load_corpus(options.pop("source", None), progress=progress, **options)
 
 

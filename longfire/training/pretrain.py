@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 
 DEVICE_TOKENS = {"cuda": 65536, "cpu": 8192}
 """Of a forward pass, unless the recipe says."""
+SHARDED: dict[str, Any] = {
+    "fsdp": True,
+    "fsdp_config": {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "transformer_layer_cls_to_wrap": ["LongfireLayer"],
+        "state_dict_type": "FULL_STATE_DICT",
+    },
+}
+"""Options that spread a model over all processes, layer by layer (FSDP2)."""
 TRACKERS = ("tensorboard", "wandb", "trackio", "none")
 
 

@@ -1,0 +1,123 @@
+"""Recipes: the paper's numbers, schedules, and what optimisers are given."""
+
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from longfire import position_parameters
+from longfire.model import LongfireForCausalLM
+from longfire.training.pretrain import split_batch
+from longfire.training.recipes import RECIPES, Recipe, recipe_named
+from longfire.training.trainer import parameter_groups
+from tests.model.models import small_model
+
+
+def test_the_papers_recipes():
+    base, large = RECIPES["base"], RECIPES["large"]
+    assert (base.length, base.batch, base.steps, base.learning_rate) == (2048, 256, 600_000, 6e-4)
+    assert (base.dropout, base.attention_dropout, base.position_rate) == (0.0, 0.0, 1.0)
+    differing = {key for key, value in asdict(base).items() if asdict(large)[key] != value}
+    assert differing == {"name", "size", "learning_rate"}
+    assert large.learning_rate == 3e-4
+    assert RECIPES["base-512"].length == 512
+
+
+@pytest.mark.parametrize("name", ["base", "large", "base-512"])
+def test_gpt3s_schedule(name):
+    """Warm-up over 375 million tokens, a tenth at 260 billion, and no less."""
+    recipe = RECIPES[name]
+    step_tokens = recipe.batch * recipe.length
+    assert recipe.warmup * step_tokens == pytest.approx(375e6, rel=1e-3)
+    assert recipe.decay * step_tokens == pytest.approx(260e9, rel=1e-5)
+    assert recipe.rate(0) == 1 / recipe.warmup
+    assert recipe.rate(recipe.warmup - 1) == recipe.rate(recipe.warmup) == 1
+    halfway = (recipe.warmup + recipe.decay) // 2
+    assert recipe.rate(halfway) == pytest.approx(0.55, abs=1e-3)
+    assert recipe.rate(recipe.decay) == recipe.rate(recipe.decay + 10_000) == pytest.approx(0.1)
+
+
+def test_the_rate_falls_to_a_tenth_at_the_end():
+    recipe = RECIPES["small"]
+    rates = [recipe.rate(step) for step in range(recipe.steps)]
+    assert rates[: recipe.warmup] == sorted(rates[: recipe.warmup])
+    assert rates[recipe.warmup :] == sorted(rates[recipe.warmup :], reverse=True)
+    assert rates[-1] == pytest.approx(0.1, abs=1e-3)
+
+
+def test_fires_threshold_begins_at_a_quarter_of_the_training_length():
+    assert RECIPES["small"].position_encoding() == {"name": "fire", "init_L": 128.0}
+    given = RECIPES["small"].but(encoding_options={"init_L": 7.0})
+    assert given.config(300).position_encoding["init_L"] == 7.0
+    assert RECIPES["small"].but(encoding="rope").position_encoding() == {"name": "rope"}
+
+
+def test_the_vocabulary_is_rounded_up():
+    config = RECIPES["small"].config(8193)
+    assert (config.vocab_size, config.max_position_embeddings) == (8320, 512)
+
+
+def test_small():
+    """23 million parameters, or 27 where the head is counted apart from the embeddings it is tied to."""
+    with torch.device("meta"):
+        model = LongfireForCausalLM(RECIPES["small"].config(8192))
+    count = sum(p.numel() for p in model.parameters())
+    assert count == pytest.approx(23.1e6, rel=0.01)
+    assert count + model.lm_head.weight.numel() == pytest.approx(27.3e6, rel=0.01)
+    assert (model.config.num_hidden_layers, model.config.num_attention_heads, model.config.head_dim) == (6, 8, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": "huge"}, "the size cannot be 'huge'"),
+        ({"encoding": "fier"}, "Did you mean 'fire'"),
+        ({"precision": "float8"}, "the precision cannot be"),
+        ({"steps": 0}, "steps must be at least 1, not 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be above 0"),
+        ({"lenght": 5}, "a recipe has no 'lenght'. Did you mean 'length'"),
+    ],
+)
+def test_bad_recipes(change, message):
+    with pytest.raises(ValueError, match=message):
+        RECIPES["small"].but(**change)
+
+
+def test_unknown_recipe():
+    with pytest.raises(ValueError, match=r"no recipe named 'bse'. Did you mean 'base'"):
+        recipe_named("bse")
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("name", ["fire", "t5", "rope", "learned"])
+def test_parameter_groups(name, share):
+    model = small_model(name, share_position_encoding=share)
+    recipe = Recipe("mine", "tiny", 64, 8, 10, learning_rate=1e-3, position_rate=7.0, weight_decay=0.3)
+    groups = parameter_groups(model, recipe)
+    everything = [parameter for group in groups for parameter in group["params"]]
+    assert len(everything) == len(set(everything)) == len(list(model.parameters()))
+    own = set(position_parameters(model))
+    for group in groups:
+        for parameter in group["params"]:
+            assert group["lr"] == (7e-3 if parameter in own else 1e-3)
+            assert group["weight_decay"] == (0.3 if parameter.ndim > 1 and parameter not in own else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "devices", "tokens", "expected"),
+    [
+        (32, 1, 10**9, (32, 1)),
+        (32, 2, 10**9, (16, 1)),
+        (32, 2, 64 * 5, (4, 4)),
+        (6, 1, 64 * 4, (3, 2)),
+        (5, 1, 1, (1, 5)),
+    ],
+)
+def test_a_batch_is_split(batch, devices, tokens, expected):
+    recipe = RECIPES["tiny"].but(length=64, batch=batch, device_tokens=tokens)
+    assert split_batch(recipe, devices, "cpu") == expected
+
+
+def test_a_batch_that_cannot_be_split():
+    with pytest.raises(ValueError, match="a batch of 32 sequences cannot be divided among 3 processes"):
+        split_batch(RECIPES["tiny"], 3, "cpu")
