@@ -35,6 +35,27 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tens
     return loss
 
 
+@torch.no_grad()
+def token_losses(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Tensor:
+    """−log softmax(hidden · weightᵀ + bias)[label] of each token (N,), in float32 at least, without gradients.
+
+    Args:
+        hidden: (N, C).
+        weight: (V, C).
+        labels: (N,). The loss of −100 is 0.
+        bias: (V,).
+    """
+    rows = max(1, BLOCK // weight.shape[0])
+    blocks = zip(hidden.split(rows), labels.split(rows), strict=True)
+    return torch.cat([logit_losses(F.linear(block, weight, bias), chosen) for block, chosen in blocks])
+
+
+@torch.no_grad()
+def logit_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """−log softmax(logits)[label] of each token: (N, V) and (N,) → (N,), in float32 at least, without gradients."""
+    return _losses_and_gradient(logits.contiguous(), labels, learns=False)
+
+
 def _check_labels(labels: Tensor, V: int) -> None:
     if can_check_values(labels) and (wrong := labels[((labels < 0) & (labels != IGNORED)) | (labels >= V)]).numel():
         raise ValueError(
@@ -54,29 +75,29 @@ def _forward(hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> tu
     for start in range(0, N, rows):
         block = slice(start, start + rows)
         logits = hidden[block] @ weight.T
-        loss += _loss_and_gradient(logits, labels[block], learns)
+        loss += _losses_and_gradient(logits, labels[block], learns).sum()
         if learns:  # logits are their own gradient now
             torch.mm(logits, weight, out=dhidden[block])
             dweight += logits.T @ hidden[block]
     return loss, dhidden, dweight
 
 
-def _loss_and_gradient(logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
-    """The sum of a block's losses; its logits (n, V) are overwritten with their gradients if it `learns`."""
-    if logits.is_cuda and HAS_TRITON:
-        from longfire.model.kernels.cross_entropy import loss_and_gradient
+def _losses_and_gradient(logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
+    """A block's losses (n,); its logits (n, V) are overwritten with their gradients if it `learns`."""
+    if logits.is_cuda and HAS_TRITON and logits.dtype != torch.float64:  # the kernel counts in float32
+        from longfire.model.kernels.cross_entropy import losses_and_gradient
 
-        return loss_and_gradient(logits, labels, learns)
+        return losses_and_gradient(logits, labels, learns)
     counted = labels != IGNORED
     exact = torch.promote_types(logits.dtype, torch.float32)
     logs = F.log_softmax(logits, dim=-1, dtype=exact)
     chosen = labels.clamp(min=0)[:, None]
-    loss = -(logs.gather(1, chosen)[:, 0] * counted).sum()
+    losses = -logs.gather(1, chosen)[:, 0].masked_fill(~counted, 0.0)
     if learns:
         gradient = logs.exp_()
         gradient.scatter_add_(1, chosen, torch.full_like(gradient[:, :1], -1.0))
         logits.copy_(gradient.mul_(counted[:, None]))
-    return loss
+    return losses
 
 
 def _fake(hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,8 +34,8 @@ def row_loss(Logits, Labels, Loss, V, stride, LEARNS: tl.constexpr, IGNORED: tl.
             tl.store(Logits + at, tl.where(counts, gradient, 0.0).to(Logits.dtype.element_ty), mask=at < V)
 
 
-def loss_and_gradient(logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
-    """The sum of the losses of logits (n, V), which become their own gradient if it `learns`."""
+def losses_and_gradient(logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
+    """The losses (n,) of logits (n, V), which become their own gradient if it `learns`."""
     from longfire.model.loss import IGNORED
 
     n, V = logits.shape
@@ -45,4 +45,4 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
             logits, labels, loss, V, logits.stride(0), LEARNS=learns, IGNORED=IGNORED,
             N=min(4096, triton.next_power_of_2(V)), num_warps=8,
         )  # fmt: skip
-    return loss.sum()
+    return loss
