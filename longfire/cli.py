@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longfire import __version__
+from longfire.commands.training import add_compare, add_pretrain
+from longfire.commands.evaluation import add_perplexity
 
 EXTRAS = {
     **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),
@@ -65,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
     add_generate(commands)
     add_evaluate(commands)
 
+    add_compare(commands)
+    add_pretrain(commands)
+
     bench = commands.add_parser("bench", help="measure time and memory", description="Measure time and memory.")
     subjects = bench.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     add_bench_bias(subjects)
@@ -113,9 +118,10 @@ def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     evaluate = commands.add_parser(
         "evaluate",
         help="evaluate a checkpoint",
-        description="Evaluate a checkpoint. --harness runs EleutherAI's lm-evaluation-harness, which then knows "
-        "longfire's models: longfire evaluate --harness run --model hf --model_args pretrained=FOLDER,max_length=N "
-        "--tasks NAME. Without max_length the harness cuts texts to the training length.",
+        description="Evaluate a checkpoint: longfire evaluate perplexity CHECKPOINT. --harness runs EleutherAI's "
+        "lm-evaluation-harness, which then knows longfire's models: longfire evaluate --harness run --model hf "
+        "--model_args pretrained=FOLDER,max_length=N --tasks NAME. Without max_length the harness cuts texts to the "
+        "training length.",
     )
     evaluate.add_argument(
         "--harness",
@@ -124,6 +130,7 @@ def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="arguments of lm-eval, all that follow; with --help, its own help",
     )
     evaluate.set_defaults(run=run_evaluate)
+    add_perplexity(evaluate.add_subparsers(title="subjects", metavar="SUBJECT"))
 
 
 def add_bench_bias(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -256,7 +263,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
     """`longfire evaluate`."""
     if options.harness is None:
         raise ValueError(
-            "evaluate what? This version has one form: longfire evaluate --harness run --model hf "
+            "evaluate what? longfire evaluate perplexity CHECKPOINT, or longfire evaluate --harness run --model hf "
             "--model_args pretrained=FOLDER --tasks NAME; more with longfire evaluate --help."
         )
     from longfire.evaluation.harness import run_harness

@@ -1,0 +1,81 @@
+"""`longfire evaluate perplexity`."""
+
+import argparse
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+
+def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`longfire evaluate perplexity` and its options."""
+    one = subjects.add_parser(
+        "perplexity",
+        help="log perplexity by length",
+        description="Log perplexity (natural log) by length, one forward pass per sequence, with 95 % intervals and "
+        "the loss by position. For any causal model of transformers. Ctrl-C keeps what was measured.",
+    )
+    one.add_argument("checkpoint", type=Path, help="folder that save_pretrained wrote, with a tokenizer")
+    one.add_argument(
+        "--corpus",
+        nargs="+",
+        metavar="PATH",
+        help="files or folders of text, or hub:NAME; unless given, the sources and documentation of this Python's "
+        "standard library",
+    )
+    one.add_argument(
+        "--field", default="text", metavar="NAME", help="of the text in .jsonl and .parquet; text, unless given"
+    )
+    one.add_argument(
+        "--split",
+        choices=["validation", "dev", "train", "all"],
+        default="validation",
+        help="of the corpus: validation, unless given; all is for text that the model never saw",
+    )
+    one.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="the checkpoint's, unless given")
+    one.add_argument(
+        "--lengths",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="tokens in a sequence: 512 … 8192; of our models that were trained shorter, 1, 2, 4, 8 and 16 times that",
+    )
+    one.add_argument(
+        "--protocol",
+        choices=["paper", "paired"],
+        default="paper",
+        help="paper: documents cut at each length; paired: the same tokens at all lengths",
+    )
+    one.add_argument("--tokens", type=int, metavar="N", help="read at most so many at each length; all, unless given")
+    one.add_argument(
+        "--scored", type=int, metavar="N", help="of each window, if paired; half of the shortest length, unless given"
+    )
+    one.add_argument("--batch-tokens", type=int, metavar="N", help="in a forward pass: on cuda 65536, on cpu 8192")
+    one.add_argument("--seed", type=int, default=0, metavar="N", help="of drawn sequences and of intervals: 0")
+    one.add_argument("--device", help="cpu, cuda, cuda:1, …; the GPU if there is one, unless given")
+    one.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], help="as saved, unless given")
+    one.add_argument("--out", type=Path, default=Path("evaluate/perplexity.json"), help="JSON file to write")
+    one.add_argument("--dry-run", action="store_true", help="print what would be evaluated, and evaluate nothing")
+    one.set_defaults(run=run_perplexity)
+
+
+def run_perplexity(options: argparse.Namespace) -> int:
+    """`longfire evaluate perplexity`: 0, 1 if a length failed, 130 if it was interrupted."""
+    from longfire.evaluation.perplexity_setting import PerplexitySetting, measure_perplexity
+    from longfire.report.perplexity import perplexity_table
+
+    given: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(PerplexitySetting)}
+    setting = PerplexitySetting(**given)
+    if options.dry_run:
+        print(f"{setting}\nto be written to {options.out}")
+        return 0
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+
+    def save(record: dict[str, object]) -> None:
+        options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    record = measure_perplexity(setting, save)
+    print(f"{perplexity_table(record)}\n\nwritten to {options.out}")
+    if record.get("interrupted"):
+        return 130
+    return int(any("failed" in row for row in record["rows"]))

@@ -1,0 +1,65 @@
+"""Confidence intervals of a mean loss by bootstrap: Hesterberg, What Teachers Should Know about the Bootstrap (2015).
+
+What is drawn again is a unit whose tokens depend on each other: a document, or a sequence where documents are unknown.
+Percentiles alone are too narrow where units are few; his expanded ones widen them as Student's t does.
+"""
+
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+RESAMPLES = 4000
+CONFIDENCE = 0.95
+CHUNK = 1 << 22
+"""How many draws are in memory at a time."""
+
+
+def mean_interval(
+    sums: npt.NDArray[np.float64], counts: npt.NDArray[np.float64], seed: int = 0
+) -> tuple[float, float] | None:
+    """The 95 % interval of Σ sums / Σ counts over units; None where there is one unit or none.
+
+    Args:
+        sums: (K,) of each unit's losses.
+        counts: (K,) of each unit's tokens.
+        seed: of the draws.
+    """
+    K = len(sums)
+    if K < 2:
+        return None
+    random = np.random.default_rng(seed)
+    rows = max(1, min(RESAMPLES, CHUNK // K))
+    means = []
+    for start in range(0, RESAMPLES, rows):
+        drawn = random.integers(K, size=(min(rows, RESAMPLES - start), K))
+        means.append(sums[drawn].sum(1) / counts[drawn].sum(1))
+    tail = expanded_tail(K)
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def by_unit(
+    values: npt.NDArray[np.float64], units: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Sums of values (M,) over sequences of the same unit, and how many sequences each has: (K,) and (K,)."""
+    _, index = np.unique(units, return_inverse=True)
+    sums: npt.NDArray[np.float64] = np.bincount(index, weights=values).astype(np.float64)
+    return sums, np.bincount(index).astype(np.float64)
+
+
+def expanded_tail(K: int) -> float:
+    """The share of resampled means beyond each end: Φ(−√(K / (K − 1)) · t), t the quantile of Student's t."""
+    normal = NormalDist()
+    return normal.cdf(-((K / (K - 1)) ** 0.5) * t_quantile(normal.inv_cdf((1 + CONFIDENCE) / 2), K - 1))
+
+
+def t_quantile(z: float, freedom: int) -> float:
+    """Of Student's t where the normal's is z, by Cornish and Fisher's expansion: exact to 1 % from 3 degrees on."""
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return float(z + sum(term / freedom**power for power, term in enumerate(terms, start=1)))

@@ -1,0 +1,117 @@
+"""Perplexity by length of a checkpoint on a corpus: what is measured, from folders to the record."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoConfig
+
+from longfire.data import Corpus, TokenSplit, load_corpus
+from longfire.errors import one_of
+from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
+from longfire.evaluation.provenance import provenance
+from longfire.model import LongfireConfig
+from longfire.model.generate import attention_used, encoding_name, load
+
+SPLITS = ("validation", "dev", "train", "all")
+
+
+@dataclass(frozen=True)
+class PerplexitySetting:
+    """What is measured."""
+
+    checkpoint: Path
+    corpus: Sequence[str] | None = None
+    """Paths, or hub:NAME. None: the embedded one."""
+    field: str | None = None
+    split: str = "validation"
+    """"all" is for a corpus that no part of was trained on."""
+    tokenizer: Path | None = None
+    """None: the checkpoint's."""
+    lengths: Sequence[int] | None = None
+    """None: `default_lengths`."""
+    protocol: str = "paper"
+    tokens: int | None = None
+    scored: int | None = None
+    batch_tokens: int | None = None
+    seed: int = 0
+    device: str | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("the split", self.split, SPLITS)
+        if not (self.checkpoint / "config.json").is_file():
+            raise ValueError(
+                f"{self.checkpoint} has no config.json, so it is no checkpoint. model.save_pretrained writes one."
+            )
+
+    def __str__(self) -> str:
+        corpus = "the embedded corpus" if self.corpus is None else ", ".join(self.corpus)
+        most = "all tokens" if self.tokens is None else f"at most {self.tokens:,} tokens"
+        return (
+            f"log perplexity of {self.checkpoint} on {corpus}, {self.split}; protocol {self.protocol}, {most}; "
+            f"lengths {', '.join(map(str, self.lengths or default_lengths(trained_length(self.checkpoint))))}"
+        )
+
+
+def trained_length(checkpoint: Path) -> int | None:
+    """Of a model of ours, whose configuration says it; None of another."""
+    config = AutoConfig.from_pretrained(checkpoint, local_files_only=True)
+    return int(config.max_position_embeddings) if isinstance(config, LongfireConfig) else None
+
+
+def joined(corpus: Corpus) -> TokenSplit:
+    """All splits of a corpus as one."""
+    splits = [corpus.train, corpus.dev, corpus.validation]
+    lengths = np.concatenate([np.diff(split.starts) for split in splits])
+    return TokenSplit(
+        name="whole",
+        tokens=np.concatenate([split.tokens for split in splits]),
+        starts=np.concatenate([[0], np.cumsum(lengths)]),
+        bytes=sum(split.bytes for split in splits),
+        end=corpus.validation.end,
+    )
+
+
+def measure_perplexity(
+    setting: PerplexitySetting, save: Callable[[dict[str, Any]], None] | None = None, progress: bool = True
+) -> dict[str, Any]:
+    """The record of `perplexity_by_length` with its setting and provenance. An interrupt ends it early.
+
+    Args:
+        setting: what is measured.
+        save: called with the record after each length.
+        progress: show bars.
+    """
+    model, _ = load(setting.checkpoint, setting.tokenizer, setting.device, setting.dtype)
+    source = (
+        setting.corpus[0] if setting.corpus and len(setting.corpus) == 1 else setting.corpus and list(setting.corpus)
+    )
+    tokenizer = setting.tokenizer or setting.checkpoint
+    corpus = load_corpus(source, field=setting.field, tokenizer=tokenizer, progress=progress)
+    lengths = setting.lengths or default_lengths(trained_length(setting.checkpoint))
+    split = joined(corpus) if setting.split == "all" else getattr(corpus, setting.split)
+    used = {
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": attention_used(model, max(lengths), cached=False),
+        "encoding": encoding_name(model),
+    }
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(setting).items()}
+    shown = given | used | {"lengths": list(lengths), "corpus": corpus.describe()}
+    record: dict[str, Any] = {"provenance": provenance(), "setting": shown, "protocol": setting.protocol, "rows": []}
+
+    def keep(found: dict[str, Any]) -> None:
+        record.update(found)
+        if save is not None:
+            save(record)
+
+    names = ("protocol", "tokens", "scored", "batch_tokens", "seed")
+    options = {name: getattr(setting, name) for name in names}
+    try:
+        keep(perplexity_by_length(model, split, lengths, **options, progress=progress, save=keep))
+    except KeyboardInterrupt:
+        keep({"interrupted": True})
+    return record

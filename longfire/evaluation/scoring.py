@@ -1,0 +1,136 @@
+"""The loss of each token under any Hugging Face causal model, without (tokens × vocabulary) logits.
+
+Most models are a decoder and a linear head, and the loss is made of the two in blocks of tokens. Some do more to their
+logits (Gemma's soft cap, Cohere's scale). Which one this is, is found out on a few tokens.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longfire.model import loss
+from longfire.model.generate import encodings
+from longfire.model.loss import logit_losses, token_losses
+
+HEAD = "hidden states and the head, in blocks of tokens"
+REPLAY = "hidden states and all that the model does after its decoder, in blocks of tokens"
+WHOLE = "all logits of a sequence at once: the model's decoder alone does not lead to its logits"
+"""How logits are made."""
+PROBE = 8
+"""Tokens that this is found out on."""
+
+
+class Scorer:
+    """Losses of tokens under a model, in one forward pass. `way` says how its logits are made."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.decoder: Any = model.get_decoder()
+        self.head: Any = model.get_output_embeddings()
+        with torch.no_grad():
+            self.way, self.V = self._find_way()
+        self._scores: Callable[[Tensor, int], Tensor] = {
+            HEAD: self._by_head, REPLAY: self._by_replay, WHOLE: self._by_logits
+        }[self.way]  # fmt: skip
+
+    @torch.no_grad()
+    def __call__(self, ids: Tensor, first: int = 1) -> Tensor:
+        """Losses (B, T − first), in float32 at least, of the tokens `first`, …, T − 1 of ids (B, T)."""
+        return self._scores(ids.to(self.model.device), first)
+
+    def _by_head(self, ids: Tensor, first: int) -> Tensor:
+        hidden, targets = self._hidden(ids)[:, first - 1 : -1], ids[:, first:]
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        targets = targets.to(hidden.device)
+        return token_losses(flat, self.head.weight, targets.reshape(-1), self.head.bias).view(targets.shape)
+
+    def _by_replay(self, ids: Tensor, first: int) -> Tensor:
+        hidden, targets = self._hidden(ids)[:, first - 1 : -1], ids[:, first:]
+        tokens = max(1, loss.BLOCK // (self.V * len(ids)))
+        blocks = zip(hidden.split(tokens, 1), targets.split(tokens, 1), strict=True)
+        return torch.cat([_losses(self._replay(states, chosen), chosen) for states, chosen in blocks], dim=1)
+
+    def _by_logits(self, ids: Tensor, first: int) -> Tensor:
+        rows = max(1, loss.BLOCK // (self.V * ids.shape[1]))
+        return torch.cat([_losses(self._logits(some)[:, first - 1 : -1], some[:, first:]) for some in ids.split(rows)])
+
+    def _logits(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        return logits
+
+    def _hidden(self, ids: Tensor) -> Tensor:
+        outputs = self.decoder(input_ids=ids, use_cache=False)
+        self.outputs: Any = type(outputs)
+        hidden: Tensor = outputs.last_hidden_state
+        return hidden
+
+    def _replay(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Logits (B, T, V) that the model makes of its decoder's outputs (B, T, C). Of ids only the shape matters."""
+        with answering(self.decoder, self.outputs(last_hidden_state=hidden)):
+            return self._logits(ids)
+
+    def _find_way(self) -> tuple[str, int]:
+        """The way, and the size of the vocabulary."""
+        length = min(PROBE, (position_limit(self.model) or (PROBE, ""))[0])
+        ids = torch.arange(length, device=self.model.device)[None] % self.model.get_input_embeddings().num_embeddings
+        logits = self._logits(ids).float()
+        V = logits.shape[-1]
+        if self.decoder is None or self.decoder is self.model:
+            return WHOLE, V
+        try:
+            hidden = self._hidden(ids)
+            replayed = self._replay(hidden, ids).float()
+            magnified = 64 * hidden  # a cap shows on large logits
+            expected = self._replay(magnified, ids).float()
+        except Exception:  # any code may be behind a foreign model, and its logits are still right
+            return WHOLE, V
+        if not _close(replayed, logits, torch.finfo(hidden.dtype).eps):
+            return WHOLE, V
+        linear = type(self.head) is nn.Linear and self.head.weight.shape[0] == V
+        if linear and torch.allclose(self.head(magnified).float(), expected, rtol=0, atol=0, equal_nan=True):
+            return HEAD, V
+        return REPLAY, V
+
+
+def _close(found: Tensor, expected: Tensor, eps: float) -> bool:
+    """Whether logits are the same but for rounding."""
+    if found.shape != expected.shape:
+        return False
+    error = (found.to(expected.device) - expected).abs().max()
+    return bool(error <= max(1e-4, 2 * eps) * expected.abs().max())
+
+
+@contextmanager
+def answering(decoder: Any, outputs: Any) -> Iterator[None]:
+    """While this lasts, the decoder does not run, and answers these outputs."""
+    before = vars(decoder).get("forward")
+    decoder.forward = lambda *_, **__: outputs
+    try:
+        yield
+    finally:
+        del decoder.forward
+        if before is not None:
+            decoder.forward = before
+
+
+def position_limit(model: Any) -> tuple[int, str] | None:
+    """How many positions a model has a table for, and where; None: there is none.
+
+    Asked before, because on a GPU a position beyond a table ends all that the process does there.
+    """
+    limits = [(e.max_length, f"its encoding, {type(e).__name__}") for e in encodings(model) if e.max_length is not None]
+    words = model.get_input_embeddings()
+    for name, module in model.named_modules():
+        last = name.rpartition(".")[2]
+        if isinstance(module, nn.Embedding) and module is not words and ("pos" in last or last == "wpe"):
+            limits.append((module.num_embeddings - int(getattr(module, "offset", 0)), name))
+    return min(limits, default=None)
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """(B, T, V) and (B, T) → (B, T)."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    return logit_losses(flat, targets.reshape(-1).to(logits.device)).view(targets.shape)
