@@ -9,9 +9,17 @@ from longfire import ENCODINGS
 from longfire.cli import main
 from longfire.evaluation import model_speed
 from longfire.evaluation.model_speed import Case, ModelSetting, add_ratios, measure_case, measure_model
+from longfire.model import LongfireConfig
 
 SMALL = {"size": "tiny", "forward": (), "training": (), "decoding": (), "tokens": 32, "seconds": 0.001}
 NO_BIAS = [name for name, cls in ENCODINGS.items() if cls.bias is ENCODINGS["nope"].bias]
+
+
+@pytest.fixture(autouse=True)
+def _few_words(monkeypatch):
+    """A small vocabulary: these tests are about what is measured, not how fast it is."""
+    of_size = LongfireConfig.of_size
+    monkeypatch.setattr(LongfireConfig, "of_size", lambda name, **changes: of_size(name, vocab_size=64, **changes))
 
 
 def small(**options):

@@ -42,9 +42,8 @@ def assert_same(found, expected):
     ("name", "share", "checkpointing"),
     [
         ("fire", False, False),
-        ("fire", True, False),
         ("fire", False, True),
-        ("t5", False, False),
+        ("fire", True, False),
         ("rope", False, True),
     ],
 )
@@ -225,12 +224,11 @@ def padded_batch(left):
         *((name, share, False) for name in NAMES for share in (False, True)),
         ("fire", False, True),
         ("fire", True, True),
-        ("rope", True, True),
     ],
 )
 def test_padding_changes_no_gradient(name, share, compiled, left):
     torch.compiler.reset()
-    model = training_model(name, share_position_encoding=share)
+    model = training_model(name, share_position_encoding=share, num_hidden_layers=1 if compiled else 2)
     ids, mask, labels, alone = padded_batch(left)
     apart = [gradients(model, model, sequence, num_items_in_batch=16 + 11) for sequence in alone]
     expected = {key: apart[0][key] + apart[1][key] for key in apart[0]}
