@@ -1,0 +1,225 @@
+"""The comparison as a page: what is in the file, and what a browser makes of it."""
+
+import json
+import math
+import re
+
+import pytest
+
+from longfire.report.html import shown, write_page
+from longfire.report.page import report_page
+from tests.report.browser import curves, looking_at, overflow, settle
+from tests.report.records import LABELS, compare_record
+
+EVIL = "</script><img src=x onerror=alert(1)>&\u2028"
+
+
+def data_of(path):
+    """What the page's scripts read."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), flags=re.DOTALL)[1])
+
+
+@pytest.fixture
+def report(tmp_path):
+    return report_page(compare_record(), tmp_path / "new" / "report.html")
+
+
+def test_the_file_needs_no_other(report):
+    text = report.read_text(encoding="utf-8")
+    assert not re.search(r"\b(src|href)\s*=\s*(?![\"']?data:)", text)
+    assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert "default-src 'none'" in text
+    assert len(text) < 200_000
+    assert [path.name for path in report.parent.iterdir()] == ["report.html"]
+
+
+def test_what_it_says(report):
+    text = report.read_text(encoding="utf-8")
+    assert "with each of these position encodings a model of 820k parameters" in text
+    assert '<strong>2.127</strong> <span class="seeds">± 0.030</span>' in text
+    assert text.count("<strong>") == 4
+    assert "Not borne out by all seeds: 256: FIRE–ALiBi; 512: Kerple-log–ALiBi." in text
+    assert "<th>fingerprint</th><td>ffff" in text
+    assert "<th>commit</th><td>0123456789ab+</td>" in text
+    assert "<th>versions.torch</th><td>2.13.0</td>" in text
+    assert "<th>hardware.gpu</th><td>–</td>" in text
+    assert "<th>splits.train.tokens</th><td>1,900,000</td>" in text
+    assert 'id="failed"' not in text
+
+
+def test_its_data(report):
+    data = data_of(report)
+    assert data["trained"] == 64
+    assert [one["label"] for one in data["series"]] == list(LABELS.values())
+    n, mean, low, high, said = data["series"][0]["perplexity"][-1]
+    assert n == 1024
+    assert low < mean < high
+    assert said == "2.207 ± 0.030"
+    assert len(data["series"][0]["losses"]) == 60
+    assert data["series"][0]["positions"]["64"][0][:2] == [0, 8]
+    (bias,) = data["biases"]
+    assert bias["label"] == "FIRE"
+    assert bias["queries"] == [63, 1023]
+    assert [len(layer["heads"]) for layer in bias["layers"]] == [4, 4]
+
+
+def test_one_seed_has_the_texts_interval(tmp_path):
+    data = data_of(report_page(compare_record(seeds=(0,)), tmp_path / "report.html"))
+    assert data["series"][0]["perplexity"][0][4] == "2.097 (95 % of the text: 2.077 to 2.117)"
+
+
+def evil_record():
+    record = compare_record(encodings=("fire", "alibi"), seeds=(0,))
+    for run in record["runs"]:
+        run["label"] = EVIL + run["encoding"]
+    record["runs"].append({"encoding": "rope", "label": EVIL, "seed": 0, "failed": EVIL})
+    record["setting"]["corpus"] |= {"name": EVIL, EVIL: EVIL}
+    record["provenance"]["commit"] = EVIL
+    record["biases"] = {EVIL: record["biases"]["fire"]}
+    return record
+
+
+def test_what_comes_from_data_is_escaped(tmp_path):
+    text = report_page(evil_record(), tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+
+
+def test_missing_parts_are_left_out(tmp_path):
+    record = compare_record(seeds=(0,)) | {"biases": {}, "provenance": {}}
+    for run in record["runs"]:
+        run["losses"] = []
+        run["perplexity"]["rows"] = [
+            {"length": 64, "log_perplexity": 2.0, "by_position": [{"from": 0, "to": 8, "loss": math.nan}]},
+            {"length": 128, "failed": "no memory"},
+        ]
+    text = report_page(record, tmp_path / "report.html").read_text(encoding="utf-8")
+    for name in ("losses", "positions", "biases"):
+        assert f'id="{name}"' not in text
+    assert "<li>FIRE at 128: no memory</li>" in text
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        write_page(tmp_path / "page.html", title="", body="", data=math.nan, scripts=())
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(OSError, match=r"folder\.html"):
+        write_page(tmp_path / "folder.html", title="", body="", data=0, scripts=())
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.html"]
+
+
+def test_values_as_a_person_writes_them():
+    assert [shown(value) for value in (None, True, False, 12345, 0.5, [1, 2], "a", {})] == [
+        "–", "yes", "no", "12,345", "0.5", "1, 2", "a", "–",
+    ]  # fmt: skip
+
+
+def test_charts_draw(browser, report):
+    with looking_at(browser, report) as page:
+        for name in ("perplexity", "losses", "positions"):
+            drawn = curves(page, f"#{name}")
+            assert set(drawn) == set(LABELS.values())
+            assert all(d.count("L") >= 4 for d in drawn.values())
+            assert "NaN" not in str(drawn)
+        assert page.locator("#perplexity path.band").count() == 5
+        assert page.locator("#perplexity path.dot").count() == 25
+        assert "trained here" in page.locator("#perplexity svg").text_content()
+        assert page.locator("#biases .panel").count() == 2
+        assert set(curves(page, "#biases .panel:first-child")) == {"head 1", "head 2"}
+        assert page.get_by_role("img", name="Log perplexity by length").count() == 1
+
+
+def test_better_is_lower(browser, report):
+    with looking_at(browser, report) as page:
+        ends = {label: float(d.rsplit(",", 1)[1]) for label, d in curves(page, "#perplexity").items()}
+        assert ends["NoPE"] < ends["RoPE"] < ends["FIRE"]  # pixels count from the top
+
+
+def test_legend_hides_a_line_in_every_chart(browser, report):
+    with looking_at(browser, report) as page:
+        before = curves(page, "#perplexity")["FIRE"]
+        button = page.locator("#perplexity .legend button", has_text="NoPE")
+        assert button.get_attribute("aria-pressed") == "true"
+        button.click()
+        for name in ("perplexity", "losses", "positions"):
+            assert set(curves(page, f"#{name}")) == set(LABELS.values()) - {"NoPE"}
+            other = page.locator(f"#{name} .legend button", has_text="NoPE")
+            assert other.get_attribute("aria-pressed") == "false"
+        assert curves(page, "#perplexity")["FIRE"] != before  # the others have more room
+        page.locator("#losses .legend button", has_text="NoPE").click()
+        assert curves(page, "#perplexity")["FIRE"] == before
+        for one in page.locator("#perplexity .legend button").all():
+            one.click()
+        assert curves(page, "#perplexity") == {}
+
+
+def test_hover_shows_the_values(browser, report):
+    with looking_at(browser, report) as page:
+        svg = page.locator("#perplexity svg")
+        tip = page.locator("#perplexity .tip")
+        assert not tip.is_visible()
+        box = svg.bounding_box()
+        page.mouse.move(box["x"] + box["width"] - 25, box["y"] + 100)
+        assert tip.is_visible()
+        text = tip.inner_text()
+        assert "1,024 tokens" in text
+        assert "ALiBi 2.148 ± 0.032" in " ".join(text.split())
+        assert text.index("NoPE") < text.index("RoPE") < text.index("ALiBi")
+        page.mouse.move(box["x"] + 60, box["y"] + 100)
+        assert "64 tokens, as trained" in tip.inner_text()
+        page.mouse.move(5, 5)
+        assert not tip.is_visible()
+
+
+def test_keys_move_along_a_chart(browser, report):
+    with looking_at(browser, report) as page:
+        page.locator("#perplexity svg").focus()
+        tip = page.locator("#perplexity .tip")
+        for expected in ("64 tokens, as trained", "128 tokens"):
+            page.keyboard.press("ArrowRight")
+            assert expected in tip.inner_text()
+        page.keyboard.press("Escape")
+        assert not tip.is_visible()
+
+
+def test_choices(browser, report):
+    with looking_at(browser, report) as page:
+        long = curves(page, "#positions")
+        page.locator("#positions select").select_option("64")
+        assert curves(page, "#positions") != long
+        shown = page.locator("#biases .panel:first-child svg")
+        assert "for the query at 1024" in shown.get_attribute("aria-label")
+        near = curves(page, "#biases .panel:first-child")
+        page.get_by_label("position", exact=True).check()
+        assert curves(page, "#biases .panel:first-child") != near
+        page.get_by_label("64", exact=True).check()
+        assert "for the query at 64" in shown.get_attribute("aria-label")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone(browser, report, scheme):
+    with looking_at(browser, report, width=360, height=740, scheme=scheme) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert overflow(page) == 0
+        assert page.locator("#perplexity svg").bounding_box()["width"] <= 360
+        page.locator("#perplexity svg").hover()
+        assert overflow(page) == 0
+        background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") is (scheme == "light")
+        page.set_viewport_size({"width": 900, "height": 740})
+        settle(page)
+        assert page.locator("#perplexity svg").bounding_box()["width"] > 700
+
+
+def test_a_browser_takes_data_for_data(browser, tmp_path):
+    with looking_at(browser, report_page(evil_record(), tmp_path / "report.html")) as page:
+        assert page.locator("img").count() == 0
+        assert EVIL + "fire" in curves(page, "#perplexity")
+        assert page.locator("#perplexity .legend button").first.inner_text().startswith("</script>")
+        assert overflow(page) <= 0
+
+
+def test_nothing_to_draw(browser, tmp_path):
+    record = compare_record() | {"runs": [], "biases": {}}
+    with looking_at(browser, report_page(record, tmp_path / "report.html")) as page:
+        assert curves(page, "body") == {}
