@@ -64,7 +64,7 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--protocol", default="paper", help="paper (documents cut at each length) or paired (the same tokens)"
     )
     one.add_argument(
-        "--test-tokens", type=int, metavar="N", help="to test on at each length; on a CPU 65536, unless given"
+        "--test-tokens", type=int, metavar="N", help="to test on at each length; on a CPU 32768, unless given"
     )
     one.add_argument("--dev", action="store_true", help="test on the dev split: for whatever is being tuned")
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
@@ -146,9 +146,12 @@ def corpus_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, A
 
 def run_pretrain(options: argparse.Namespace) -> int:
     """`longfire pretrain`."""
+    from transformers.utils.logging import disable_progress_bar
+
     from longfire.data import load_corpus
     from longfire.training.pretrain import SHARDED, pretrain
 
+    disable_progress_bar()  # of saving and loading; training has one of its own
     recipe = chosen_recipe(options, options.recipe)
     out = options.out or Path("runs") / f"{recipe.name}-{recipe.encoding}{'-s' if recipe.share else ''}-{recipe.seed}"
     if options.dry_run:
@@ -190,13 +193,15 @@ def run_compare(options: argparse.Namespace) -> int:
     import sys
 
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
     from longfire.lab.compare import DEFAULT, Comparison, compare
     from longfire.report.compare import compare_table, plot_compare
     from longfire.report.page import report_page
 
+    disable_progress_bar()
     recipe = chosen_recipe(options, options.recipe)
-    tokens = options.test_tokens or (None if torch.cuda.is_available() else 65536)
+    tokens = options.test_tokens or (None if torch.cuda.is_available() else 32768)
     comparison = Comparison(
         recipe,
         tuple(options.encodings or DEFAULT),

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from tqdm import tqdm
+from transformers.utils.logging import disable_progress_bar
 
 from longfire.data import Corpus, load_corpus
 from longfire.encodings import ENCODINGS, position_parameters
@@ -161,8 +162,9 @@ def _carried_out(
 
 
 def _quiet_worker() -> None:
-    os.environ["TQDM_DISABLE"] = "1"
+    """One core, and no progress bars among those of others."""
     torch.set_num_threads(1)
+    disable_progress_bar()
 
 
 def _steps_done(run: Path) -> int:

@@ -1,0 +1,107 @@
+"""Comparing: what is done is not done again, what fails is said, and how many go at once makes no difference."""
+
+import json
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from longfire.lab.compare import Comparison, compare
+from longfire.training import RECIPES
+
+RECIPE = RECIPES["tiny"].but(steps=3, batch=4, length=16, log_every=1, checkpoint_every=10)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    for name in ("argparse", "ast", "calendar", "csv", "dis", "enum"):
+        source = Path(sysconfig.get_paths()["stdlib"]) / f"{name}.py"
+        (folder / f"{name}.txt").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    cache = tmp_path_factory.mktemp("cache")
+    return (("source", str(folder)), ("tokenizer", "bytes"), ("cache_dir", str(cache)))
+
+
+def comparison(corpus, **changes):
+    options = {"encodings": ("fire", "fire-s", "learned"), "seeds": (0,), "lengths": (16, 32), "tokens": 512, **changes}
+    return Comparison(RECIPE, corpus=corpus, **options)
+
+
+@pytest.fixture(scope="module")
+def compared(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    saved = []
+    record = compare(
+        comparison(corpus), out, jobs=1, save=lambda r: saved.append(json.loads(json.dumps(r))), progress=False
+    )
+    return out, record, saved
+
+
+def test_the_record(compared):
+    out, record, saved = compared
+    assert [run["encoding"] for run in record["runs"]] == ["fire", "fire-s", "learned"]
+    assert [run["label"] for run in record["runs"]] == ["FIRE", "FIRE-S", "Learned"]
+    assert "interrupted" not in record
+    assert [len(one["runs"]) for one in saved] == [1, 2, 3, 3]
+    assert all("interrupted" in one for one in saved[:3])
+    setting = record["setting"]
+    assert (setting["trained_length"], setting["lengths"]) == (16, [16, 32])
+    assert setting["corpus"]["splits"]["validation"]["tokens"] > 0
+    fire, shared, _ = record["runs"]
+    assert fire["position_parameters"] == 2 * shared["position_parameters"]
+    assert [step for step, _ in fire["losses"]] == [1, 2, 3]
+    assert all(5 < row["log_perplexity"] < 6 for row in fire["perplexity"]["rows"])  # log 384 is 5.95
+    assert (out / fire["checkpoint"] / "model.safetensors").exists()
+    assert {row["query"] for row in record["biases"]["fire"]} == {15, 31}
+    assert "learned" not in record["biases"]
+
+
+def test_lengths_that_an_encoding_has_not(compared):
+    """Learned positions end at the training length: that row says so, and the other stands."""
+    learned = compared[1]["runs"][2]
+    short, long = learned["perplexity"]["rows"]
+    assert "log_perplexity" in short
+    assert "position" in long["failed"]
+
+
+def test_started_again(compared, corpus):
+    """Nothing is trained or tested that was; another length is tested, and nothing trained."""
+    out, record, _ = compared
+    weights = out / "runs" / "fire-0" / "model" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    again = compare(comparison(corpus), out, jobs=1, progress=False)
+    assert [run["perplexity"] for run in again["runs"]] == [run["perplexity"] for run in record["runs"]]
+    longer = compare(comparison(corpus, encodings=("fire",), lengths=(16, 64)), out, jobs=1, progress=False)
+    assert [row["length"] for row in longer["runs"][0]["perplexity"]["rows"]] == [16, 64]
+    assert weights.stat().st_mtime_ns == before
+
+
+def perplexities(run):
+    return [row.get("log_perplexity") for row in run["perplexity"]["rows"]]
+
+
+def test_two_at_a_time(compared, corpus, tmp_path):
+    """The same numbers."""
+    record = compare(comparison(corpus, encodings=("fire", "learned")), tmp_path, jobs=2)
+    expected = {run["encoding"]: run for run in compared[1]["runs"]}
+    for run in record["runs"]:
+        assert run["losses"] == expected[run["encoding"]]["losses"]
+        assert perplexities(run) == perplexities(expected[run["encoding"]])
+
+
+def test_a_run_that_fails_costs_the_others_nothing(corpus, tmp_path):
+    (tmp_path / "runs" / "fire-0").mkdir(parents=True)
+    (tmp_path / "runs" / "fire-0" / "recipe.json").write_text('{"batch": 77}')
+    record = compare(comparison(corpus, encodings=("fire", "nope")), tmp_path, jobs=1, progress=False)
+    fire, nope = record["runs"]
+    assert "holds another run" in fire["failed"]
+    assert "perplexity" in nope
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"encodings": ("fier",)}, "Did you mean 'fire'"), ({"seeds": ()}, "at least one encoding and one seed")],
+)
+def test_bad_comparisons(corpus, change, message):
+    with pytest.raises(ValueError, match=message):
+        comparison(corpus, **change)
