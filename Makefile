@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test check format bench clean
 
 demo: .venv/installed
-	$(BIN)/longfire explore
+	$(BIN)/longfire compare
 
 test: .venv/installed
 	$(BIN)/python -m pytest

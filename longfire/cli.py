@@ -13,8 +13,11 @@ from longfire.commands.evaluation import add_perplexity
 
 EXTRAS = {
     **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),
-    **dict.fromkeys(("lm_eval", "accelerate"), "longfire[harness]"),
-    **dict.fromkeys(("matplotlib", "tqdm"), "longfire[lab]"),
+    "lm_eval": "longfire[harness]",
+    **dict.fromkeys(
+        ("matplotlib", "tqdm", "accelerate", "datasets", "zstandard", "pyarrow", "tensorboard", "filelock"),
+        "longfire[lab]",
+    ),
 }
 """What to install for a library that is missing."""
 
