@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longfire import __version__
-from longfire.commands.training import add_compare, add_pretrain
 from longfire.commands.evaluation import add_perplexity
+from longfire.commands.training import add_compare, add_pretrain
 
 EXTRAS = {
     **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "theorem": {"errors", "encodings"},
     "engines": {"errors", "operators", "encodings"},
     "model": {"errors", "operators", "encodings", "theorem", "engines"},
-    "evaluation": {"errors", "encodings", "theorem", "engines", "model"},
+    "evaluation": {"errors", "encodings", "theorem", "engines", "model", "data"},
     "report": {"errors", "encodings", "theorem", "engines", "model", "evaluation"},
     "cli": {"errors", "encodings", "theorem", "engines", "model", "evaluation", "report"},
     "__main__": {"cli"},

@@ -9,9 +9,12 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-RESAMPLES = 4000
+RESAMPLES = (1000, 4000)
+"""At least and at most: units that are few need more, for the far ends."""
+DRAWS = 1 << 23
+"""Of units, in all resamples together, where that is not below the least."""
 CONFIDENCE = 0.95
-CHUNK = 1 << 22
+CHUNK = 1 << 20
 """How many draws are in memory at a time."""
 
 
@@ -29,10 +32,11 @@ def mean_interval(
     if K < 2:
         return None
     random = np.random.default_rng(seed)
-    rows = max(1, min(RESAMPLES, CHUNK // K))
+    resamples = min(max(DRAWS // K, RESAMPLES[0]), RESAMPLES[1])
+    rows = max(1, CHUNK // K)
     means = []
-    for start in range(0, RESAMPLES, rows):
-        drawn = random.integers(K, size=(min(rows, RESAMPLES - start), K))
+    for start in range(0, resamples, rows):
+        drawn = random.integers(K, size=(min(rows, resamples - start), K))
         means.append(sums[drawn].sum(1) / counts[drawn].sum(1))
     tail = expanded_tail(K)
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])

@@ -33,7 +33,7 @@ from longfire.evaluation.sequences import find_sequences
 from longfire.model import loss
 from longfire.model.loss import IGNORED, logit_losses, token_losses
 from longfire.report.perplexity import perplexity_table
-from tests.model.checkpoints import save_checkpoint
+from tests.model.checkpoints import byte_tokenizer, save_checkpoint
 from tests.model.models import SHAPE, small_model, tokens
 
 V = SHAPE["vocab_size"]
@@ -65,7 +65,8 @@ def plain(model, windows, first=1):
 
 def llama(**changes):
     config = {"vocab_size": V, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    return LlamaForCausalLM(LlamaConfig(**config, num_attention_heads=4, num_key_value_heads=2, **changes)).eval()
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(**{**config, **heads, **changes})).eval()
 
 
 def gpt2(positions=32):
@@ -551,6 +552,17 @@ def test_the_command(protocol, texts, checkpoint, tmp_path, capsys):
     assert ("longer − shortest" in shown) == (protocol == "paired")
 
 
+def test_the_command_with_a_model_of_the_users_own(texts, tmp_path):
+    folder, out = tmp_path / "llama", tmp_path / "found.json"
+    tokenizer = byte_tokenizer()
+    llama(vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    assert command(folder, texts, "--split", "train", "--lengths", "32", "--out", str(out)) == 0
+    record = json.loads(out.read_text())
+    assert (record["logits"], record["setting"]["encoding"]) == (HEAD, "llama's own")
+    assert record["rows"][0]["log_perplexity"] > 0
+
+
 def test_the_command_says_what_failed(texts, checkpoint, tmp_path, capsys):
     out = tmp_path / "found.json"
     assert command(checkpoint, texts, "--split", "train", "--lengths", "32", "9999", "--out", str(out)) == 1
@@ -609,3 +621,25 @@ def test_a_table_without_a_setting():
     shown = perplexity_table(evaluate(small_model(), lengths=(16, 101)))
     assert shown.startswith("protocol paper\n")
     assert "– length 101: no document" in shown
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [small_model, llama, gemma], ids=["fire", "llama", "gemma2"])
+def test_on_a_gpu(make):
+    """As on the CPU; learned positions that end leave the device usable."""
+    model, split = make(), split_of(*DOCUMENTS)
+    expected = evaluate(model, split)["rows"]
+    for row, other in zip(evaluate(model.cuda(), split)["rows"], expected, strict=True):
+        assert row["log_perplexity"] == pytest.approx(other["log_perplexity"], rel=1e-2)
+    assert "failed" in evaluate(gpt2().cuda(), split, lengths=(16, 64))["rows"][1]
+    assert torch.ones(1, device="cuda").item() == 1
+
+
+@pytest.mark.gpu
+def test_long_sequences_on_a_gpu():
+    """32,768 tokens of a large vocabulary: their logits alone would be 6.6 GB."""
+    model = small_model(vocab_size=50304).bfloat16().cuda()
+    torch.cuda.reset_peak_memory_stats()
+    (row,) = evaluate(model, split_of(32768), lengths=(32768,))["rows"]
+    assert row["tokens"] == 32767
+    assert torch.cuda.max_memory_allocated() < 3e9
