@@ -145,7 +145,7 @@ def test_a_missing_library_is_named(monkeypatch, capsys, tmp_path):
         ("matplotlib.figure", "longfire[lab]"),
         ("transformers", "longfire[model]"),
         ("lm_eval.__main__", "longfire[harness]"),
-        ("accelerate", "longfire[harness]"),
+        ("accelerate", "longfire[lab]"),
         ("sentencepiece", "sentencepiece"),
     ],
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from longfire.encodings import ENCODINGS
+from longfire.encodings import ENCODINGS, position_parameters
 
 
 class RefusesOtherEncodings(PreTrainedModel):
@@ -31,7 +31,8 @@ def refuse_other_encodings(source: Any, model: PreTrainedModel, info: dict[str, 
     hub = {key: options[key] for key in ("cache_dir", "revision", "subfolder", "token") if key in options}
     saved_config, _ = PreTrainedConfig.get_config_dict(source, **hub)
     saved = saved_config.get("position_encoding") or {}
-    if saved and not will_do(saved, config.position_encoding):
+    learned = bool(position_parameters(model))
+    if saved and not will_do(saved, config.position_encoding, learned):
         raise ValueError(
             f"the checkpoint in {source} was trained with position_encoding={saved}, and "
             f"{config.position_encoding} was asked for. Leave position_encoding out, or train a model with it."
@@ -56,13 +57,13 @@ def refuse_other_shapes(source: Any, info: dict[str, Any]) -> None:
         )
 
 
-def will_do(saved: dict[str, Any], asked: dict[str, Any]) -> bool:
+def will_do(saved: dict[str, Any], asked: dict[str, Any], learned: bool) -> bool:
     """Whether one encoding may be loaded from another's checkpoint.
 
-    A class will do where it is a kind of the saved one, as RoPE-PI and YaRN are of RoPE. What the theorem made must be
-    the same.
+    One that has learned something, or that the theorem made, must be the same, options too. Otherwise a class will do
+    where it is a kind of the saved one, as RoPE-PI and YaRN are of RoPE.
     """
-    if "theorem" in saved or "theorem" in asked:
+    if learned or "theorem" in saved or "theorem" in asked:
         return saved == asked
     before, now = (ENCODINGS.get(encoding.get("name", "")) for encoding in (saved, asked))
     return before is None or now is None or issubclass(now, before)

@@ -172,16 +172,19 @@ OTHER_OPTIONS = [
     {"log": False},
     {"threshold": None},
     {"threshold": "fixed"},
+    {"activation": "gelu"},
+    {"first_position": 0},
+    {"init_L": 64.0},
 ]
 
 
 @pytest.mark.parametrize("options", OTHER_OPTIONS, ids=str)
 def test_options_that_do_not_fit_are_refused(options, tmp_path):
     saved(tmp_path, position_encoding={"name": "fire", "init_c": 0.25})
-    with pytest.raises(ValueError, match="do not fit") as refused:
+    with pytest.raises(ValueError, match="was trained with") as refused:
         LongfireForCausalLM.from_pretrained(tmp_path, position_encoding={"name": "fire", **options})
     assert str({"name": "fire", **options}) in str(refused.value)
-    assert "saved with: {'init_c': 0.25, 'name': 'fire'}" in str(refused.value)
+    assert "trained with position_encoding={'init_c': 0.25, 'name': 'fire'}" in str(refused.value)
 
 
 @pytest.mark.parametrize("share", [False, True])
@@ -195,7 +198,7 @@ def test_other_sharing_is_refused(name, share, tmp_path):
 def test_a_refusal_is_not_made_by_ignoring_shapes(tmp_path):
     """Which is for heads and vocabularies: an encoding that was not trained is another one."""
     saved(tmp_path)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="was trained with"):
         LongfireForCausalLM.from_pretrained(
             tmp_path, position_encoding={"name": "fire", "mlp_width": 16}, ignore_mismatched_sizes=True
         )

@@ -24,7 +24,8 @@ def row_loss(Logits, Labels, Loss, V, stride, LEARNS: tl.constexpr, IGNORED: tl.
     best = tl.max(top, 0)
     total = tl.sum(total * tl.exp(top - best), 0)
     counts = label != IGNORED
-    chosen = tl.load(Logits + tl.where(counts, label, 0)).to(tl.float32)
+    there = (label >= 0) & (label < V)  # a label that is not makes the loss nan
+    chosen = tl.load(Logits + label, mask=there, other=float("nan")).to(tl.float32)
     tl.store(Loss + row, tl.where(counts, best + tl.log(total) - chosen, 0.0))
     if LEARNS:
         for start in range(0, V, N):
