@@ -45,7 +45,11 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     marked = f"{mark}: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
     plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
     verdict = plus + marked + seeds_verdict(record)
-    shown = [fill(what_was_run(record), WIDTH), text_table(header, rows), fill(verdict, WIDTH, break_on_hyphens=False)]
+    shown = [
+        fill(what_was_run(record), WIDTH, break_on_hyphens=False),
+        text_table(header, rows),
+        fill(verdict, WIDTH, break_on_hyphens=False),
+    ]
     if failed := failures(record):
         shown.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in failed))
     return "\n\n".join(shown)

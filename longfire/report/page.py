@@ -107,7 +107,8 @@ def _biases(record: Record, lines: list[Line]) -> list[dict[str, Any]]:
                     "layers": [{"layer": layer, "heads": heads} for layer, heads in sorted(layers.items())],
                 }
             )
-    return found
+    order = [line.label for line in lines]
+    return sorted(found, key=lambda one: order.index(one["label"]) if one["label"] in order else len(order))
 
 
 def _body(record: Record, data: dict[str, Any]) -> str:
@@ -131,8 +132,9 @@ def _body(record: Record, data: dict[str, Any]) -> str:
         parts.append(_section("positions", "Loss by position", about))
     if data["biases"]:
         about = (
-            "What is added to the attention logits of one query, by head. A line that falls with the distance is a "
-            "head that looks near; one that rises looks far."
+            "What is added to the attention logits of one query, less each head's highest. A line that falls with the "
+            "distance is a head that looks near; one that rises looks far. Ten below the highest a key is never "
+            "looked at."
         )
         parts.append(_section("biases", "Learned biases", about))
     return "\n".join([*parts, _settings(record)])

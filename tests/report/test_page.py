@@ -63,6 +63,13 @@ def test_its_data(report):
     assert [len(layer["heads"]) for layer in bias["layers"]] == [4, 4]
 
 
+def test_biases_come_in_the_order_of_the_table(tmp_path):
+    record = compare_record()
+    record["biases"] = dict.fromkeys(("odd", "alibi", "fire"), record["biases"]["fire"]) | {"rope": []}
+    data = data_of(report_page(record, tmp_path / "report.html"))
+    assert [one["label"] for one in data["biases"]] == ["FIRE", "ALiBi", "odd"]
+
+
 def test_one_seed_has_the_texts_interval(tmp_path):
     data = data_of(report_page(compare_record(seeds=(0,)), tmp_path / "report.html"))
     assert data["series"][0]["perplexity"][0][4] == "2.097 (95 % of the text: 2.077 to 2.117)"
@@ -180,6 +187,17 @@ def test_keys_move_along_a_chart(browser, report):
             assert expected in tip.inner_text()
         page.keyboard.press("Escape")
         assert not tip.is_visible()
+
+
+def test_another_encodings_biases(browser, tmp_path):
+    record = compare_record()
+    record["biases"]["alibi"] = [row for row in record["biases"]["fire"] if row["query"] == 63 and row["layer"] == 0]
+    with looking_at(browser, report_page(record, tmp_path / "report.html")) as page:
+        assert page.locator("#biases .panel").count() == 2
+        page.locator("#biases").get_by_label("ALiBi").check()
+        assert page.locator("#biases .panel").count() == 1
+        assert "for the query at 64." in page.locator("#biases svg").get_attribute("aria-label")
+        assert len(curves(page, "#biases")) == 2
 
 
 def test_choices(browser, report):

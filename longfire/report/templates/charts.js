@@ -64,7 +64,7 @@ function lineChart(box, spec) {
     const s = spec();
     const width = chart.clientWidth, height = s.height || 340;
     if (!width) return;
-    const m = { left: 50, right: 14, top: 14, bottom: s.x.label ? 44 : 26 };
+    const m = { left: 50, right: 14, top: s.marks?.length ? 26 : 14, bottom: s.x.label ? 44 : 26 };
     const x = scale(s.x, m.left, width - m.right), y = scale(s.y, height - m.bottom, m.top);
     const svg = el("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": s.alt, tabindex: 0 });
     const inside = { x: m.left, y: m.top, width: Math.max(1, width - m.left - m.right), height: height - m.top - m.bottom };
@@ -94,8 +94,8 @@ function lineChart(box, spec) {
       const at = x(mark.x);
       if (!(at >= m.left - 1 && at <= width - m.right + 1)) continue;
       svg.append(el("line", { class: "mark", x1: at, x2: at, y1: m.top, y2: height - m.bottom }));
-      const right = at > width * 0.6;
-      const place = { x: at + (right ? -6 : 6), y: m.top + 10, "text-anchor": right ? "end" : "start" };
+      const side = at > width * 0.8 ? "end" : at < width * 0.3 ? "start" : "middle";
+      const place = { x: at, y: m.top - 8, "text-anchor": side };
       svg.append(el("text", place, mark.text));
     }
 

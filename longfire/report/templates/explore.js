@@ -224,7 +224,7 @@ function draw() {
     one.model.cells[one.i].forEach((cell, h) => {
       const { ratio, kind } = one.now[h];
       const strength = Math.min(1, ratio > 1 ? ratio - 1 : (1 / Math.max(ratio, 0.1) - 1) / 3); // of 2, and of a quarter, 1
-      cell.className = `${kind}${kind !== "even" && strength > 0.4 ? " full" : ""}`;
+      cell.className = `${kind}${kind !== "even" && strength > 0.75 ? " full" : ""}`;
       cell.style.setProperty("--strength", `${kind === "even" ? 14 : Math.round(30 + 70 * strength)}%`);
       const far = count(Math.round((ratio * (query - 1)) / 2)), even = count(Math.round((query - 1) / 2));
       cell.title = `${title(one.model, one.i)}, head ${h + 1}: ${KINDS[kind]}. It looks ${far} back, an even head ${even}.`;

@@ -85,8 +85,11 @@ if (at("biases")) {
       choice("query at", queries, String(query), (n) => { query = Number(n); build(); }),
       choice("keys by", [["distance", "distance"], ["position", "position"]], by, (way) => { by = way; build(); }));
     panels.replaceChildren();
-    const layers = model.layers.map((layer) => ({ ...layer, heads: layer.heads.filter((one) => one.query === query) }));
-    const domain = range(layers.flatMap((layer) => layer.heads.flatMap((one) => one.points.map((p) => p[1]))));
+    // less each head's highest; a logit 10 below it is worth e^−10 of its weight: the key is never looked at
+    const layers = model.layers.map((layer) => ({ ...layer, heads: layer.heads.filter((one) => one.query === query)
+      .map((one) => ({ ...one, top: Math.max(...one.points.map((p) => p[1])) })) }));
+    const lowest = Math.min(...layers.flatMap((layer) => layer.heads.flatMap((one) => one.points.map((p) => p[1] - one.top))));
+    const domain = [Math.min(-0.5, Math.max(-10, lowest * 1.05)), Math.max(0.02, Math.min(0.4, -lowest / 25))];
     for (const layer of layers) {
       const panel = el("div", { class: "panel" }, el("h3", {}, `layer ${layer.layer + 1}`));
       panels.append(panel);
@@ -96,7 +99,7 @@ if (at("biases")) {
         nearest: true,
         series: layer.heads.map((one, i) => ({
           label: `head ${one.head + 1}`, cls: `h${i % 8}`,
-          points: one.points.map(([key, value]) => [by === "distance" ? query - key : key + 1, value]),
+          points: one.points.map(([key, value]) => [by === "distance" ? query - key : key + 1, value - one.top]),
         })),
         x: by === "distance"
           ? { scale: "log1", domain: [0, Math.max(1, query)], label: "distance", name: (n) => `distance ${count(n)}` }
