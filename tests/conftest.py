@@ -25,7 +25,7 @@ def pytest_terminal_summary(terminalreporter, config):
     path = config.getoption("record")
     if path is None:
         return
-    from longfire.evaluation.provenance import provenance
+    from longfire.provenance import provenance
 
     outcomes = {
         outcome: sorted(report.nodeid for report in terminalreporter.stats.get(outcome, []))

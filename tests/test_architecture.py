@@ -19,9 +19,14 @@ MAY_IMPORT = {
     "theorem": {"errors", "encodings"},
     "engines": {"errors", "operators", "encodings"},
     "model": {"errors", "operators", "encodings", "theorem", "engines"},
-    "evaluation": {"errors", "encodings", "theorem", "engines", "model", "data"},
-    "report": {"errors", "encodings", "theorem", "engines", "model", "evaluation"},
-    "cli": {"errors", "encodings", "theorem", "engines", "model", "evaluation", "report"},
+    "data": {"errors"},
+    "provenance": set(),
+    "training": {"errors", "encodings", "model", "data", "provenance"},
+    "evaluation": {"errors", "encodings", "theorem", "engines", "model", "data", "provenance"},
+    "lab": {"errors", "encodings", "engines", "model", "data", "provenance", "training", "evaluation"},
+    "report": {"errors", "encodings", "theorem", "engines", "model", "evaluation", "provenance"},
+    "commands": {"errors", "encodings", "engines", "model", "data", "training", "evaluation", "lab", "report"},
+    "cli": {"errors", "encodings", "theorem", "engines", "model", "evaluation", "report", "commands"},
     "__main__": {"cli"},
 }
 TORCH_ALONE = {"errors", "operators", "encodings", "theorem", "engines"}

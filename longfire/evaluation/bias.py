@@ -9,8 +9,8 @@ from tqdm import tqdm
 
 from longfire.encodings import ENCODINGS, PositionEncoding, build_encoding
 from longfire.errors import at_least, hint, positive
-from longfire.evaluation.provenance import provenance
 from longfire.evaluation.timing import added_memory, available_memory, timed
+from longfire.provenance import provenance
 
 
 @dataclass(frozen=True)

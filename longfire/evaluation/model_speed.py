@@ -19,10 +19,10 @@ from transformers import StaticCache
 from longfire.encodings import ENCODINGS
 from longfire.engines import attention_plan
 from longfire.errors import at_least, hint, one_of, positive
-from longfire.evaluation.provenance import provenance
 from longfire.evaluation.speed import BACKENDS, DTYPES, SHARED
 from longfire.evaluation.timing import release_memory, timed
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
+from longfire.provenance import provenance
 
 FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
 BASELINE = "rope"

@@ -11,9 +11,9 @@ from transformers import AutoConfig
 from longfire.data import Corpus, TokenSplit, load_corpus
 from longfire.errors import one_of
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
-from longfire.evaluation.provenance import provenance
 from longfire.model import LongfireConfig
 from longfire.model.generate import attention_used, encoding_name, load
+from longfire.provenance import provenance
 
 SPLITS = ("validation", "dev", "train", "all")
 

@@ -20,8 +20,8 @@ from longfire.engines import ENGINES, PreparedBias, attention, attention_plan, p
 from longfire.errors import at_least, hint, one_of
 from longfire.evaluation import correctness
 from longfire.evaluation.bias import check_setting, with_bias
-from longfire.evaluation.provenance import provenance
 from longfire.evaluation.timing import added_memory, available_memory, release_memory, timed, total_memory
+from longfire.provenance import provenance
 
 NO_BIAS, SHARED = "no bias", "fire (shared)"
 FORWARD, BOTH, MEMORY = "forward", "forward + backward", "memory"

@@ -8,6 +8,7 @@ so that the numbers do not depend on how many cores there are.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import time
@@ -25,8 +26,8 @@ from longfire.data import Corpus, load_corpus
 from longfire.encodings import ENCODINGS, position_parameters
 from longfire.errors import at_least, hint
 from longfire.evaluation.perplexity import perplexity_by_length
-from longfire.evaluation.provenance import provenance
 from longfire.model import LongfireForCausalLM
+from longfire.provenance import provenance
 from longfire.training import Recipe, pretrain
 from longfire.training.callbacks import LOSSES, read_losses
 
@@ -239,12 +240,13 @@ def tested(comparison: Comparison, model: LongfireForCausalLM, corpus: Corpus, r
 
 
 @torch.no_grad()
-def learned_biases(model: LongfireForCausalLM, comparison: Comparison, points: int = 64) -> list[dict[str, Any]]:
+def learned_biases(model: LongfireForCausalLM, comparison: Comparison) -> list[dict[str, Any]]:
     """The bias of each layer and head at the last query of the training length and of the longest tested one."""
     rows = []
     device = next(model.parameters()).device
     for query in (comparison.recipe.length - 1, max(comparison.tested_lengths()) - 1):
-        keys = torch.linspace(0, query, min(points, query + 1), device=device).round().long().unique()
+        distances = torch.logspace(0, math.log2(query + 1), 64, base=2, device=device).round().long().unique() - 1
+        keys = (query - distances).flip(0)
         for layer, encoding in enumerate(model.model.encodings):
             bias = encoding.bias(torch.tensor([query], device=device), keys) if encoding.has_bias else None
             for head, values in enumerate([] if bias is None else bias[:, 0].tolist()):

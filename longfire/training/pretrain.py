@@ -210,7 +210,7 @@ def finished(run: Path, recipe: Recipe, corpus: "Corpus") -> bool:
 
 def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", watch: Watch, seconds: float) -> None:
     """Put the model in its place and say that all is done."""
-    from longfire.evaluation.provenance import provenance
+    from longfire.provenance import provenance
 
     corpus.save_tokenizer(run / ".model")
     for extra in ("training_args.bin",):

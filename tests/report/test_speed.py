@@ -111,10 +111,10 @@ def test_picture(tmp_path, rows):
 def test_pages_are_updated_from_the_results_there_are(tmp_path):
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "results" / "bench").mkdir(parents=True)
-    script = shutil.copy(ROOT / "benchmarks" / "update.py", tmp_path / "benchmarks" / "update.py")
+    script = str(shutil.copy(ROOT / "benchmarks" / "update.py", tmp_path / "benchmarks" / "update.py"))
     page, readme = tmp_path / "benchmarks" / "README.md", tmp_path / "README.md"
     page.write_text("<!-- h200-attention -->\n```\n```\nbetween\n<!-- other -->\n```\nold\n```\n", encoding="utf-8")
-    readme.write_text("# Speed\n<!-- h200-figures -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    readme.write_text("# Speed\n<!-- h200-attention-figures -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
     before = page.read_text(), readme.read_text()
     runpy.run_path(script, run_name="__main__")
     assert (page.read_text(), readme.read_text()) == before
@@ -126,5 +126,5 @@ def test_pages_are_updated_from_the_results_there_are(tmp_path):
         assert page.read_text() == (
             f"<!-- h200-attention -->\n```\n{speed_table(record)}\n```\nbetween\n<!-- other -->\n```\nold\n```\n"
         )
-        expected = f"# Speed\n<!-- h200-figures -->\n{figures_table(record)}\n<!-- end -->\nafter\n"
+        expected = f"# Speed\n<!-- h200-attention-figures -->\n{figures_table(record)}\n<!-- end -->\nafter\n"
         assert readme.read_text() == expected
