@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "lab": {"errors", "encodings", "engines", "model", "data", "provenance", "training", "evaluation"},
     "report": {"errors", "encodings", "theorem", "engines", "model", "evaluation", "provenance"},
     "commands": {"errors", "encodings", "engines", "model", "data", "training", "evaluation", "lab", "report"},
-    "cli": {"errors", "encodings", "theorem", "engines", "model", "evaluation", "report", "commands"},
+    "cli": {"commands"},
     "__main__": {"cli"},
 }
 TORCH_ALONE = {"errors", "operators", "encodings", "theorem", "engines"}

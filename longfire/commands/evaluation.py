@@ -1,10 +1,30 @@
-"""`longfire evaluate perplexity`."""
+"""`longfire evaluate`."""
 
 import argparse
 import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+
+def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`longfire evaluate` and its forms."""
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="evaluate a checkpoint",
+        description="Evaluate a checkpoint: longfire evaluate perplexity CHECKPOINT. --harness runs EleutherAI's "
+        "lm-evaluation-harness, which then knows longfire's models: longfire evaluate --harness run --model hf "
+        "--model_args pretrained=FOLDER,max_length=N --tasks NAME. Without max_length the harness cuts texts to the "
+        "training length.",
+    )
+    evaluate.add_argument(
+        "--harness",
+        nargs=argparse.REMAINDER,
+        metavar="ARGUMENT",
+        help="arguments of lm-eval, all that follow; with --help, its own help",
+    )
+    evaluate.set_defaults(run=run_evaluate)
+    add_perplexity(evaluate.add_subparsers(title="subjects", metavar="SUBJECT"))
 
 
 def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -79,3 +99,15 @@ def run_perplexity(options: argparse.Namespace) -> int:
     if record.get("interrupted"):
         return 130
     return int(any("failed" in row for row in record["rows"]))
+
+
+def run_evaluate(options: argparse.Namespace) -> int:
+    """`longfire evaluate`."""
+    if options.harness is None:
+        raise ValueError(
+            "evaluate what? longfire evaluate perplexity CHECKPOINT, or longfire evaluate --harness run --model hf "
+            "--model_args pretrained=FOLDER --tasks NAME; more with longfire evaluate --help."
+        )
+    from longfire.evaluation.harness import run_harness
+
+    return run_harness(options.harness)
