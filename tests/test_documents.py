@@ -32,6 +32,7 @@ def test_docs_run(page, tmp_path, monkeypatch):
     blocks = code_blocks(page)
     assert blocks
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
     exec(compile("\n".join(blocks), page.name, "exec"), {})
 
 
