@@ -1,0 +1,124 @@
+"""Which document goes into which split: by the hash of its text, so that equal documents are never in two."""
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from longfire.data.intake import CorpusError
+
+VALIDATION = 0.05
+DEV = 0.02
+SPLITS = ("train", "dev", "validation")
+
+Ranges = npt.NDArray[np.int64]
+"""(N, 2): where texts begin and end in a heap."""
+
+
+class TextHeap:
+    """Documents written one after the other to a file, so that a corpus need not fit in memory nor be read twice."""
+
+    def __init__(self, path: Path, refused: Iterable[int] = ()) -> None:
+        self.path = path
+        self.refused = frozenset(refused)
+        self.file = path.open("wb", buffering=1 << 20)
+        self.hashes = array("Q")
+        self.ends = array("q", [0])
+        self.text: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def add(self, document: bytes) -> bool:
+        """One document, not empty; False if its hash is among the refused."""
+        found = int.from_bytes(hashlib.blake2b(document, digest_size=8).digest(), "little")
+        if found in self.refused:
+            return False
+        self.file.write(document)
+        self.hashes.append(found)
+        self.ends.append(self.ends[-1] + len(document))
+        return True
+
+    def close(self) -> None:
+        """No more documents; they can be read now."""
+        self.file.close()
+        if len(self):
+            self.text = np.memmap(self.path, np.uint8, "r")
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def ranges(self) -> Ranges:
+        """Of all documents."""
+        ends = np.frombuffer(self.ends, np.int64)
+        return np.stack([ends[:-1], ends[1:]], 1)
+
+    def read(self, ranges: Ranges) -> Iterator[bytes]:
+        """The texts of some ranges."""
+        for start, end in ranges.tolist():
+            yield self.text[start:end].tobytes()
+
+    def __enter__(self) -> "TextHeap":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.file.close()
+        self.text = np.empty(0, np.uint8)
+        self.path.unlink(missing_ok=True)
+
+
+def divide(heap: TextHeap, described: str, parts: dict[str, float]) -> tuple[dict[str, Ranges], str]:
+    """Ranges of `train` and of each part, which gets about its share of the documents but at least one; and how.
+
+    With fewer different documents than splits, each is cut by position instead.
+    """
+    hashes = np.frombuffer(heap.hashes, np.uint64)
+    different = np.unique(hashes)  # sorted
+    if len(different) <= len(parts):
+        return _by_position(heap, described, parts), "by position: there are too few documents to divide"
+    taken = 0
+    share = 0.0
+    found: dict[str, Ranges] = {}
+    for left, (name, part) in zip(range(len(parts), 0, -1), parts.items(), strict=True):
+        share += part
+        wanted = int(np.searchsorted(different, np.uint64(share * 2.0**64)))
+        upto = min(max(wanted, taken + 1), len(different) - left)
+        found[name] = heap.ranges[np.isin(hashes, different[taken:upto])]
+        taken = upto
+    found["train"] = heap.ranges[np.isin(hashes, different[taken:])]
+    return found, "by document"
+
+
+def _by_position(heap: TextHeap, described: str, parts: dict[str, float]) -> dict[str, Ranges]:
+    shares = {"train": 1.0 - sum(parts.values()), **dict(reversed(parts.items()))}
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name in shares}
+    seen: set[int] = set()
+    for number, (start, end) in enumerate(heap.ranges.tolist()):
+        if heap.hashes[number] in seen:
+            continue  # cut copies would put the same text in several splits
+        seen.add(heap.hashes[number])
+        cuts = [start, *(_boundary(heap.text, start + int(share * (end - start))) for share in _running(shares)), end]
+        for name, a, b in zip(shares, cuts[:-1], cuts[1:], strict=True):
+            if a < b:
+                found[name].append((a, b))
+    for name, ranges in found.items():
+        if not ranges:
+            raise CorpusError(
+                f"{described} has {len(heap.text)} bytes in {len(heap)} document(s): too short to be divided into "
+                f"{', '.join(shares)}; nothing is left for {name}. Give more text."
+            )
+    return {name: np.array(ranges, np.int64) for name, ranges in found.items()}
+
+
+def _running(shares: dict[str, float]) -> list[float]:
+    return list(accumulate(shares.values()))[:-1]
+
+
+def _boundary(text: npt.NDArray[np.uint8], place: int) -> int:
+    """The place, or the next one where a character begins."""
+    while place < len(text) and text[place] & 0xC0 == 0x80:
+        place += 1
+    return place

@@ -1,0 +1,171 @@
+"""Tokens of one split of a corpus, and their cutting into sequences of one length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from longfire.data.intake import CorpusError
+from longfire.errors import at_least
+
+IGNORED = -100  # the label of padding: no loss
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSplit:
+    """Tokens of documents, one after the other: document d is `tokens[starts[d]:starts[d + 1]]`.
+
+    Each ends with the token `end`; `bytes` counts the text, for bits per byte.
+    """
+
+    name: str
+    tokens: npt.NDArray[Any]
+    starts: npt.NDArray[np.int64]
+    bytes: int
+    end: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all documents, with the tokens that end them."""
+        return int(self.starts[-1])
+
+    @property
+    def num_documents(self) -> int:
+        """How many there are."""
+        return len(self.starts) - 1
+
+    def sequences(self, length: int) -> "Sequences":
+        """All tokens in sequences of one length, for training."""
+        return Sequences(self, length)
+
+    def cut(self, length: int, limit: int | None = None) -> npt.NDArray[np.int64]:
+        """Documents cut into pieces of `length`, whole ones only: (M, length).
+
+        With a limit, so many at most, spread evenly over the documents.
+        """
+        positions, _ = self.pieces(length)
+        return self.windows(_spread(positions, limit), length)
+
+    def paired(self, lengths: Sequence[int], tokens: int, limit: int | None = None) -> npt.NDArray[np.int64]:
+        """Windows in which the same tokens can be scored at all lengths: (M, max(lengths)).
+
+        The last n tokens of a window are its view at length n; their last `tokens` are scored in each.
+        """
+        if len(lengths) == 0:
+            raise ValueError("lengths is empty. Give at least one.")
+        for length in lengths:
+            at_least("length", length, 2)
+        at_least("tokens", tokens, 1)
+        if tokens >= min(lengths):
+            raise ValueError(
+                f"tokens must be below the shortest length ({min(lengths)}), so that each scored token has one before "
+                f"it, not {tokens}."
+            )
+        return self.cut(max(lengths), limit)
+
+    def pieces(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the whole pieces of `length` begin, and to which document each belongs; at least one, or an error."""
+        at_least("length", length, 1)
+        positions, documents = _whole_pieces(self.starts, length)
+        if len(positions) == 0:
+            longest = int(np.diff(self.starts).max())
+            raise CorpusError(
+                f"no document of the {self.name} split has {length} tokens; the longest has {longest}. "
+                "Take a shorter length, or text with longer documents."
+            )
+        return positions, documents
+
+    def windows(self, positions: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
+        """The tokens from each position on: (M, length)."""
+        out = np.empty((len(positions), length), np.int64)
+        for row, position in zip(out, positions, strict=True):
+            row[:] = self.tokens[position : position + length]
+        return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For other processes: a mapped file travels by its name."""
+        state = dict(self.__dict__)
+        if isinstance(self.tokens, np.memmap):
+            state["tokens"] = (self.tokens.filename, self.tokens.dtype)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if isinstance(state["tokens"], tuple):
+            path, dtype = state["tokens"]
+            state["tokens"] = np.memmap(path, dtype, "r")
+        self.__dict__.update(state)
+
+
+class Sequences(Dataset[dict[str, Tensor]]):
+    """Every token of a split once, in sequences of one length.
+
+    Documents are cut into pieces of that length. First come the whole pieces, then what is left over (short documents
+    and the ends of long ones), packed one after the other in order; a left-over may go on in the next sequence. The
+    last sequence is filled up with the end-of-document token, whose label is -100 there.
+    """
+
+    def __init__(self, split: TokenSplit, length: int) -> None:
+        at_least("length", length, 1)
+        if split.num_tokens < length:
+            raise CorpusError(
+                f"the {split.name} split has {split.num_tokens} tokens, fewer than one sequence of {length}. "
+                "Give more text or a shorter length."
+            )
+        self.split = split
+        self.length = length
+        self.whole, _ = _whole_pieces(split.starts, length)
+        left = np.diff(split.starts) % length
+        kept = np.flatnonzero(left)
+        self.packed_starts = split.starts[1:][kept] - left[kept]  # where each left-over begins in the tokens
+        self.packed_ends = np.cumsum(left[kept])  # and where it ends in the row of all left-overs
+
+    def __len__(self) -> int:
+        return len(self.whole) + -(-self.num_packed // self.length)
+
+    @property
+    def num_packed(self) -> int:
+        """Tokens that are not in whole pieces."""
+        return int(self.packed_ends[-1]) if len(self.packed_ends) else 0
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} sequences, and none with number {index}.")
+        index %= len(self)
+        if index < len(self.whole):
+            start = self.whole[index]
+            tokens = self.split.tokens[start : start + self.length]
+        else:
+            tokens = self.split.tokens[self._packed(index - len(self.whole))]
+        labels = np.full(self.length, IGNORED, np.int64)
+        labels[: len(tokens)] = tokens
+        inputs = labels if len(tokens) == self.length else np.where(labels == IGNORED, self.split.end, labels)
+        return {"input_ids": torch.from_numpy(inputs.copy()), "labels": torch.from_numpy(labels)}
+
+    def _packed(self, number: int) -> npt.NDArray[np.int64]:
+        """Where the tokens of a packed sequence are."""
+        places = np.arange(number * self.length, min((number + 1) * self.length, self.num_packed))
+        document = np.searchsorted(self.packed_ends, places, side="right")
+        begins = np.where(document > 0, self.packed_ends[document - 1], 0)
+        found: npt.NDArray[np.int64] = self.packed_starts[document] + places - begins
+        return found
+
+
+def _whole_pieces(starts: npt.NDArray[np.int64], length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    counts = np.diff(starts) // length
+    documents = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its document
+    return starts[documents] + number * length, documents
+
+
+def _spread(positions: npt.NDArray[np.int64], limit: int | None) -> npt.NDArray[np.int64]:
+    if limit is None:
+        return positions
+    at_least("limit", limit, 1)
+    if limit >= len(positions):
+        return positions
+    return positions[np.arange(limit) * len(positions) // limit]

@@ -1,0 +1,196 @@
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from longfire.data import load_corpus
+from longfire.data.cache import Cache, Notes, checksums
+from tests.data.corpora import TEXTS, write
+
+LOAD = "from longfire.data import load_corpus; c = load_corpus({path!r}, cache_dir={cache!r}); "
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "a.jsonl")
+
+
+def load(path, **options):
+    return load_corpus(path, cache_dir=path.parent / "cache", progress=False, **options)
+
+
+def start(path, code, before=""):
+    code = before + LOAD.format(path=str(path), cache=str(path.parent / "cache")) + code
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+
+
+def folder(path):
+    (found,) = (one for one in (path.parent / "cache" / "tokens").iterdir() if one.is_dir())
+    return found
+
+
+def tokens(corpus):
+    return [np.asarray(split.tokens).tolist() for split in (corpus.train, corpus.dev, corpus.validation)]
+
+
+def test_made_once(path):
+    first, second = load(path), load(path)
+    assert (first.built, second.built) == (True, False)
+    assert first.fingerprint == second.fingerprint
+    assert first.describe() == second.describe()
+    assert tokens(first) == tokens(second)
+    assert isinstance(second.train.tokens, np.memmap)
+    assert not second.train.tokens.flags.writeable
+
+
+def test_keyed_by_content_and_settings(path, tmp_path):
+    first = load(path)
+    moved = write(tmp_path / "elsewhere" / "b.jsonl")
+    assert not load_corpus(moved, cache_dir=tmp_path / "cache", progress=False).built
+    os.utime(path, (1, 1))
+    assert not load(path).built
+    for options in ({"tokenizer": "bpe"}, {"max_documents": 50}, {"skip_bad": True}, {"validation": moved.parent}):
+        if "validation" in options:
+            write(moved, ["another text"])
+        other = load(path, **options)
+        assert other.built
+        assert (other.fingerprint == first.fingerprint) == ("skip_bad" in options)  # which gave the same tokens
+    write(path, [*TEXTS[:-1], "changed"])
+    assert load(path).built
+
+
+def test_content_changed_at_the_same_size_and_at_once(path):
+    load(path)
+    for n in range(5):
+        write(path, [*TEXTS[:-1], f"{n}" * len(TEXTS[-1])])
+        assert load(path).built
+
+
+def test_a_warm_start_reads_no_text(path, monkeypatch):
+    os.utime(path, (1, 1))
+    load(path)
+    monkeypatch.setattr("hashlib.file_digest", None)
+    assert not load(path).built
+
+
+@pytest.mark.parametrize("name", ["train.tokens", "dev.starts.npy", "tokenizer/tokenizer.json", "record.json"])
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "emptied"])
+def test_damage_is_noticed_and_mended(path, caplog, name, damage):
+    before = tokens(load(path))
+    victim = folder(path) / name
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes({"truncated": content[:-1], "altered": content, "emptied": b""}[damage])
+    again = load(path)
+    assert again.built
+    assert "the cache is damaged" in caplog.text
+    assert name in caplog.text
+    assert "built again" in caplog.text
+    assert tokens(again) == before
+    assert not load(path).built
+
+
+def test_each_block_has_its_checksum(tmp_path, monkeypatch):
+    monkeypatch.setattr("longfire.data.cache.BLOCK", 8)
+    path = tmp_path / "a"
+    path.write_bytes(b"12345678" * 3 + b"9")
+    sums = checksums(path)
+    assert len(sums) == 4
+    path.write_bytes(b"12345678" * 2 + b"12345679" + b"9")
+    assert [a == b for a, b in zip(sums, checksums(path), strict=True)] == [True, True, False, True]
+
+
+def test_two_processes_at_once(path):
+    """One makes the tokens, slowly; the other waits for it and reads them."""
+    slowly = (
+        "import time; from longfire.data.build import Plan; build = Plan.build; "
+        "Plan.build = lambda *a: (print('building', flush=True), time.sleep(2), build(*a))[-1]; "
+    )
+    shown = "print(c.built, c.fingerprint)"
+    both = [start(path, shown, slowly) for _ in range(2)]
+    results = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], results
+    out = sorted(result[0].split() for result in results)
+    assert [words[:-1] for words in out] == [["False"], ["building", "True"]] or len(out[0]) == 2
+    assert out[0][-1] == out[1][-1]
+    assert sum("building" in words for words in out) == 1
+    assert "waiting for it" in "".join(result[1] for result in results)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "import longfire.data.build as m; m = m.np; name = 'save'; ",  # mid-way
+        "import longfire.data.cache as m; name = 'write_record'; ",  # all written, not yet in its place
+    ],
+    ids=["writing", "placing"],
+)
+def test_killed_while_writing(path, moment):
+    stop = "import time; stop = lambda: (print('now', flush=True), time.sleep(60)); "
+    patch = "old = getattr(m, name); setattr(m, name, lambda *a: (old(*a), stop())); "
+    process = start(path, "", stop + moment + patch)
+    assert process.stdout.readline() == "now\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    left = [one.name for one in (path.parent / "cache" / "tokens").iterdir() if one.is_dir()]
+    assert len(left) == 1
+    assert ".making-" in left[0]
+    corpus = load(path)
+    assert corpus.built
+    assert corpus.train.num_documents + corpus.dev.num_documents + corpus.validation.num_documents == len(TEXTS)
+    assert ".making-" not in folder(path).name  # and nothing of the killed one is left
+
+
+def test_a_failed_build_leaves_nothing(path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"no space left for tokens in .*LONGFIRE_CACHE"):
+        Cache(path.parent / "c").get("key", lambda folder: {"n": (folder / "f").write_text("x")})
+    assert [one.name for one in (path.parent / "c").iterdir() if one.is_dir()] == []
+
+
+def test_a_cache_that_cannot_be_made(path):
+    with pytest.raises(OSError, match=r"the cache folder .* cannot be made .*LONGFIRE_CACHE"):
+        load_corpus(path, cache_dir=path / "below-a-file", progress=False)
+
+
+def test_where_the_cache_is(path, monkeypatch):
+    monkeypatch.setenv("LONGFIRE_CACHE", str(path.parent / "other"))
+    load_corpus(path, progress=False)
+    assert (path.parent / "other" / "tokens").is_dir()
+
+
+def test_notes_are_shared_and_survive_damage(tmp_path):
+    one, two = Notes(tmp_path), Notes(tmp_path)
+    one.remember("a", "1")
+    two.remember("b", "2")
+    one.save()
+    two.save()
+    assert Notes(tmp_path).known == {"a": "1", "b": "2"}
+    (tmp_path / "notes.json").write_text('{"a": "1"')
+    assert Notes(tmp_path).recall("a") is None
+
+
+def test_fresh_files_are_not_remembered(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("x")
+    notes = Notes(tmp_path)
+    notes.digest(path)
+    assert not notes.new
+    os.utime(path, (time.time() - 60,) * 2)
+    notes.digest(path)
+    assert notes.new

@@ -1,0 +1,74 @@
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longfire.data import CorpusError
+from longfire.data.divide import DEV, VALIDATION, TextHeap, divide
+
+PARTS = {"validation": VALIDATION, "dev": DEV}
+
+
+def divided(tmp_path, texts, parts=PARTS):
+    with TextHeap(tmp_path / "text") as heap:
+        for text in texts:
+            heap.add(text.encode())
+        heap.close()
+        found, how = divide(heap, "the text", parts)
+        return {name: [text.decode() for text in heap.read(ranges)] for name, ranges in found.items()}, how
+
+
+@given(st.lists(st.text(min_size=1, max_size=4), min_size=3, max_size=80).filter(lambda texts: len(set(texts)) > 2))
+def test_every_document_in_one_split(tmp_path_factory, texts):
+    found, how = divided(tmp_path_factory.mktemp("d"), texts)
+    assert how == "by document"
+    assert sorted(text for split in found.values() for text in split) == sorted(texts)
+    sets = [set(split) for split in found.values()]
+    assert all(sets)
+    assert sum(map(len, sets)) == len(set(texts))  # equal documents are in the same split
+
+
+def test_shares_and_order(tmp_path):
+    texts = [f"text {n}" for n in range(4000)]
+    found, _ = divided(tmp_path, texts)
+    assert 0.035 < len(found["validation"]) / 4000 < 0.065
+    assert 0.012 < len(found["dev"]) / 4000 < 0.028
+    assert found["train"] == [text for text in texts if text in set(found["train"])]
+    mixed = random.Random(0).sample(texts, len(texts))
+    assert {name: set(split) for name, split in divided(tmp_path, mixed)[0].items()} == {
+        name: set(split) for name, split in found.items()
+    }
+
+
+@pytest.mark.parametrize("texts", [["äöü€" * 500], ["one " * 100, "zwei " * 200], ["same " * 90] * 3])
+def test_few_documents_are_cut_by_position(tmp_path, texts):
+    found, how = divided(tmp_path, texts)
+    assert "by position" in how
+    for n, text in enumerate(dict.fromkeys(texts)):
+        assert found["train"][n] + found["dev"][n] + found["validation"][n] == text
+        assert 0.9 < len(found["train"][n]) / len(text) < 0.96
+        assert 0.03 < len(found["validation"][n]) / len(text) < 0.07
+
+
+def test_two_splits_of_one_document(tmp_path):
+    found, _ = divided(tmp_path, ["a" * 1000], {"dev": DEV})
+    assert {name: len(split[0]) for name, split in found.items()} == {"train": 980, "dev": 20}
+
+
+def test_too_short_to_divide(tmp_path):
+    with pytest.raises(CorpusError, match=r"the text has 5 bytes in 1 document\(s\): too short"):
+        divided(tmp_path, ["hello"])
+
+
+def test_refused_documents(tmp_path):
+    with TextHeap(tmp_path / "a") as one:
+        assert one.add(b"a")
+        with TextHeap(tmp_path / "b", one.hashes) as other:
+            assert not other.add(b"a")
+            assert other.add(b"b")
+            other.close()
+            assert list(other.read(other.ranges)) == [b"b"]
+            assert other.ranges.dtype == np.int64
+    assert not list(tmp_path.iterdir())

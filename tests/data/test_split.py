@@ -1,0 +1,119 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from longfire.data import CorpusError, TokenSplit
+from tests.data.corpora import split_of
+
+LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=30)
+
+
+@given(LENGTHS, st.integers(1, 40))
+@example([63, 111, 1, 1, 127], 63)
+@example([64, 128], 64)
+@example([3], 3)
+@example([1] * 10, 7)
+def test_no_token_is_lost_or_doubled(lengths, length):
+    split = split_of(lengths)
+    if split.num_tokens < length:
+        with pytest.raises(CorpusError, match="fewer than one sequence"):
+            split.sequences(length)
+        return
+    sequences = split.sequences(length)
+    rows = [sequences[i] for i in range(len(sequences))]
+    labels = torch.stack([row["labels"] for row in rows])
+    inputs = torch.stack([row["input_ids"] for row in rows])
+    assert sorted(labels[labels != -100].tolist()) == split.tokens.tolist()
+    assert len(rows) == -(-split.num_tokens // length)  # so only the last one can hold padding
+    padded = labels == -100
+    assert (inputs[padded] == split.end).all()
+    assert (inputs[~padded] == labels[~padded]).all()
+    assert (padded[-1].long().diff() >= 0).all()  # at the end
+
+
+@given(LENGTHS, st.integers(1, 40))
+def test_whole_pieces_first_and_left_overs_in_order(lengths, length):
+    split = split_of(lengths)
+    if split.num_tokens < length:
+        return
+    documents = np.split(split.tokens, split.starts[1:-1])
+    whole = [d[k : k + length] for d in documents for k in range(0, len(d) - length + 1, length)]
+    left = np.concatenate([d[len(d) // length * length :] for d in documents])
+    seen = [sequence["labels"] for sequence in split.sequences(length)]
+    assert [row.tolist() for row in seen[: len(whole)]] == [row.tolist() for row in whole]
+    assert [token for row in seen[len(whole) :] for token in row.tolist() if token != -100] == left.tolist()
+
+
+@given(LENGTHS, st.integers(1, 40), st.none() | st.integers(1, 50))
+def test_cut_gives_whole_pieces_of_one_document(lengths, length, limit):
+    split = split_of(lengths)
+    pieces = sum(n // length for n in lengths)
+    if pieces == 0:
+        with pytest.raises(CorpusError, match=f"has {length} tokens; the longest has {max(lengths)}"):
+            split.cut(length)
+        return
+    rows = split.cut(length, limit)
+    assert rows.shape == (pieces if limit is None else min(limit, pieces), length)
+    assert len(np.unique(rows)) == rows.size
+    assert (np.diff(rows) == 1).all()
+    first, last = (np.searchsorted(split.starts, rows[:, k] - 1, side="right") for k in (0, -1))
+    assert (first == last).all()
+    if limit is None:
+        assert (first - 1 == split.pieces(length)[1]).all()
+
+
+def test_a_limit_spreads_over_the_documents():
+    rows = split_of([10] * 100).cut(10, 4)
+    assert (rows[:, 0] // 10).tolist() == [0, 25, 50, 75]
+
+
+def test_paired_windows_hold_every_length():
+    split = split_of([100, 20, 70])
+    windows = split.paired([8, 32, 16], 4)
+    assert windows.tolist() == split.cut(32).tolist()
+    with pytest.raises(ValueError, match=r"below the shortest length \(8\).*not 8"):
+        split.paired([8, 32], 8)
+    with pytest.raises(ValueError, match="lengths is empty"):
+        split.paired([], 8)
+    with pytest.raises(CorpusError, match="the longest has 100"):
+        split.paired([8, 128], 4)
+
+
+def test_indices_and_arguments():
+    sequences = split_of([10, 5]).sequences(4)
+    assert len(sequences) == 4
+    assert sequences[-1]["labels"].tolist() == sequences[3]["labels"].tolist() == [9, 10, 15, -100]
+    for wrong in (4, -5):
+        with pytest.raises(IndexError, match="there are 4 sequences"):
+            sequences[wrong]
+    with pytest.raises(ValueError, match="length must be at least 1"):
+        sequences.split.sequences(0)
+    with pytest.raises(TypeError, match="limit must be a whole number"):
+        sequences.split.cut(4, 1.5)
+
+
+def test_samples_are_the_reader_s_own():
+    sequences = split_of([10]).sequences(5)
+    sample = sequences[0]
+    sample["input_ids"].zero_()
+    assert sample["labels"].tolist() == [1, 2, 3, 4, 5] == sequences[0]["input_ids"].tolist()
+
+
+def test_a_mapped_split_travels_by_name(tmp_path):
+    tokens = np.memmap(tmp_path / "t", np.uint16, "w+", shape=1_000_000)
+    tokens[:] = np.arange(1_000_000) % 60_000
+    split = TokenSplit("dev", tokens, np.array([0, 400_000, 1_000_000]), 5, 256)
+    packed = pickle.dumps(split.sequences(250_000))
+    assert len(packed) < 5000
+    again = pickle.loads(packed)
+    assert (again[3]["labels"] == split.sequences(250_000)[3]["labels"]).all()
+
+
+def test_loads_in_workers(tmp_path):
+    sequences = split_of([100, 3]).sequences(10)
+    batches = list(torch.utils.data.DataLoader(sequences, batch_size=4))
+    assert [tuple(batch["input_ids"].shape) for batch in batches] == [(4, 10), (4, 10), (3, 10)]
