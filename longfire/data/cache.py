@@ -180,12 +180,15 @@ class Notes:
         return self.known.get(what)
 
     def save(self) -> None:
-        """Add what is new to what other processes have written."""
+        """Add what is new to what other processes have written; where nothing can be written, it is found out again."""
         if not self.new:
             return
-        with FileLock(f"{self.path}.lock"):
-            merged = {**self._read(), **self.new}
-            write_whole(self.path, json.dumps(merged, indent=0).encode())
+        try:
+            with FileLock(f"{self.path}.lock"):
+                merged = {**self._read(), **self.new}
+                write_whole(self.path, json.dumps(merged, indent=0).encode())
+        except OSError as error:
+            log.info("no notes were kept in %s (%s)", self.path, error)
         self.new = {}
 
     def _read(self) -> dict[str, str]:

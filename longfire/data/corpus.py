@@ -32,7 +32,7 @@ class Corpus:
     name: str
     fingerprint: str
     """The same where tokens, documents and tokenizer are the same, wherever the text came from."""
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast = field(repr=False)
     train: TokenSplit
     dev: TokenSplit
     validation: TokenSplit

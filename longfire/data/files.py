@@ -194,10 +194,9 @@ def read_parquet(path: Path, field: str, intake: Intake) -> Iterator[bytes]:
         with pyarrow.parquet.ParquetFile(path) as table:
             columns = table.schema_arrow.names
             if field not in columns:
-                raise CorpusError(
-                    f"{path} has no field {field!r}; the fields there are: {', '.join(map(repr, columns))}. "
-                    "Give the one with the text as field."
-                )
+                there = ", ".join(map(repr, columns))
+                what = f"{path} has no field {field!r}; the fields there are: {there}."
+                return intake.bad(what, "Give the one with the text as field.")
             for batch in table.iter_batches(256, columns=[field]):
                 for one in batch.to_pylist():
                     row += 1

@@ -1,7 +1,7 @@
 """Tokens of one split of a corpus, and their cutting into sequences of one length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ class TokenSplit:
     """
 
     name: str
-    tokens: npt.NDArray[Any]
-    starts: npt.NDArray[np.int64]
+    tokens: npt.NDArray[Any] = field(repr=False)
+    starts: npt.NDArray[np.int64] = field(repr=False)
     bytes: int
     end: int
 

@@ -26,11 +26,9 @@ def load(path, **options):
     return load_corpus(path, cache_dir=path.parent / "cache", progress=False, **options)
 
 
-def start(path, code, before=""):
+def start(path, code, before="", stdout=subprocess.PIPE, stderr=subprocess.PIPE):
     code = before + LOAD.format(path=str(path), cache=str(path.parent / "cache")) + code
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=stdout, stderr=stderr, text=True, cwd=ROOT)
 
 
 def folder(path):
@@ -112,21 +110,35 @@ def test_each_block_has_its_checksum(tmp_path, monkeypatch):
     assert [a == b for a, b in zip(sums, checksums(path), strict=True)] == [True, True, False, True]
 
 
-def test_two_processes_at_once(path):
-    """One makes the tokens, slowly; the other waits for it and reads them."""
-    slowly = (
-        "import time; from longfire.data.build import Plan; build = Plan.build; "
-        "Plan.build = lambda *a: (print('building', flush=True), time.sleep(2), build(*a))[-1]; "
+@pytest.mark.parametrize("damaged", [False, True])
+def test_two_processes_at_once(path, tmp_path, damaged):
+    """One makes the tokens, and not before the other waits for it; both have them in the end."""
+    if damaged:
+        load(path)
+        (folder(path) / "dev.tokens").write_bytes(b"")
+    go = tmp_path / "go"
+    held = (
+        "import time, pathlib; from longfire.data.build import Plan; build = Plan.build; go = pathlib.Path({!r})\n"
+        "def held(*a):\n"
+        "    print('building', flush=True)\n"
+        "    while not go.exists(): time.sleep(0.05)\n"
+        "    return build(*a)\n"
+        "Plan.build = held\n"
     )
-    shown = "print(c.built, c.fingerprint)"
-    both = [start(path, shown, slowly) for _ in range(2)]
-    results = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [0, 0], results
-    out = sorted(result[0].split() for result in results)
-    assert [words[:-1] for words in out] == [["False"], ["building", "True"]] or len(out[0]) == 2
-    assert out[0][-1] == out[1][-1]
-    assert sum("building" in words for words in out) == 1
-    assert "waiting for it" in "".join(result[1] for result in results)
+    logs = [tmp_path / f"{n}.log" for n in range(2)]
+    both = []
+    for log in logs:
+        with log.open("w") as out:
+            both.append(start(path, "print(c.built, c.fingerprint)", held.format(str(go)), stdout=out, stderr=out))
+    deadline = time.monotonic() + 120
+    while sorted(word in log.read_text() for log in logs for word in ("building", "waiting for it")) != [0, 0, 1, 1]:
+        assert time.monotonic() < deadline, [log.read_text() for log in logs]
+        time.sleep(0.05)
+    go.touch()
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    (one, of_one), (other, of_other) = (log.read_text().split()[-2:] for log in logs)
+    assert {one, other} == {"True", "False"}
+    assert of_one == of_other
 
 
 @pytest.mark.parametrize(
@@ -183,6 +195,17 @@ def test_notes_are_shared_and_survive_damage(tmp_path):
     assert Notes(tmp_path).known == {"a": "1", "b": "2"}
     (tmp_path / "notes.json").write_text('{"a": "1"')
     assert Notes(tmp_path).recall("a") is None
+
+
+def test_a_read_only_cache_can_be_read(path, monkeypatch):
+    load(path)
+    os.utime(path, (1, 1))
+
+    def refuse(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("longfire.data.cache.FileLock", refuse)
+    assert not load(path).built
 
 
 def test_fresh_files_are_not_remembered(tmp_path):

@@ -46,6 +46,10 @@ def test_described_for_records(load, tmp_path):
     assert len(AutoTokenizer.from_pretrained(tmp_path / "saved")) == 300
 
 
+def test_shown_in_a_line(load, tmp_path):
+    assert len(repr(load(write(tmp_path / "a.jsonl")))) < 500
+
+
 def test_own_validation(load, tmp_path):
     path = write(tmp_path / "a.jsonl", TEXTS[:50])
     own = write(tmp_path / "b.jsonl", TEXTS[45:])

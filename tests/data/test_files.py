@@ -103,6 +103,7 @@ def test_parquet_without_the_field_or_with_gaps(tmp_path):
     path = write(tmp_path / "a.parquet", ["a", None, "c"], field="body")
     with pytest.raises(CorpusError, match="has no field 'text'; the fields there are: 'id', 'body'"):
         read(path)
+    assert read(path, skip_bad=True)[1].skipped == 1
     with pytest.raises(CorpusError, match="row 2: the field 'body' holds no text but NoneType"):
         read(path, "body")
     texts, intake = read(path, "body", skip_bad=True)
