@@ -78,7 +78,7 @@ def divide(heap: TextHeap, described: str, parts: dict[str, float]) -> tuple[dic
     hashes = np.frombuffer(heap.hashes, np.uint64)
     different = np.unique(hashes)  # sorted
     if len(different) <= len(parts):
-        return _by_position(heap, described, parts), "by position: there are too few documents to divide"
+        return _by_position(heap, described, parts), "by position: too few different documents (copies are left out)"
     taken = 0
     share = 0.0
     found: dict[str, Ranges] = {}

@@ -37,9 +37,14 @@ class Files:
 
 def find_files(source: str | Path | Sequence[str | Path], field: str) -> Files:
     """The files that a path, a pattern with *, a folder (all below it, sorted) or a list of these stands for."""
-    given = [source] if isinstance(source, str | Path) else list(source)
+    given = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else list(source)
     if not given:
         raise CorpusError("the list of sources is empty. Give at least one path.")
+    for one in given:
+        if not isinstance(one, str | Path) or not str(one).strip():
+            raise TypeError(f"a source is a path or a list of paths, not {one!r} ({type(one).__name__}).")
+        if str(one).startswith("hub:"):
+            raise CorpusError(f"{one} is in a list with others; a dataset of the hub must be the only source.")
     roots = [root for one in given for root in _matches(one)]
     paths = tuple(dict.fromkeys(path for root in roots for path in _below(root)))
     first = roots[0].resolve()

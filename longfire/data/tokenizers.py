@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from longfire.data.intake import CorpusError
+from longfire.errors import at_least
 
 END = "<|endoftext|>"
 BPE_SIZE = 8192
@@ -36,10 +37,11 @@ class TokenizerPlan:
 
 def plan_tokenizer(name: str | Path, vocab_size: int | None) -> TokenizerPlan:
     """`bytes`, `bpe`, or a folder or hub name of a Hugging Face tokenizer."""
+    if not isinstance(name, str | Path):
+        raise TypeError(f"a tokenizer is 'bytes', 'bpe', or a folder or name of one, not {name!r}.")
     if name == "bpe":
         size = BPE_SIZE if vocab_size is None else vocab_size
-        if size < 257:
-            raise ValueError(f"vocab_size must be at least 257 (256 bytes and the end of a document), not {size}.")
+        at_least("vocab_size", size, 257)  # 256 bytes and the end of a document
         return TokenizerPlan(f"bpe of {size}", ["bpe", size], lambda train: trained_bpe(train(), size))
     if vocab_size is not None:
         raise ValueError(f"vocab_size={vocab_size} is for tokenizer='bpe'; {str(name)!r} has a vocabulary of its own.")

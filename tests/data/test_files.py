@@ -128,6 +128,11 @@ def test_what_cannot_be_found(tmp_path):
         find_files(tmp_path / "notes.md", "text")
     with pytest.raises(CorpusError, match=r"holds no file of a known kind .*but \.md"):
         find_files(tmp_path, "text")
+    for wrong in (5, "", [tmp_path, None]):
+        with pytest.raises(TypeError, match="a source is a path or a list of paths, not"):
+            find_files(wrong, "text")
+    with pytest.raises(CorpusError, match="must be the only source"):
+        find_files([tmp_path, "hub:c4"], "text")
     with pytest.raises(CorpusError, match="list of sources is empty"):
         find_files([], "text")
 

@@ -132,6 +132,10 @@ def test_wrong_tokenizers(tmp_path):
         plan_tokenizer("nobody/nothing", None)
     with pytest.raises(CorpusError, match="no tokenizer"):
         plan_tokenizer(tmp_path, None)
+    with pytest.raises(TypeError, match="a tokenizer is 'bytes', 'bpe', or a folder"):
+        plan_tokenizer(None, None)
+    with pytest.raises(TypeError, match="vocab_size must be a whole number"):
+        plan_tokenizer("bpe", "8192")
     with pytest.raises(ValueError, match="at least 257"):
         plan_tokenizer("bpe", 200)
     with pytest.raises(ValueError, match="vocab_size=300 is for tokenizer='bpe'"):
