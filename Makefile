@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/longfire compare
 
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

@@ -15,10 +15,8 @@ from longfire.commands.training import add_compare, add_pretrain
 EXTRAS = {
     **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),
     "lm_eval": "longfire[harness]",
-    **dict.fromkeys(
-        ("matplotlib", "tqdm", "accelerate", "datasets", "zstandard", "pyarrow", "tensorboard", "filelock"),
-        "longfire[lab]",
-    ),
+    **dict.fromkeys(("datasets", "filelock", "pyarrow", "zstandard"), "longfire[data]"),
+    **dict.fromkeys(("accelerate", "matplotlib", "tensorboard", "tqdm"), "longfire[lab]"),
 }
 """What to install for a library that is missing."""
 

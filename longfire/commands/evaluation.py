@@ -43,9 +43,7 @@ def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser
         help="files or folders of text, or hub:NAME; unless given, the sources and documentation of this Python's "
         "standard library",
     )
-    one.add_argument(
-        "--field", default="text", metavar="NAME", help="of the text in .jsonl and .parquet; text, unless given"
-    )
+    one.add_argument("--field", metavar="NAME", help="of the text in .jsonl and .parquet; text, unless given")
     one.add_argument(
         "--split",
         choices=["validation", "dev", "train", "all"],

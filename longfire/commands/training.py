@@ -84,7 +84,7 @@ def add_corpus_options(one: argparse.ArgumentParser) -> None:
         help="files or folders (.txt .jsonl .jsonl.gz .jsonl.zst .parquet), or hub:NAME; unless given, the sources and "
         "documentation of this Python's standard library",
     )
-    text.add_argument("--field", default="text", help="of the text in .jsonl and .parquet; text, unless given")
+    text.add_argument("--field", metavar="NAME", help="of the text in .jsonl and .parquet; text, unless given")
     text.add_argument(
         "--validation", nargs="+", metavar="PATH", help="text to test on; a part of the corpus, unless given"
     )
@@ -111,7 +111,7 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     from longfire.training import recipe_named
 
     changes = {field: getattr(options, field, None) for field in (*OWN, "share")}
-    return recipe_named(name).but(**changes, **settings(options.set))
+    return recipe_named(name).but(**{**changes, **settings(options.set)})
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:

@@ -124,9 +124,8 @@ def new_model(recipe: Recipe, corpus: "Corpus", compiled: bool) -> LongfireForCa
     model = LongfireForCausalLM(recipe.config(corpus.vocab_size, eos_token_id=eos, bos_token_id=eos, pad_token_id=eos))
     if recipe.start is not None:
         for encoding in model.model.encodings:
-            if not hasattr(encoding, "init_as"):
-                raise ValueError(f"start={recipe.start!r} is for FIRE; {recipe.encoding!r} has one start of its own.")
-            encoding.init_as(recipe.start)
+            if hasattr(encoding, "init_as"):
+                encoding.init_as(recipe.start)
     if compiled:
         for layer in model.model.layers:
             layer.compile(fullgraph=True)

@@ -47,7 +47,7 @@ class Recipe:
     share: bool = False
     """One encoding for all layers: FIRE-S."""
     start: str | None = None
-    """What a FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random."""
+    """What FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random. Others have one start."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
     tokenizer: str = "bpe"
@@ -127,6 +127,8 @@ TINY = Recipe(
     steps=200,
     learning_rate=4e-3,
     warmup=20,
+    position_rate=3.0,
+    start="kerple_log",
     tokenizer="bytes",
     checkpoint_every=100,
 )

@@ -6,8 +6,8 @@ import torch
 from longfire.engines import ENGINES, attention
 from longfire.engines.reference import Reference
 from longfire.evaluation import speed
-from longfire.evaluation.provenance import provenance
 from longfire.evaluation.speed import Case, Setting, add_ratios, measure
+from longfire.provenance import provenance
 
 PLAIN = tuple(name for name in ENGINES if name != "fused")  # that one needs a GPU, or an interpreter that is slow
 
