@@ -2,7 +2,9 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -124,26 +126,10 @@ def run_bench_attention(options: argparse.Namespace) -> int:
     lists = {name: tuple(getattr(options, name) or ()) or None for name in ("lengths", "engines", "encodings")}
     setting = Setting.on(options.device, **{name: getattr(options, name) for name in names}, **lists)
     if options.dry_run:
-        cases = setting.cases()
-        print(*(f"{case}, batch {setting.batch(case.n)}" for case in cases), sep="\n")
-        print(
-            f"{len(cases)} measurements of attention on {setting.device} in {setting.dtype}, "
-            f"to be written to {options.out}"
+        return dry_run(
+            options, setting, "attention", [f"{case}, batch {setting.batch(case.n)}" for case in setting.cases()]
         )
-        return 0
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-
-    def save(record: dict[str, object]) -> None:
-        options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    record = measure(setting, save)
-    picture = options.out.with_suffix(".png")
-    print(f"{speed_table(record)}\n\nwritten to {options.out}", flush=True)
-    plot_speed(record, picture)
-    print(f"drawn in {picture}")
-    if record.get("interrupted"):
-        return 130
-    return int(any("wrong" in row or "failed" in row for row in record["rows"]))
+    return measured(options, setting, measure, speed_table, plot_speed)
 
 
 def run_bench_model(options: argparse.Namespace) -> int:
@@ -158,23 +144,37 @@ def run_bench_model(options: argparse.Namespace) -> int:
     }
     setting = ModelSetting.on(options.device, **{name: getattr(options, name) for name in names}, **lists)
     if options.dry_run:
-        cases = setting.cases()
-        print(*(f"{case}, batch {setting.batch(case)}" for case in cases), sep="\n")
-        print(
-            f"{len(cases)} measurements of a {setting.size} model on {setting.device} in {setting.dtype}, "
-            f"to be written to {options.out}"
-        )
-        return 0
+        cases = [f"{case}, batch {setting.batch(case)}" for case in setting.cases()]
+        return dry_run(options, setting, f"a {setting.size} model", cases)
+    return measured(options, setting, measure_model, model_table, plot_model)
+
+
+def dry_run(options: argparse.Namespace, setting: Any, subject: str, cases: list[str]) -> int:
+    """Say what would be measured."""
+    print(*cases, sep="\n")
+    where = f"on {setting.device} in {setting.dtype}"
+    print(f"{len(cases)} measurements of {subject} {where}, to be written to {options.out}")
+    return 0
+
+
+def measured(
+    options: argparse.Namespace,
+    setting: Any,
+    measure: Callable[..., dict[str, Any]],
+    table: Callable[[dict[str, Any]], str],
+    plot: Callable[[dict[str, Any], Path], None],
+) -> int:
+    """Measure, show, draw: 0, 1 if something was wrong or failed, 130 if it was interrupted."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
-    def save(record: dict[str, object]) -> None:
+    def save(record: dict[str, Any]) -> None:
         options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    record = measure_model(setting, save)
+    record = measure(setting, save)
     picture = options.out.with_suffix(".png")
-    print(f"{model_table(record)}\n\nwritten to {options.out}", flush=True)
-    plot_model(record, picture)
+    print(f"{table(record)}\n\nwritten to {options.out}", flush=True)
+    plot(record, picture)
     print(f"drawn in {picture}")
     if record.get("interrupted"):
         return 130
-    return int(any("failed" in row for row in record["rows"]))
+    return int(any("wrong" in row or "failed" in row for row in record["rows"]))

@@ -6,23 +6,22 @@ no bias are measured with each of PyTorch's kernels, and the kernel is named.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch._functorch import config as functorch
 from torch.nn.attention import sdpa_kernel
-from tqdm import tqdm
 from transformers import StaticCache
 
 from longfire.encodings import ENCODINGS
 from longfire.engines import attention_plan
 from longfire.errors import at_least, hint, one_of, positive
+from longfire.evaluation.record import Save, record_of
 from longfire.evaluation.speed import BACKENDS, DTYPES, SHARED
 from longfire.evaluation.timing import release_memory, timed
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
-from longfire.provenance import provenance
 
 FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
 BASELINE = "rope"
@@ -144,26 +143,9 @@ class ModelSetting:
         return (None,) if kind == DECODING else self.kernels  # decoding has one kernel for all
 
 
-def measure_model(
-    setting: ModelSetting, save: Callable[[dict[str, Any]], object] = lambda record: None
-) -> dict[str, Any]:
-    """Every case of the setting as a row of a record, which is saved after each.
-
-    Until the last row is in, or where Ctrl-C ends it, the record says that it was interrupted.
-    """
-    record: dict[str, Any] = {"provenance": provenance(), "setting": asdict(setting), "rows": [], "interrupted": True}
-    try:
-        with tqdm(setting.cases(), unit="case", desc="bench model", disable=None) as progress:
-            for case in progress:
-                progress.set_postfix_str(str(case))
-                record["rows"].append(measure_case(setting, case))
-                add_ratios(record["rows"])
-                save(record)
-        del record["interrupted"]
-    except KeyboardInterrupt:
-        pass
-    save(record)
-    return record
+def measure_model(setting: ModelSetting, save: Save = lambda record: None) -> dict[str, Any]:
+    """Every case of the setting as a row of a record, which is saved after each."""
+    return record_of(setting, measure_case, add_ratios, save)
 
 
 def measure_case(setting: ModelSetting, case: Case) -> dict[str, Any]:

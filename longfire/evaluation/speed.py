@@ -4,24 +4,23 @@ Everything is counted: an encoding's bias is made inside the timed call. An engi
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from tqdm import tqdm
 
 from longfire.encodings import PositionEncoding
 from longfire.engines import ENGINES, PreparedBias, attention, attention_plan, prepare_bias
 from longfire.errors import at_least, hint, one_of
 from longfire.evaluation import correctness
 from longfire.evaluation.bias import check_setting, with_bias
+from longfire.evaluation.record import Save, record_of
 from longfire.evaluation.timing import added_memory, available_memory, release_memory, timed, total_memory
-from longfire.provenance import provenance
 
 NO_BIAS, SHARED = "no bias", "fire (shared)"
 FORWARD, BOTH, MEMORY = "forward", "forward + backward", "memory"
@@ -111,24 +110,9 @@ class Setting:
         ]
 
 
-def measure(setting: Setting, save: Callable[[dict[str, Any]], object] = lambda record: None) -> dict[str, Any]:
-    """Every case of the setting as a row of a record, which is saved after each.
-
-    Until the last row is in, or where Ctrl-C ends it, the record says that it was interrupted.
-    """
-    record: dict[str, Any] = {"provenance": provenance(), "setting": asdict(setting), "rows": [], "interrupted": True}
-    try:
-        with tqdm(setting.cases(), unit="case", desc="bench attention", disable=None) as progress:
-            for case in progress:
-                progress.set_postfix_str(str(case))
-                record["rows"].append(measure_case(setting, case))
-                add_ratios(record["rows"])
-                save(record)
-        del record["interrupted"]
-    except KeyboardInterrupt:
-        pass
-    save(record)
-    return record
+def measure(setting: Setting, save: Save = lambda record: None) -> dict[str, Any]:
+    """Every case of the setting as a row of a record, which is saved after each."""
+    return record_of(setting, measure_case, add_ratios, save)
 
 
 def measure_case(setting: Setting, case: Case) -> dict[str, Any]:
