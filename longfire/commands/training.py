@@ -128,7 +128,7 @@ def settings(given: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def corpus_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, Any]:
+def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
     """As `longfire.data.load_corpus` takes them."""
 
     def several(paths: list[str] | None) -> Any:
@@ -138,8 +138,8 @@ def corpus_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, A
         "source": several(options.corpus),
         "field": options.field,
         "validation": several(options.validation),
-        "tokenizer": recipe.tokenizer,
-        "vocab_size": recipe.vocab_size if recipe.tokenizer == "bpe" else None,
+        "tokenizer": tokenizer,
+        "vocab_size": vocab_size if tokenizer == "bpe" else None,
         "skip_bad": options.skip_bad,
     }
 
@@ -157,7 +157,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(described(recipe), f"to be written to {out}", sep="\n")
         return 0
-    corpus = load_corpus(**corpus_options(options, recipe))
+    corpus = load_corpus(**corpus_options(options, recipe.tokenizer, recipe.vocab_size))
     model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
     done = json.loads((out / "done.json").read_text(encoding="utf-8"))
     print(
@@ -210,7 +210,7 @@ def run_compare(options: argparse.Namespace) -> int:
         options.protocol,
         tokens,
         "dev" if options.dev else "validation",
-        tuple(corpus_options(options, recipe).items()),
+        tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
     )
     if options.dry_run:
         print(described(recipe))

@@ -1,6 +1,7 @@
 """A corpus: text from anywhere as tokens of three splits, made once and kept."""
 
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,21 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from longfire.data.build import Plan, token_type
-from longfire.data.cache import Cache, Notes, default_folder, short_hash
+from longfire.data.cache import (
+    RECORD,
+    Cache,
+    DamagedError,
+    Notes,
+    default_folder,
+    read_record,
+    short_hash,
+    write_record,
+)
 from longfire.data.divide import SPLITS
 from longfire.data.embedded import StandardLibrary
 from longfire.data.files import find_files
 from longfire.data.hub import find_hub
-from longfire.data.intake import Source
+from longfire.data.intake import CorpusError, Source
 from longfire.data.split import TokenSplit
 from longfire.data.tokenizers import plan_tokenizer
 from longfire.errors import at_least
@@ -39,6 +49,8 @@ class Corpus:
     built: bool
     """Whether the tokens were made now, not read from the cache."""
     record: dict[str, Any] = field(repr=False)
+    folder: Path = field(repr=False)
+    """Where the tokens are."""
 
     @property
     def vocab_size(self) -> int:
@@ -59,6 +71,15 @@ class Corpus:
             "empty": self.record["empty"],
             "also_in_validation": self.record["also_in_validation"],
         }
+
+    def save(self, folder: str | Path) -> Path:
+        """A folder with all of it, sealed, that `load_corpus` takes as a source where the text itself is not."""
+        folder = Path(folder)
+        if folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty. Choose another folder for the tokens, or delete that one.")
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD))
+        write_record(folder, {**self.record, "name": self.name})
+        return folder
 
     def save_tokenizer(self, folder: str | Path) -> None:
         """Where AutoTokenizer finds it."""
@@ -82,7 +103,8 @@ def load_corpus(
     Args:
         source: a file (.txt, .jsonl, .jsonl.gz, .jsonl.zst, .parquet), a folder of these, a pattern with *, a list of
             paths; `hub:NAME[:CONFIG][@SPLIT]` for a dataset of the Hugging Face hub, streamed (short names: c4, arxiv,
-            github, all untried); None for the sources and documentation of the running Python's standard library.
+            github, all untried); None for the sources and documentation of the running Python's standard library. A
+            folder that `Corpus.save` wrote is taken as it is, with its own tokenizer and splits.
         field: which field holds the text; `text` unless a short name of the hub says otherwise.
         tokenizer: `bytes`, `bpe` (trained on the train split), or a folder or hub name of a Hugging Face tokenizer.
         vocab_size: of the BPE; 8192 if not given.
@@ -95,6 +117,8 @@ def load_corpus(
     """
     if max_documents is not None:
         at_least("max_documents", max_documents, 1)
+    if isinstance(source, str | Path) and (Path(source) / RECORD).is_file():
+        return _saved(Path(source))
     plan = Plan(
         source=find_source(source, field),
         validation=None if validation is None else find_source(validation, field),
@@ -113,7 +137,20 @@ def load_corpus(
     if record["skipped"]:
         what = "%s: %d documents that cannot be read are left out. %s"
         log.warning(what, plan.source.described, record["skipped"], " ".join(record["reasons"]))
-    return _opened(plan, folder, sealed, built)
+    own = "" if plan.validation is None else f"; validation: {plan.validation.described}"
+    described = {
+        "name": plan.source.name,
+        "source": f"{plan.source.described}{own}",
+        "tokenizer": plan.tokenizer.described,
+    }
+    return _opened(folder, {**sealed, "content": {**record, **described}}, built)
+
+
+def _saved(folder: Path) -> Corpus:
+    try:
+        return _opened(folder, read_record(folder), built=False)
+    except DamagedError as error:
+        raise CorpusError(f"the tokens in {folder} are damaged ({error}): save them again.") from error
 
 
 def find_source(written: Written | None, field: str | None) -> Source:
@@ -125,7 +162,7 @@ def find_source(written: Written | None, field: str | None) -> Source:
     return find_files(written, field or "text")
 
 
-def _opened(plan: Plan, folder: Path, sealed: dict[str, Any], built: bool) -> Corpus:
+def _opened(folder: Path, sealed: dict[str, Any], built: bool) -> Corpus:
     record, files = sealed["content"], sealed["files"]
     tokenizer: Any = AutoTokenizer.from_pretrained(folder / "tokenizer")
     splits = {
@@ -138,14 +175,13 @@ def _opened(plan: Plan, folder: Path, sealed: dict[str, Any], built: bool) -> Co
         )
         for name in SPLITS
     }
-    own = "" if plan.validation is None else f"; validation: {plan.validation.described}"
-    described = {"source": f"{plan.source.described}{own}", "tokenizer": plan.tokenizer.described}
     return Corpus(
-        name=plan.source.name,
+        name=record["name"],
         fingerprint=_fingerprint(files),
         tokenizer=tokenizer,
         built=built,
-        record={**record, **described},
+        record=record,
+        folder=folder,
         **splits,
     )
 

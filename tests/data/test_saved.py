@@ -1,0 +1,61 @@
+"""A corpus in a folder of its own, for machines where the text is not."""
+
+import numpy as np
+import pytest
+
+from longfire.cli import main
+from longfire.data import CorpusError, load_corpus
+from tests.data.corpora import write
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write(tmp_path / "a.jsonl", [f"document {n} " * (3 + n % 7) for n in range(60)])
+
+
+def test_a_saved_corpus_is_the_same_without_its_text(text, tmp_path):
+    corpus = load_corpus(text, tokenizer="bpe", vocab_size=300, cache_dir=tmp_path / "cache", progress=False)
+    folder = corpus.save(tmp_path / "saved")
+    text.unlink()
+    again = load_corpus(folder, cache_dir=tmp_path / "other", progress=False)
+    assert again.fingerprint == corpus.fingerprint
+    assert again.describe() == corpus.describe()
+    assert again.name == corpus.name
+    for name in ("train", "dev", "validation"):
+        ours, theirs = getattr(again, name), getattr(corpus, name)
+        assert np.array_equal(ours.tokens, theirs.tokens)
+        assert np.array_equal(ours.starts, theirs.starts)
+    assert not (tmp_path / "other").exists()
+
+
+def test_saved_again_from_what_was_saved(text, tmp_path):
+    corpus = load_corpus(text, cache_dir=tmp_path / "cache", progress=False)
+    second = load_corpus(load_corpus(corpus.save(tmp_path / "one")).save(tmp_path / "two"))
+    assert second.fingerprint == corpus.fingerprint
+
+
+def test_a_folder_with_something_in_it_is_refused(text, tmp_path):
+    corpus = load_corpus(text, cache_dir=tmp_path / "cache", progress=False)
+    with pytest.raises(ValueError, match="is not empty"):
+        corpus.save(tmp_path)
+
+
+def test_a_damaged_folder_is_an_error(text, tmp_path):
+    folder = load_corpus(text, cache_dir=tmp_path / "cache", progress=False).save(tmp_path / "saved")
+    tokens = folder / "train.tokens"
+    content = bytearray(tokens.read_bytes())
+    content[3] ^= 1
+    tokens.write_bytes(content)
+    with pytest.raises(CorpusError, match=r"damaged \(.*train.tokens was altered\): save them again"):
+        load_corpus(folder)
+
+
+def test_on_the_command_line(text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+    assert main(["tokenize", str(tmp_path / "saved"), "--corpus", str(text), "--tokenizer", "bytes"]) == 0
+    shown = capsys.readouterr().out
+    assert "train" in shown
+    assert "257 words in the vocabulary" in shown
+    assert load_corpus(tmp_path / "saved").train.num_tokens > 0
+    assert main(["tokenize", str(tmp_path / "saved"), "--corpus", str(text)]) == 2
+    assert "is not empty" in capsys.readouterr().err
