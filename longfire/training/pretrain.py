@@ -9,7 +9,6 @@ RUN/recipe.json   what is trained, on what
 
 import errno
 import json
-import os
 import shutil
 import time
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import TrainingArguments, default_data_collator, set_seed
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from longfire.errors import at_least
 from longfire.model import LongfireForCausalLM
@@ -80,9 +80,14 @@ def pretrain(
     except OSError as error:
         raise _explained(error, run) from error
     except RuntimeError as error:
-        if "No space left" not in str(error):
-            raise
-        raise _explained(OSError(errno.ENOSPC, str(error)), run) from error
+        if "No space left" in str(error):
+            raise _explained(OSError(errno.ENOSPC, str(error)), run) from error
+        if "DataLoader worker" in str(error):
+            raise ChildProcessError(
+                f"a process that reads the data was lost ({error}): often memory ran out. {_kept(run)}. Start again "
+                f"with the same command."
+            ) from error
+        raise
     with_others()
     return run / "model"
 
@@ -91,7 +96,7 @@ def make_trainer(
     recipe: Recipe, corpus: "Corpus", run: Path, tracker: str, progress: bool, **options: Any
 ) -> tuple[PretrainTrainer, Watch]:
     """The Trainer of a run, and what watches it."""
-    args = TrainingArguments(**arguments(recipe, run, tracker), **options)
+    args = TrainingArguments(**{**arguments(recipe, run, tracker), **options})
     batch, accumulated = split_batch(recipe, args.world_size, args.device.type)
     args.per_device_train_batch_size, args.gradient_accumulation_steps = batch, accumulated
     sequences = corpus.train.sequences(recipe.length)
@@ -111,6 +116,11 @@ def make_trainer(
         data_collator=default_data_collator,
         callbacks=[watch],
     )
+    if tracker == "tensorboard" and trainer.is_world_process_zero():
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer: Any = SummaryWriter(run / "tensorboard")
+        trainer.add_callback(TensorBoardCallback(writer))
     for callback in ("PrinterCallback", "ProgressCallback"):
         for one in [one for one in trainer.callback_handler.callbacks if type(one).__name__ == callback]:
             trainer.remove_callback(one)
@@ -137,7 +147,6 @@ def arguments(recipe: Recipe, run: Path, tracker: str) -> dict[str, Any]:
     if tracker not in TRACKERS:
         raise ValueError(f"the tracker cannot be {tracker!r}. Known: {', '.join(TRACKERS)}.")
     on_gpu = torch.cuda.is_available()
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run / "tensorboard"))
     return {
         "output_dir": str(run),
         "max_steps": recipe.steps,
@@ -152,7 +161,7 @@ def arguments(recipe: Recipe, run: Path, tracker: str) -> dict[str, Any]:
         "save_total_limit": 2,
         "seed": recipe.seed,
         "data_seed": recipe.seed,
-        "report_to": tracker,
+        "report_to": "none" if tracker == "tensorboard" else tracker,  # which has a folder here
         "disable_tqdm": True,
         "dataloader_drop_last": True,
         "dataloader_pin_memory": on_gpu,
@@ -241,6 +250,10 @@ def _explained(error: OSError, run: Path) -> OSError:
     """A full disk, in words."""
     if error.errno != errno.ENOSPC:
         return error
+    what = f"the disk is full; {_kept(run)}. Make room and start again with the same command"
+    return OSError(errno.ENOSPC, what, str(run))
+
+
+def _kept(run: Path) -> str:
     last = last_complete(run)
-    kept = "there is no checkpoint yet" if last is None else f"the checkpoint after step {step_of(last)} is whole"
-    return OSError(errno.ENOSPC, f"the disk is full; {kept}. Make room and start again with the same command", str(run))
+    return "there is no checkpoint yet" if last is None else f"the checkpoint after step {step_of(last)} is whole"

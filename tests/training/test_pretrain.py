@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from longfire.data import load_corpus
+from longfire.data import Sequences, load_corpus
 from longfire.training import RECIPES, pretrain
 from longfire.training.callbacks import DivergedError, read_losses
 from longfire.training.checkpoints import MARK, checkpoints, is_complete, last_complete
@@ -191,6 +191,28 @@ def test_a_full_disk(corpus, tmp_path):
         ):
             pretrain(RECIPE, corpus, run, tracker="none", progress=False)
     assert last_complete(run).name == "checkpoint-4"
+
+
+def test_a_lost_reader(corpus, tmp_path, monkeypatch):
+    """A process that reads the data is killed after step 4: a message, and the checkpoint stays."""
+    original = Sequences.__getitem__
+    first = os.getpid()
+
+    def deadly(self, index):
+        if os.getpid() != first and (tmp_path / "lost" / "checkpoint-4" / MARK).exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, index)
+
+    monkeypatch.setattr(Sequences, "__getitem__", deadly)
+    options = {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 1}
+    with pytest.raises(ChildProcessError, match=r"was lost .*the checkpoint after step 4 is whole\. Start again"):
+        pretrain(RECIPE.but(steps=400), corpus, tmp_path / "lost", tracker="none", progress=False, **options)
+
+
+def test_tensorboard_is_written(corpus, tmp_path):
+    pretrain(RECIPE.but(steps=2), corpus, tmp_path / "run", progress=False)
+    (events,) = (tmp_path / "run" / "tensorboard").rglob("events.out.tfevents.*")
+    assert b"train/loss" in events.read_bytes()
 
 
 def test_too_little_text(tmp_path):
