@@ -130,3 +130,17 @@ def test_the_loss_keeps_no_logits():
 def test_encodings_stay_in_float32():
     model = gpu_model("fire")
     assert {p.dtype for n, p in model.named_parameters() if "position_encoding" in n} == {torch.float32}
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("name", BIASED)
+def test_a_training_step_does_not_wait_for_the_device(name, share):
+    model, ids = gpu_model(name, share_position_encoding=share).train(), tokens(2, 300).cuda()
+    model(ids, labels=ids).loss.backward()  # what is made once, is made
+    torch.cuda.synchronize()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        model(ids, labels=ids).loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
