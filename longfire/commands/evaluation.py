@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser
         "standard library",
     )
     one.add_argument("--field", metavar="NAME", help="of the text in .jsonl and .parquet; text, unless given")
+    one.add_argument(
+        "--validation", nargs="+", metavar="PATH", help="the text to test on, if the model was trained with such a text"
+    )
     one.add_argument(
         "--split",
         choices=["validation", "dev", "train", "all"],
@@ -93,6 +97,8 @@ def run_perplexity(options: argparse.Namespace) -> int:
         options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     record = measure_perplexity(setting, save)
+    if "note" in record:
+        print(f"longfire: {record['note']}", file=sys.stderr)
     print(f"{perplexity_table(record)}\n\nwritten to {options.out}")
     if record.get("interrupted"):
         return 130

@@ -3,6 +3,7 @@
 import argparse
 import ast
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,10 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--lengths", type=int, nargs="+", metavar="N", help="1, 2, 4, 8, 16 times the training length, unless given"
     )
     one.add_argument(
-        "--protocol", default="paper", help="paper (documents cut at each length) or paired (the same tokens)"
+        "--protocol",
+        choices=["paper", "paired"],
+        default="paper",
+        help="paper: documents cut at each length; paired: the same tokens at all lengths",
     )
     one.add_argument(
         "--test-tokens", type=int, metavar="N", help="to test on at each length; on a CPU 32768, unless given"
@@ -90,6 +94,7 @@ def add_corpus_options(one: argparse.ArgumentParser) -> None:
     )
     text.add_argument("--tokenizer", help="bytes, bpe (trained on the corpus), or a Hugging Face tokenizer")
     text.add_argument("--vocab", dest="vocab_size", type=int, metavar="N", help="of a bpe")
+    text.add_argument("--max-documents", type=int, metavar="N", help="the first so many: of a large dataset of the hub")
     text.add_argument("--skip-bad", action="store_true", help="leave out lines that cannot be read, and count them")
 
 
@@ -110,7 +115,8 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     """The recipe of this name with what the command line changes."""
     from longfire.training import recipe_named
 
-    changes = {field: getattr(options, field, None) for field in (*OWN, "share")}
+    given = {field: getattr(options, field, None) for field in (*OWN, "share")}
+    changes = {field: value for field, value in given.items() if value is not None}
     return recipe_named(name).but(**{**changes, **settings(options.set)})
 
 
@@ -129,19 +135,23 @@ def settings(given: Sequence[str]) -> dict[str, Any]:
 
 
 def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
-    """As `longfire.data.load_corpus` takes them."""
+    """As `longfire.data.load_corpus` takes them. Tokens that are made already have a tokenizer of their own."""
+    from longfire.data import is_saved
 
     def several(paths: list[str] | None) -> Any:
         return paths[0] if paths is not None and len(paths) == 1 else paths
 
-    return {
-        "source": several(options.corpus),
+    source = several(options.corpus)
+    given: dict[str, Any] = {
+        "source": source,
         "field": options.field,
         "validation": several(options.validation),
-        "tokenizer": tokenizer,
-        "vocab_size": vocab_size if tokenizer == "bpe" else None,
         "skip_bad": options.skip_bad,
+        "max_documents": options.max_documents,
     }
+    if isinstance(source, str) and is_saved(source):
+        return {**given, "tokenizer": options.tokenizer}
+    return {**given, "tokenizer": tokenizer, "vocab_size": vocab_size if tokenizer == "bpe" else None}
 
 
 def run_pretrain(options: argparse.Namespace) -> int:
@@ -149,6 +159,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.data import load_corpus
+    from longfire.training.checkpoints import last_complete, step_of
     from longfire.training.pretrain import SHARDED, pretrain
 
     disable_progress_bar()  # of saving and loading; training has one of its own
@@ -158,7 +169,13 @@ def run_pretrain(options: argparse.Namespace) -> int:
         print(described(recipe), f"to be written to {out}", sep="\n")
         return 0
     corpus = load_corpus(**corpus_options(options, recipe.tokenizer, recipe.vocab_size))
-    model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
+    try:
+        model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
+    except KeyboardInterrupt:
+        last = last_complete(out)
+        begin = "from the beginning" if last is None else f"on from step {step_of(last)}"
+        print(f"\nlongfire: stopped. The same command goes {begin}.", file=sys.stderr)
+        return 130
     done = json.loads((out / "done.json").read_text(encoding="utf-8"))
     print(
         f"{done['parameters']:,} parameters, {done['tokens_seen']:,} tokens, loss {done['final_loss']:.3f}, "
@@ -190,8 +207,6 @@ def described(recipe: "Recipe") -> str:
 
 def run_compare(options: argparse.Namespace) -> int:
     """`longfire compare`: 0, 1 if a run failed, 130 if it was interrupted."""
-    import sys
-
     import torch
     from transformers.utils.logging import disable_progress_bar
 

@@ -76,6 +76,7 @@ class Cache:
         for left in self.root.glob(f"{folder.name}.making-*"):  # by a process that was killed: the lock is ours now
             shutil.rmtree(left, ignore_errors=True)
         making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.making-", dir=self.root))
+        making.chmod(self.root.stat().st_mode)  # as readable as the rest
         try:
             write_record(making, build(making))
             if folder.exists():

@@ -90,7 +90,7 @@ def load_corpus(
     source: Written | None = None,
     *,
     field: str | None = None,
-    tokenizer: str | Path = "bytes",
+    tokenizer: str | Path | None = None,
     vocab_size: int | None = None,
     validation: Written | None = None,
     cache_dir: str | Path | None = None,
@@ -106,7 +106,8 @@ def load_corpus(
             github, all untried); None for the sources and documentation of the running Python's standard library. A
             folder that `Corpus.save` wrote is taken as it is, with its own tokenizer and splits.
         field: which field holds the text; `text` unless a short name of the hub says otherwise.
-        tokenizer: `bytes`, `bpe` (trained on the train split), or a folder or hub name of a Hugging Face tokenizer.
+        tokenizer: `bytes` (if not given), `bpe` (trained on the train split), or a folder or hub name of a Hugging Face
+            tokenizer.
         vocab_size: of the BPE; 8192 if not given.
         validation: a source of its own for validation. Without it, about 5 % of the documents, chosen by their content.
             About 2 % of the rest are dev.
@@ -117,12 +118,18 @@ def load_corpus(
     """
     if max_documents is not None:
         at_least("max_documents", max_documents, 1)
-    if isinstance(source, str | Path) and (Path(source) / RECORD).is_file():
+    if isinstance(source, str | Path) and is_saved(source):
+        asked = {"field": field, "tokenizer": tokenizer, "vocab_size": vocab_size, "validation": validation}
+        if given := [name for name, value in {**asked, "max_documents": max_documents}.items() if value is not None]:
+            raise CorpusError(
+                f"{source} holds tokens that are made already, with a tokenizer and splits of their own: leave out "
+                f"{', '.join(given)}, or give the text."
+            )
         return _saved(Path(source))
     plan = Plan(
         source=find_source(source, field),
         validation=None if validation is None else find_source(validation, field),
-        tokenizer=plan_tokenizer(tokenizer, vocab_size),
+        tokenizer=plan_tokenizer("bytes" if tokenizer is None else tokenizer, vocab_size),
         skip_bad=skip_bad,
         max_documents=max_documents,
         progress=progress,
@@ -144,6 +151,11 @@ def load_corpus(
         "tokenizer": plan.tokenizer.described,
     }
     return _opened(folder, {**sealed, "content": {**record, **described}}, built)
+
+
+def is_saved(folder: str | Path) -> bool:
+    """Whether `Corpus.save` wrote it."""
+    return (Path(folder) / RECORD).is_file()
 
 
 def _saved(folder: Path) -> Corpus:

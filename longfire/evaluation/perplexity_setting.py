@@ -1,5 +1,6 @@
 """Perplexity by length of a checkpoint on a corpus: what is measured, from folders to the record."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoConfig
 
-from longfire.data import Corpus, TokenSplit, load_corpus
+from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.errors import one_of
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
@@ -26,6 +27,8 @@ class PerplexitySetting:
     corpus: Sequence[str] | None = None
     """Paths, or hub:NAME. None: the embedded one."""
     field: str | None = None
+    validation: Sequence[str] | None = None
+    """A source of its own for validation, if the model was trained with one."""
     split: str = "validation"
     """"all" is for a corpus that no part of was trained on."""
     tokenizer: Path | None = None
@@ -42,6 +45,9 @@ class PerplexitySetting:
 
     def __post_init__(self) -> None:
         one_of("the split", self.split, SPLITS)
+        inner = self.checkpoint / "model"  # of a run's folder
+        if not (self.checkpoint / "config.json").is_file() and (inner / "config.json").is_file():
+            object.__setattr__(self, "checkpoint", inner)
         if not (self.checkpoint / "config.json").is_file():
             raise ValueError(
                 f"{self.checkpoint} has no config.json, so it is no checkpoint. model.save_pretrained writes one."
@@ -75,6 +81,37 @@ def joined(corpus: Corpus) -> TokenSplit:
     )
 
 
+def corpus_of(setting: PerplexitySetting, tokenizer: Any, progress: bool) -> Corpus:
+    """The text in the checkpoint's tokens. Tokens that are made already must be of the same tokenizer."""
+
+    def several(paths: Sequence[str] | None) -> Any:
+        return paths[0] if paths is not None and len(paths) == 1 else paths and list(paths)
+
+    source, own = several(setting.corpus), several(setting.validation)
+    saved = isinstance(source, str) and is_saved(source)
+    used = None if saved else setting.tokenizer or setting.checkpoint
+    corpus = load_corpus(source, field=setting.field, validation=own, tokenizer=used, progress=progress)
+    if saved and corpus.tokenizer.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"{source} holds tokens of another tokenizer than {setting.checkpoint}'s. Give the text itself as --corpus."
+        )
+    return corpus
+
+
+def seen_in_training(checkpoint: Path, corpus: Corpus) -> str | None:
+    """A warning where a model of ours was trained on a corpus that was divided in another way, or was another."""
+    file = checkpoint / "corpus.json"
+    if not file.is_file():
+        return None
+    trained = json.loads(file.read_text(encoding="utf-8"))
+    if trained["fingerprint"] == corpus.fingerprint:
+        return None
+    return (
+        f"the model was trained on {trained['source']}, divided otherwise or another text than this: what is tested "
+        f"here may have been trained on. If it is the same text, give the same --corpus and --validation."
+    )
+
+
 def measure_perplexity(
     setting: PerplexitySetting, save: Callable[[dict[str, Any]], None] | None = None, progress: bool = True
 ) -> dict[str, Any]:
@@ -85,12 +122,8 @@ def measure_perplexity(
         save: called with the record after each length.
         progress: show bars.
     """
-    model, _ = load(setting.checkpoint, setting.tokenizer, setting.device, setting.dtype)
-    source = (
-        setting.corpus[0] if setting.corpus and len(setting.corpus) == 1 else setting.corpus and list(setting.corpus)
-    )
-    tokenizer = setting.tokenizer or setting.checkpoint
-    corpus = load_corpus(source, field=setting.field, tokenizer=tokenizer, progress=progress)
+    model, tokenizer = load(setting.checkpoint, setting.tokenizer, setting.device, setting.dtype)
+    corpus = corpus_of(setting, tokenizer, progress)
     lengths = setting.lengths or default_lengths(trained_length(setting.checkpoint))
     split = joined(corpus) if setting.split == "all" else getattr(corpus, setting.split)
     used = {
@@ -102,6 +135,8 @@ def measure_perplexity(
     given = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(setting).items()}
     shown = given | used | {"lengths": list(lengths), "corpus": corpus.describe()}
     record: dict[str, Any] = {"provenance": provenance(), "setting": shown, "protocol": setting.protocol, "rows": []}
+    if note := seen_in_training(setting.checkpoint, corpus):
+        record["note"] = note
 
     def keep(found: dict[str, Any]) -> None:
         record.update(found)

@@ -11,9 +11,12 @@ import json
 import math
 import multiprocessing
 import os
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ import torch
 from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
-from longfire.data import Corpus, load_corpus
+from longfire.data import Corpus, is_saved, load_corpus
 from longfire.encodings import ENCODINGS, position_parameters
 from longfire.errors import at_least, hint
 from longfire.evaluation.perplexity import perplexity_by_length
@@ -35,6 +38,8 @@ SHARED = "-s"
 """After an encoding's name: one for all layers. FIRE-S is `fire-s`."""
 DEFAULT = ("fire", "alibi", "kerple_log", "rope", "nope")
 MULTIPLES = (1, 2, 4, 8, 16)
+TRIES = 2
+"""How often a run may lose its process."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,11 @@ class Comparison:
     def load_corpus(self, progress: bool = False) -> Corpus:
         """The text, from the cache where it is there."""
         options = dict(self.corpus)
-        options.setdefault("tokenizer", self.recipe.tokenizer)
-        if options["tokenizer"] == "bpe":
-            options.setdefault("vocab_size", self.recipe.vocab_size)
-        return load_corpus(options.pop("source", None), progress=progress, **options)
+        source = options.pop("source", None)
+        if "tokenizer" not in options and not (isinstance(source, str) and is_saved(source)):
+            options["tokenizer"] = self.recipe.tokenizer
+            options["vocab_size"] = self.recipe.vocab_size if self.recipe.tokenizer == "bpe" else None
+        return load_corpus(source, progress=progress, **options)
 
 
 def compare(
@@ -100,6 +106,11 @@ def compare(
         save: called with the record after each run.
         options: for `longfire.training.pretrain`.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            "compare starts its runs itself. To spread one over several GPUs, train it by torchrun … -m longfire "
+            "pretrain --out OUT/runs/ENCODING-SEED, and then compare without torchrun, which takes what is done."
+        )
     out = Path(out)
     corpus = comparison.load_corpus(progress=True)
     record: dict[str, Any] = {
@@ -142,30 +153,66 @@ def _carried_out(
         for label, seed, _recipe in runs:
             yield one_run(comparison, out, label, seed, options)
         return
-    steps = comparison.recipe.steps
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_quiet_worker)
+    with tqdm(
+        total=comparison.recipe.steps * len(runs), unit="step", desc=f"{len(runs)} runs, {jobs} at a time", disable=None
+    ) as bar:
+
+        def tick() -> None:
+            bar.update(sum(_steps_done(_folder(out, label, seed)) for label, seed, _ in runs) - bar.n)
+
+        waiting = [(label, seed) for label, seed, _ in runs]
+        lost: Counter[tuple[str, int]] = Counter()
+        while waiting:
+            done: list[tuple[str, int]] = []
+            try:
+                for one in _in_a_pool(comparison, out, waiting, jobs, {**options, "progress": False}, tick):
+                    done.append((one["encoding"], one["seed"]))
+                    yield one
+            except BrokenProcessPool:  # one process was killed, and took the pool with it
+                begun = [one for one in waiting if one not in done and (_folder(out, *one) / "recipe.json").exists()]
+                lost.update(begun)
+                for label, seed in [one for one in begun if lost[one] == TRIES]:
+                    done.append((label, seed))
+                    failed = "its process was lost, more than once: often memory ran out. Take fewer --jobs"
+                    yield {"encoding": label, "label": written(label), "seed": seed, "failed": failed}
+            waiting = [one for one in waiting if one not in done]
+
+
+def _in_a_pool(
+    comparison: Comparison,
+    out: Path,
+    runs: list[tuple[str, int]],
+    jobs: int,
+    options: dict[str, Any],
+    tick: Callable[[], None],
+) -> Iterator[dict[str, Any]]:
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet_worker, initargs=(os.getpid(),)
+    )
     try:
-        with tqdm(
-            total=steps * len(runs), unit="step", desc=f"{len(runs)} runs, {jobs} at a time", disable=None
-        ) as bar:
-            waiting: set[Future[dict[str, Any]]] = {
-                pool.submit(one_run, comparison, out, label, seed, {**options, "progress": False})
-                for label, seed, _recipe in runs
-            }
-            while waiting:
-                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-                bar.update(sum(_steps_done(_folder(out, label, seed)) for label, seed, _ in runs) - bar.n)
-                for future in done:
-                    yield future.result()
+        waiting: set[Future[dict[str, Any]]] = {
+            pool.submit(one_run, comparison, out, label, seed, options) for label, seed in runs
+        }
+        while waiting:
+            done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+            tick()
+            for future in done:
+                yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _quiet_worker() -> None:
-    """One core, and no progress bars among those of others."""
+def _quiet_worker(parent: int) -> None:
+    """One core, no progress bars among those of others, and an end when the parent ends, however it does."""
     torch.set_num_threads(1)
     disable_progress_bar()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _steps_done(run: Path) -> int:

@@ -42,7 +42,7 @@ class LongfireConfig(PreTrainedConfig):
         max_position_embeddings: the training length. It limits nothing but learned absolute positions.
         attention_dropout: of attention weights.
         resid_dropout: of what attention and MLP add.
-        position_encoding: `{"name": "fire", …}`: a name and options as `longfire.build_encoding` takes them.
+        position_encoding: `{"name": "fire", …}`: a name and options as `longfire.build_encoding` takes them; or the name.
         share_position_encoding: one encoding for all layers. FIRE-S, if it is FIRE.
         layer_norm_eps: ε of the layer norms.
         initializer_range: standard deviation of the starting weights.
@@ -59,7 +59,7 @@ class LongfireConfig(PreTrainedConfig):
     max_position_embeddings: int = 2048
     attention_dropout: float | int = 0.0
     resid_dropout: float | int = 0.0
-    position_encoding: dict[str, Any] | None = None
+    position_encoding: dict[str, Any] | str | None = None
     share_position_encoding: bool = False
     layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
@@ -71,7 +71,8 @@ class LongfireConfig(PreTrainedConfig):
     longfire_version: str = __version__
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self.position_encoding = {"name": "fire"} if self.position_encoding is None else dict(self.position_encoding)
+        named = "fire" if self.position_encoding is None else self.position_encoding
+        self.position_encoding = {"name": named} if isinstance(named, str) else dict(named)
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:

@@ -107,6 +107,8 @@ def load(
         one_of("the dtype", dtype, DTYPES)
     if not checkpoint.is_dir():
         raise ValueError(f"there is no folder {checkpoint}. A checkpoint is a folder that save_pretrained wrote.")
+    if not (checkpoint / "config.json").is_file() and (checkpoint / "model" / "config.json").is_file():
+        checkpoint = checkpoint / "model"  # a run's folder
     if not (checkpoint / "config.json").is_file():
         raise ValueError(f"{checkpoint} has no config.json, so it is no checkpoint. model.save_pretrained writes one.")
     words = checkpoint if tokenizer is None else tokenizer

@@ -117,6 +117,14 @@ class LongfirePreTrainedModel(attention.TakesOurAttention, RefusesOtherEncodings
     _keep_in_fp32_modules_strict = ["position_encoding"]  # noqa: RUF012
     _can_record_outputs = {"hidden_states": LongfireLayer, "attentions": LongfireAttention}  # noqa: RUF012
 
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Any = None, *rest: Any, **options: Any
+    ) -> None:
+        """As transformers does; a bias that layers share needs the kind that is not reentrant."""
+        if self.config.share_position_encoding and (gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+            raise ValueError("layers share one position encoding here, so take use_reentrant=False (the default).")
+        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, *rest, **options)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         std = self.config.initializer_range

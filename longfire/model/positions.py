@@ -90,7 +90,10 @@ def _seen(x: Tensor, past: int, mask: Tensor | None, ids: Tensor | None, packed:
     if ids is not None:
         if mask is not None:
             ids = torch.where(mask[:, past:], ids, queries)  # what padding is given differs between libraries
-        questions[1:] = [(ids == index[past:]).all(), (ids == queries).all(), (ids.diff() >= 0).all()]
+        onward = ids.diff() > 0
+        if mask is not None:  # padding may be anywhere
+            onward = onward | ~mask[:, past + 1 :] | ~mask[:, past:-1]
+        questions[1:] = [(ids == index[past:]).all(), (ids == queries).all(), onward.all()]
     kept, in_order, continues, one_document = torch.stack(questions).tolist()
     if ids is not None and past and not continues:
         row = int((ids != queries).any(-1).int().argmax())
@@ -122,7 +125,13 @@ def _unseen(
     if mask is not None:
         mask = torch.cat([mask, mask.new_ones(len(mask), slots - mask.shape[1])], dim=1)
         keys = counted(mask)
-        return Positions(keys[:, here], keys, mask, padding=(mask.long().cumsum(-1) == 0).sum(-1) if in_order else None)
+        padding = (mask.long().cumsum(-1) == 0).sum(-1) if in_order else None
+        if padding is not None:
+            whole = ((index - padding[:, None] == keys) | ~mask).all()
+            torch._assert_async(
+                whole, "in a compiled graph an attention mask may hide tokens at the ends of a sequence only"
+            )
+        return Positions(keys[:, here], keys, mask, padding=padding)
     if ids is None:
         return Positions(here, index, in_order=in_order)
     if T > 1 and not packed:

@@ -163,7 +163,7 @@ def _table(record: Record) -> str:
         f"{''.join(cell(line, n) for n in lengths)}<td>{_parameters(line)}</td><td>{speed(line)}</td></tr>"
         for i, line in enumerate(lines)
     )
-    marked = "In colour: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
+    marked = "Bold: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
     failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
     return (
         '<div class="scroll"><table id="numbers"><thead><tr><th>log perplexity at</th>'

@@ -200,10 +200,12 @@ def what_was_run(record: Record) -> str:
     seeds, lines = seeds_of(record), lines_of(record)
     done = [run for run in runs if "failed" not in run]
     recipe = (setting.get("recipe") or {}).get("name")
+    start = (setting.get("recipe") or {}).get("start")
     source = f" of {corpus['name']}" if corpus.get("name") else ""
     parts = [
         f"{', '.join(line.label for line in lines)}: with each of these position encodings a model"
-        f"{_of_size(done)} was trained from scratch{f', recipe {recipe}' if recipe else ''}, "
+        f"{_of_size(done)} was trained from scratch{f', recipe {recipe}' if recipe else ''}"
+        f"{f' (in which FIRE begins as {start})' if start else ''}, "
         f"on sequences of {setting['trained_length']:,} tokens"
         f"{source}{_amount(done)}"
         f"{f', with {len(seeds)} seeds' if len(seeds) > 1 else ', with one seed'}."

@@ -6,6 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 from transformers import TrainerCallback
 
@@ -39,6 +42,8 @@ class Watch(TrainerCallback):
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc=self.run.name, disable=off)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step in (state.max_steps, 0) or state.global_step % args.save_steps == 0:
+            control.should_log = True  # nothing is saved before it was looked at
         if not self.first:  # what compiling took is not counted as training
             self.first, self.first_step = time.perf_counter(), state.global_step
         if self.bar is not None:
@@ -69,7 +74,8 @@ class Watch(TrainerCallback):
             file.write(json.dumps(line) + "\n")
         self.bar.set_postfix_str(f"loss {loss:.3f}" + (f", {rate:,.0f} tokens/s" if rate else ""))
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        refuse_not_finite(model, f"after step {state.global_step}")
         if state.is_world_process_zero:
             mark_complete(self.run / f"checkpoint-{state.global_step}")
 
@@ -85,12 +91,21 @@ class Watch(TrainerCallback):
         return steps * self.tokens_a_step / (time.perf_counter() - self.first)
 
 
+def refuse_not_finite(model: nn.Module, when: str) -> None:
+    """A model that diverged is neither a checkpoint nor a result."""
+    local = {name: p.to_local() if isinstance(p, DTensor) else p for name, p in model.named_parameters()}
+    if broken := [name for name, p in local.items() if not torch.isfinite(p).all()]:
+        raise DivergedError(f"{', '.join(broken[:3])} are not finite {when}: training diverged. Lower learning_rate.")
+
+
 def forget_after(file: Path, step: int) -> None:
     """Drop losses of steps that will be done again, and a line that was cut off."""
     if not file.exists():
         return
     kept = [line for line in read_losses(file) if line["step"] <= step]
-    file.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    new = file.with_name(f".{file.name}")
+    new.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    new.replace(file)
 
 
 def read_losses(file: Path) -> list[dict[str, Any]]:

@@ -9,19 +9,24 @@ RUN/recipe.json   what is trained, on what
 
 import errno
 import json
+import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from filelock import FileLock
 from transformers import TrainingArguments, default_data_collator, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from longfire.errors import at_least
 from longfire.model import LongfireForCausalLM
-from longfire.training.callbacks import LOSSES, Watch, read_losses
+from longfire.training.callbacks import LOSSES, Watch, read_losses, refuse_not_finite
 from longfire.training.checkpoints import discard_incomplete, last_complete, step_of
 from longfire.training.recipes import Recipe
 from longfire.training.trainer import PretrainTrainer
@@ -58,8 +63,34 @@ def pretrain(
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)
-    if finished(run, recipe, corpus):
+    refuse_another(run, recipe, corpus)
+    if (run / "done.json").exists():
         return run / "model"
+    run.mkdir(parents=True, exist_ok=True)
+    with alone_in(run):
+        return _pretrain(recipe, corpus, run, tracker, progress, **options)
+
+
+@contextmanager
+def alone_in(run: Path) -> Iterator[None]:
+    """One command a run: the first process of each holds a lock, which the system takes back if it dies."""
+    if int(os.environ.get("RANK", "0")) != 0:
+        yield
+        return
+    lock = FileLock(run / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except TimeoutError:
+        raise ValueError(
+            f"another process is training in {run}. Wait for it, stop it, or choose another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _pretrain(recipe: Recipe, corpus: "Corpus", run: Path, tracker: str, progress: bool, **options: Any) -> Path:
     trainer, watch = make_trainer(recipe, corpus, run, tracker, progress, **options)
     first = trainer.is_world_process_zero()
     with_others = trainer.accelerator.wait_for_everyone
@@ -146,6 +177,8 @@ def arguments(recipe: Recipe, run: Path, tracker: str) -> dict[str, Any]:
     """Of Hugging Face's TrainingArguments."""
     if tracker not in TRACKERS:
         raise ValueError(f"the tracker cannot be {tracker!r}. Known: {', '.join(TRACKERS)}.")
+    if tracker != "none" and find_spec(tracker) is None:
+        raise ModuleNotFoundError(f"the tracker {tracker} is not installed", name=tracker)
     on_gpu = torch.cuda.is_available()
     return {
         "output_dir": str(run),
@@ -186,19 +219,21 @@ def split_batch(recipe: Recipe, devices: int, kind: str) -> tuple[int, int]:
 
 
 def begin(run: Path, recipe: Recipe, corpus: "Corpus") -> None:
-    """Write down what is trained; refuse a folder where something else is."""
-    run.mkdir(parents=True, exist_ok=True)
-    file = run / "recipe.json"
-    now = identity(recipe, corpus)
-    if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        if differing := [key for key in now if now[key] != before.get(key)]:
-            shown = ", ".join(f"{key}: {before.get(key)!r} there, {now[key]!r} here" for key in differing[:4])
-            raise ValueError(f"{run} holds another run ({shown}). Choose another folder, or delete that one.")
-        return
+    """Write down what is trained."""
     written = run / ".recipe.json"
-    written.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
-    written.replace(file)
+    written.write_text(json.dumps(identity(recipe, corpus), indent=1) + "\n", encoding="utf-8")
+    written.replace(run / "recipe.json")
+
+
+def refuse_another(run: Path, recipe: Recipe, corpus: "Corpus") -> None:
+    """Refuse a folder where something else is trained."""
+    file = run / "recipe.json"
+    if not file.exists():
+        return
+    now, before = identity(recipe, corpus), json.loads(file.read_text(encoding="utf-8"))
+    if differing := [key for key in now if now[key] != before.get(key)]:
+        shown = ", ".join(f"{key}: {before.get(key)!r} there, {now[key]!r} here" for key in differing[:4])
+        raise ValueError(f"{run} holds another run ({shown}). Choose another folder, or delete that one.")
 
 
 def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:
@@ -208,25 +243,20 @@ def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:
     return json.loads(json.dumps({**same, "corpus": corpus.fingerprint}))  # type: ignore[no-any-return]
 
 
-def finished(run: Path, recipe: Recipe, corpus: "Corpus") -> bool:
-    """Whether this run is done already."""
-    if not (run / "done.json").exists():
-        return False
-    begin(run, recipe, corpus)
-    return True
-
-
 def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", watch: Watch, seconds: float) -> None:
     """Put the model in its place and say that all is done."""
     from longfire.provenance import provenance
 
+    model = cast(LongfireForCausalLM, trainer.model)
+    refuse_not_finite(model, "at the end")
     corpus.save_tokenizer(run / ".model")
+    (run / ".model" / "corpus.json").write_text(json.dumps(corpus.describe(), indent=1) + "\n", encoding="utf-8")
     for extra in ("training_args.bin",):
         (run / ".model" / extra).unlink(missing_ok=True)
     if (run / "model").exists():
         shutil.rmtree(run / "model")
     (run / ".model").replace(run / "model")
-    recipe, model = trainer.recipe, cast(LongfireForCausalLM, trainer.model)
+    recipe = trainer.recipe
     losses = read_losses(run / LOSSES)
     done = {
         "provenance": provenance(),

@@ -111,12 +111,12 @@ class Recipe:
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
 
     def but(self, **changes: Any) -> "Recipe":
-        """The same, but for these. An option that is None changes nothing."""
+        """The same, but for these."""
         known = {one.name for one in fields(self)}
         for name in changes:
             if name not in known:
                 raise ValueError(f"a recipe has no {name!r}. {hint(name, known)}")
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+        return replace(self, **changes)
 
 
 TINY = Recipe(

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import RandomSampler
 from transformers import Trainer
 
 from longfire.encodings import position_parameters
@@ -17,6 +18,16 @@ class PretrainTrainer(Trainer):
     def __init__(self, recipe: Recipe, **options: Any) -> None:
         self.recipe = recipe
         super().__init__(**options)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
+        """Whole steps in every epoch: what is left over would be one of its own where batches are accumulated."""
+        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
+        return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch * self.recipe.batch)
+
+    def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        """Whole when this returns, on all processes: it is then marked."""
+        super()._save_checkpoint(*arguments, **options)
+        self.accelerator.wait_for_everyone()
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Called by Trainer."""

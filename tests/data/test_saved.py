@@ -34,6 +34,15 @@ def test_saved_again_from_what_was_saved(text, tmp_path):
     assert second.fingerprint == corpus.fingerprint
 
 
+@pytest.mark.parametrize(
+    "option", [{"tokenizer": "bpe"}, {"validation": "b.txt"}, {"field": "zzz"}, {"max_documents": 3}]
+)
+def test_what_cannot_be_honoured_is_refused(option, text, tmp_path):
+    folder = load_corpus(text, cache_dir=tmp_path / "cache", progress=False).save(tmp_path / "saved")
+    with pytest.raises(CorpusError, match=f"leave out {next(iter(option))}, or give the text"):
+        load_corpus(folder, **option)
+
+
 def test_a_folder_with_something_in_it_is_refused(text, tmp_path):
     corpus = load_corpus(text, cache_dir=tmp_path / "cache", progress=False)
     with pytest.raises(ValueError, match="is not empty"):

@@ -534,3 +534,13 @@ def test_one_graph_for_lengths_of_an_octave():
         with torch.no_grad():
             compiled(torch.randn(1, 2, length, 16, device=device))
     assert len(graphs) == 2  # the first takes lengths for constants
+
+
+def test_keys_after_the_query_are_not_interpolated():
+    """Without causality they count, and have a bias of their own: the row is then given for each key."""
+    encoding = kinked(1)
+    S = nodes_of(encoding) + 60
+    q, k, v = (torch.randn(1, 1, n, 16, device=device).half() for n in (1, S, S))
+    where = {"q_positions": torch.tensor([100], device=device), "k_positions": torch.arange(S, device=device)}
+    with torch.no_grad():
+        close(*both(encoding, q, k, v, gradients=False, causal=False, **where), tolerance=3e-3)

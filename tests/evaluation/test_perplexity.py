@@ -643,3 +643,14 @@ def test_long_sequences_on_a_gpu():
     (row,) = evaluate(model, split_of(32768), lengths=(32768,))["rows"]
     assert row["tokens"] == 32767
     assert torch.cuda.max_memory_allocated() < 3e9
+
+
+@pytest.mark.parametrize("units", [2, 3, 5, 8, 12])
+def test_intervals_of_few_units_cover_the_truth(units):
+    random = np.random.default_rng(units)
+    covered = 0
+    for trial in range(400):
+        values = random.normal(3.0, 0.5, size=units)
+        low, high = mean_interval(values, np.ones(units), seed=trial)
+        covered += low <= 3.0 <= high
+    assert 0.91 < covered / 400 <= 0.99

@@ -1,7 +1,12 @@
 """Comparing: what is done is not done again, what fails is said, and how many go at once makes no difference."""
 
 import json
+import multiprocessing
+import os
+import signal
 import sysconfig
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -96,6 +101,30 @@ def test_a_run_that_fails_costs_the_others_nothing(corpus, tmp_path):
     fire, nope = record["runs"]
     assert "holds another run" in fire["failed"]
     assert "perplexity" in nope
+
+
+def test_a_process_that_is_killed_costs_the_others_nothing(corpus, tmp_path):
+    """And its run is begun again once. A worker is killed for real."""
+    marker = tmp_path / "killed"
+
+    def kill_one():
+        while not marker.exists():
+            workers = [p for p in multiprocessing.active_children() if "SpawnProcess" in type(p).__name__]
+            if workers and (tmp_path / "runs" / "nope-0" / "recipe.json").exists():
+                os.kill(workers[0].pid, signal.SIGKILL)
+                marker.touch()
+            time.sleep(0.01)
+
+    threading.Thread(target=kill_one, daemon=True).start()
+    record = compare(comparison(corpus, encodings=("nope", "rope"), lengths=(16,)), tmp_path, jobs=2)
+    assert marker.exists()
+    assert ["failed" in run for run in record["runs"]] == [False, False]
+
+
+def test_not_under_torchrun(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="compare starts its runs itself"):
+        compare(comparison(corpus), tmp_path)
 
 
 @pytest.mark.parametrize(

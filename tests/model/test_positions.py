@@ -258,3 +258,21 @@ def test_position_ids_in_a_compiled_graph():
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     packed = logits(compiled, ids, position_ids=position_ids, use_cache=False)
     assert torch.allclose(packed, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("ids", [[0, 0, 1, 2], [0, 1, 1, 2], [3, 2, 4, 5]])
+def test_position_ids_that_do_not_go_up_are_no_one_document(ids):
+    """Causality goes by position: tokens at the same place would see each other."""
+    x = torch.zeros(1, 4, 1)
+    with pytest.raises(ValueError, match="begin again within a sequence"):
+        find_positions(x, 0, 4, None, torch.tensor([ids]))
+
+
+def test_a_hole_in_a_compiled_graph_is_an_error():
+    """There a mask may hide the ends of a sequence only: nobody can look."""
+    torch.compiler.reset()
+    model = small_model()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    ids, mask = tokens(1, 6), torch.tensor([[1, 1, 0, 0, 1, 1]])
+    with torch.no_grad(), pytest.raises(RuntimeError, match="at the ends of a sequence only"):
+        compiled(ids, attention_mask=mask, use_cache=False)

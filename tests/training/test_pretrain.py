@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -60,7 +61,8 @@ def environment(tmp_path):
 
 
 def test_a_run(whole, corpus):
-    assert {path.name for path in whole.iterdir()} == {"recipe.json", "losses.jsonl", "model", "done.json"}
+    kept = {path.name for path in whole.iterdir()} - {".lock"}
+    assert kept == {"recipe.json", "losses.jsonl", "model", "done.json"}
     done = json.loads((whole / "done.json").read_text())
     assert done["tokens_seen"] == 12 * 4 * 32
     assert done["corpus"]["fingerprint"] == corpus.fingerprint
@@ -237,8 +239,50 @@ def test_two_processes(sharded, text, whole, environment, tmp_path):
     assert set(found) == set(expected)
 
 
-def test_accumulation_changes_nothing(corpus, whole, tmp_path):
-    run = tmp_path / "accumulated"
-    pretrain(RECIPE.but(device_tokens=32), corpus, run, tracker="none", progress=False)
-    for found, expected in zip(losses(run), losses(whole), strict=True):
+def test_accumulation_changes_nothing_over_epochs(tmp_path):
+    """28 sequences and a batch of 12: two whole steps an epoch, whatever they are made of."""
+    (tmp_path / "text.txt").write_text("".join(chr(97 + n * n % 23) for n in range(1000)))
+    corpus = load_corpus(tmp_path / "text.txt", cache_dir=tmp_path / "cache", progress=False)
+    sequences = len(corpus.train.sequences(32))
+    assert sequences % 12
+    recipe = RECIPE.but(batch=12, steps=6)
+    assert recipe.steps * 12 > 2 * sequences
+    for name, tokens in (("whole", 12 * 32), ("parts", 4 * 32)):
+        pretrain(recipe.but(device_tokens=tokens), corpus, tmp_path / name, tracker="none", progress=False)
+    for found, expected in zip(losses(tmp_path / "parts"), losses(tmp_path / "whole"), strict=True):
         assert found == pytest.approx(expected, rel=2e-3)
+
+
+def test_one_command_a_run(corpus, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    with FileLock(run / ".lock"), pytest.raises(ValueError, match="another process is training in"):
+        pretrain(RECIPE, corpus, run, tracker="none", progress=False)
+
+
+def test_a_model_that_diverged_at_the_very_end_is_not_delivered(corpus, tmp_path):
+    run = tmp_path / "late"
+
+    def nan_in_the_last_step(self, step):
+        return float("nan") if step == 10 else 0.01
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longfire.training.recipes.Recipe.rate", nan_in_the_last_step)
+        with pytest.raises(DivergedError, match="not finite after step 11"):
+            pretrain(RECIPE.but(encoding="alibi", steps=11, log_every=7), corpus, run, tracker="none", progress=False)
+    assert not (run / "done.json").exists()
+    assert last_complete(run).name == "checkpoint-8"
+
+
+def test_nothing_is_saved_that_was_not_looked_at(corpus, tmp_path):
+    """Whatever log_every is: a loss that is not finite is found before the checkpoint after it."""
+    run = tmp_path / "between"
+
+    def nan_at_5(self, step):
+        return float("nan") if step == 4 else 0.01
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longfire.training.recipes.Recipe.rate", nan_at_5)
+        with pytest.raises(DivergedError, match="at step 8"):
+            pretrain(RECIPE.but(encoding="alibi", log_every=100), corpus, run, tracker="none", progress=False)
+    assert [folder.name for folder in checkpoints(run)] == ["checkpoint-4"]

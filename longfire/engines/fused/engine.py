@@ -195,6 +195,8 @@ def _by_nodes(request: Request) -> bool:
 
     if request.encoding is None or computed_in(request.q) == torch.float32:
         return False
+    if not (request.causal or request.in_order):  # keys after the query have a bias of their own
+        return False
     nodes = nodes_of(request.encoding)
     return nodes is not None and nodes < request.shape[3]
 
