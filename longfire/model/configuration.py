@@ -42,7 +42,7 @@ class LongfireConfig(PreTrainedConfig):
         max_position_embeddings: the training length. It limits nothing but learned absolute positions.
         attention_dropout: of attention weights.
         resid_dropout: of what attention and MLP add.
-        position_encoding: `{"name": "fire", …}`: a name and options as `longfire.build_encoding` takes them; or the name.
+        position_encoding: `{"name": "fire", …}`: a name and options as `longfire.build_encoding` takes them; or a name.
         share_position_encoding: one encoding for all layers. FIRE-S, if it is FIRE.
         layer_norm_eps: ε of the layer norms.
         initializer_range: standard deviation of the starting weights.
@@ -103,7 +103,7 @@ class LongfireConfig(PreTrainedConfig):
 
     def build_encoding(self) -> PositionEncoding:
         """The position encoding that it names, new."""
-        options = dict(self.position_encoding or {})
+        options: dict[str, Any] = dict(self.position_encoding or {})  # type: ignore[arg-type]
         if "name" not in options:
             raise ValueError(f"position_encoding needs a name, such as {{'name': 'fire'}}; it is {options!r}.")
         name = options.pop("name")

@@ -111,7 +111,7 @@ def test_an_encoding_has_the_models_heads():
         ({"position_encoding": {"name": "yarn"}}, ["'yarn' needs trained_length and target_length"]),
         ({"position_encoding": {"init_L": 8.0}}, ["needs a name, such as {'name': 'fire'}"]),
         ({"position_encoding": {"name": "fire", "init_L": -1.0}}, ["init_L must be above 0"]),
-        ({"position_encoding": "fire"}, ["position_encoding", "expected a dict"]),
+        ({"position_encoding": "fier"}, ["Did you mean 'fire'"]),
         ({"hidden_size": 100}, ["hidden_size must be a multiple", "100 cannot be divided among 12 heads"]),
         ({"num_attention_heads": 0}, ["num_attention_heads must be at least 1"]),
     ],
@@ -177,3 +177,7 @@ def test_the_training_length_limits_nothing_but_learned_positions(name):
 
 def test_position_parameters_are_few():
     assert sum(p.numel() for p in position_parameters(small_model())) == 2 * (64 + 1056 + 33 * 4 + 2)
+
+
+def test_an_encoding_by_its_name_alone():
+    assert LongfireConfig.of_size("demo", position_encoding="alibi").position_encoding == {"name": "alibi"}
