@@ -138,18 +138,14 @@ def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int 
     """As `longfire.data.load_corpus` takes them. Tokens that are made already have a tokenizer of their own."""
     from longfire.data import is_saved
 
-    def several(paths: list[str] | None) -> Any:
-        return paths[0] if paths is not None and len(paths) == 1 else paths
-
-    source = several(options.corpus)
     given: dict[str, Any] = {
-        "source": source,
+        "source": options.corpus,
         "field": options.field,
-        "validation": several(options.validation),
+        "validation": options.validation,
         "skip_bad": options.skip_bad,
         "max_documents": options.max_documents,
     }
-    if isinstance(source, str) and is_saved(source):
+    if is_saved(options.corpus):
         return {**given, "tokenizer": options.tokenizer}
     return {**given, "tokenizer": tokenizer, "vocab_size": vocab_size if tokenizer == "bpe" else None}
 

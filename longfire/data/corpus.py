@@ -118,7 +118,8 @@ def load_corpus(
     """
     if max_documents is not None:
         at_least("max_documents", max_documents, 1)
-    if isinstance(source, str | Path) and is_saved(source):
+    source, validation = only(source), only(validation)
+    if is_saved(source) and isinstance(source, str | Path):
         asked = {"field": field, "tokenizer": tokenizer, "vocab_size": vocab_size, "validation": validation}
         if given := [name for name, value in {**asked, "max_documents": max_documents}.items() if value is not None]:
             raise CorpusError(
@@ -153,9 +154,16 @@ def load_corpus(
     return _opened(folder, {**sealed, "content": {**record, **described}}, built)
 
 
-def is_saved(folder: str | Path) -> bool:
-    """Whether `Corpus.save` wrote it."""
-    return (Path(folder) / RECORD).is_file()
+def only(written: Written | None) -> Written | None:
+    """A list of one path is that path."""
+    alone = isinstance(written, Sequence) and not isinstance(written, str) and len(written) == 1
+    return written[0] if alone else written  # type: ignore[index]
+
+
+def is_saved(source: Written | None) -> bool:
+    """Whether it is a folder that `Corpus.save` wrote."""
+    folder = only(source)
+    return isinstance(folder, str | Path) and (Path(folder) / RECORD).is_file()
 
 
 def _saved(folder: Path) -> Corpus:

@@ -194,7 +194,8 @@ def engine(setting: ModelSetting, case: Case, model: Any) -> str:
 def measure_forward(setting: ModelSetting, case: Case, model: Any) -> dict[str, Any]:
     """Logits of all tokens, without gradients."""
     model = model.to(DTYPES[setting.dtype]).eval()
-    compile_layers(setting, model)
+    if setting.compile:
+        model.model.compile_layers()
     ids = some_tokens(setting, case, model)
 
     @torch.no_grad()
@@ -207,7 +208,8 @@ def measure_forward(setting: ModelSetting, case: Case, model: Any) -> dict[str, 
 def measure_training(setting: ModelSetting, case: Case, model: Any) -> dict[str, Any]:
     """A step of AdamW: weights in float32, products in the setting's precision, as Hugging Face's Trainer does it."""
     model.train()
-    compile_layers(setting, model)
+    if setting.compile:
+        model.model.compile_layers()
     ids = some_tokens(setting, case, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     dtype = DTYPES[setting.dtype]
@@ -253,13 +255,6 @@ def measure_decoding(setting: ModelSetting, case: Case, model: Any) -> dict[str,
 
 
 CALLS = {FORWARD: measure_forward, TRAINING: measure_training, DECODING: measure_decoding}
-
-
-def compile_layers(setting: ModelSetting, model: Any) -> None:
-    """Each layer by itself: they share one compiled graph, which is made in seconds."""
-    if setting.compile:
-        for layer in model.model.layers:
-            layer.compile(fullgraph=True)
 
 
 def some_tokens(setting: ModelSetting, case: Case, model: Any) -> Tensor:

@@ -13,6 +13,7 @@ from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.errors import one_of
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
+from longfire.model.checkpoints import checkpoint_in
 from longfire.model.generate import attention_used, encoding_name, load
 from longfire.provenance import provenance
 
@@ -45,9 +46,7 @@ class PerplexitySetting:
 
     def __post_init__(self) -> None:
         one_of("the split", self.split, SPLITS)
-        inner = self.checkpoint / "model"  # of a run's folder
-        if not (self.checkpoint / "config.json").is_file() and (inner / "config.json").is_file():
-            object.__setattr__(self, "checkpoint", inner)
+        object.__setattr__(self, "checkpoint", checkpoint_in(self.checkpoint))
         if not (self.checkpoint / "config.json").is_file():
             raise ValueError(
                 f"{self.checkpoint} has no config.json, so it is no checkpoint. model.save_pretrained writes one."
@@ -83,17 +82,14 @@ def joined(corpus: Corpus) -> TokenSplit:
 
 def corpus_of(setting: PerplexitySetting, tokenizer: Any, progress: bool) -> Corpus:
     """The text in the checkpoint's tokens. Tokens that are made already must be of the same tokenizer."""
-
-    def several(paths: Sequence[str] | None) -> Any:
-        return paths[0] if paths is not None and len(paths) == 1 else paths and list(paths)
-
-    source, own = several(setting.corpus), several(setting.validation)
-    saved = isinstance(source, str) and is_saved(source)
+    source, own = setting.corpus, setting.validation
+    saved = is_saved(source)
     used = None if saved else setting.tokenizer or setting.checkpoint
     corpus = load_corpus(source, field=setting.field, validation=own, tokenizer=used, progress=progress)
     if saved and corpus.tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"{source} holds tokens of another tokenizer than {setting.checkpoint}'s. Give the text itself as --corpus."
+            f"{corpus.folder} holds tokens of another tokenizer than {setting.checkpoint}'s. Give the text itself as "
+            f"--corpus."
         )
     return corpus
 

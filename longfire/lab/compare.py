@@ -83,7 +83,7 @@ class Comparison:
         """The text, from the cache where it is there."""
         options = dict(self.corpus)
         source = options.pop("source", None)
-        if "tokenizer" not in options and not (isinstance(source, str) and is_saved(source)):
+        if "tokenizer" not in options and not is_saved(source):
             options["tokenizer"] = self.recipe.tokenizer
             options["vocab_size"] = self.recipe.vocab_size if self.recipe.tokenizer == "bpe" else None
         return load_corpus(source, progress=progress, **options)

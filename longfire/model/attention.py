@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.masking_utils import causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -107,6 +107,15 @@ def eager_attention(
     weights = torch.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)).to(value.dtype)
     weights = nn.functional.dropout(weights, dropout, training=module.training)
     return (weights @ value).transpose(1, 2), weights
+
+
+def cached(cache: Cache | None, layer: int, k: Tensor, v: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
+    """Keys and values with those of earlier calls: of a static cache, what has been written."""
+    if cache is None:
+        return k, v
+    k, v = cache.update(k, v, layer)
+    S = positions.keys.shape[-1]
+    return (k, v) if k.shape[2] == S else (k[:, :, :S], v[:, :, :S])
 
 
 def attend(

@@ -1,10 +1,18 @@
 """A checkpoint belongs to one position encoding: loading it with another is an error, not a warning."""
 
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from longfire.encodings import ENCODINGS, position_parameters
+
+
+def checkpoint_in(folder: Path) -> Path:
+    """The checkpoint that a folder is, or that a training run has in it."""
+    inner = folder / "model"
+    own = (folder / "config.json").is_file() or not (inner / "config.json").is_file()
+    return folder if own else inner
 
 
 class RefusesOtherEncodings(PreTrainedModel):

@@ -20,6 +20,7 @@ from longfire.encodings import ENCODINGS, PositionEncoding
 from longfire.engines import attention_plan
 from longfire.errors import at_least, one_of, positive
 from longfire.model.attention import NAME
+from longfire.model.checkpoints import checkpoint_in
 
 CACHES: dict[str, dict[str, Any]] = {
     "dynamic": {"use_cache": True},
@@ -107,8 +108,7 @@ def load(
         one_of("the dtype", dtype, DTYPES)
     if not checkpoint.is_dir():
         raise ValueError(f"there is no folder {checkpoint}. A checkpoint is a folder that save_pretrained wrote.")
-    if not (checkpoint / "config.json").is_file() and (checkpoint / "model" / "config.json").is_file():
-        checkpoint = checkpoint / "model"  # a run's folder
+    checkpoint = checkpoint_in(checkpoint)
     if not (checkpoint / "config.json").is_file():
         raise ValueError(f"{checkpoint} has no config.json, so it is no checkpoint. model.save_pretrained writes one.")
     words = checkpoint if tokenizer is None else tokenizer

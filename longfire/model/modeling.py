@@ -53,11 +53,7 @@ class LongfireAttention(nn.Module):
         qkv = self.qkv_proj(hidden).view(B, T, 3, self.num_heads, self.head_dim)
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))  # (B, H, T, D)
         q, k = encoding.rotate(q, positions.queries), encoding.rotate(k, positions.queries)
-        if past_key_values is not None:
-            k, v = past_key_values.update(k, v, self.layer_idx)
-            S = positions.keys.shape[-1]
-            if k.shape[2] != S:  # of a static cache, what has been written
-                k, v = k[:, :, :S], v[:, :, :S]
+        k, v = attention.cached(past_key_values, self.layer_idx, k, v, positions)
         out, weights = attention.attend(
             self,
             self.config._attn_implementation,
@@ -174,6 +170,11 @@ class LongfireModel(LongfirePreTrainedModel):
             return [self.position_encoding]
         layers: Any = self.layers
         return [layer.attention.position_encoding for layer in layers]
+
+    def compile_layers(self) -> None:
+        """Each by itself: they share one compiled graph, which is made in seconds."""
+        for layer in self.layers:
+            layer.compile(fullgraph=True)
 
     @merge_with_config_defaults  # type: ignore[untyped-decorator]
     @capture_outputs  # type: ignore[untyped-decorator]

@@ -42,12 +42,12 @@ def read_checkpoint(folder: Path) -> Learned:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    import longfire.model  # noqa: F401  registers the models
+    from longfire.model.checkpoints import checkpoint_in  # importing the room registers the models
 
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}. A checkpoint is a folder that save_pretrained wrote.")
-    found = next((place for place in (folder, folder / "model") if (place / "config.json").is_file()), None)
-    if found is None:
+    found = checkpoint_in(folder)
+    if not (found / "config.json").is_file():
         raise ValueError(f"{folder} has no config.json, so it is no checkpoint. model.save_pretrained writes one.")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -42,7 +42,7 @@ class Watch(TrainerCallback):
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc=self.run.name, disable=off)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step in (state.max_steps, 0) or state.global_step % args.save_steps == 0:
+        if state.global_step == state.max_steps or state.global_step % args.save_steps == 0:
             control.should_log = True  # nothing is saved before it was looked at
         if not self.first:  # what compiling took is not counted as training
             self.first, self.first_step = time.perf_counter(), state.global_step

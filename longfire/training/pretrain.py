@@ -91,7 +91,7 @@ def alone_in(run: Path) -> Iterator[None]:
 
 
 def _pretrain(recipe: Recipe, corpus: "Corpus", run: Path, tracker: str, progress: bool, **options: Any) -> Path:
-    trainer, watch = make_trainer(recipe, corpus, run, tracker, progress, **options)
+    trainer = make_trainer(recipe, corpus, run, tracker, progress, **options)
     first = trainer.is_world_process_zero()
     with_others = trainer.accelerator.wait_for_everyone
     if first:
@@ -107,7 +107,7 @@ def _pretrain(recipe: Recipe, corpus: "Corpus", run: Path, tracker: str, progres
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         trainer.save_model(str(run / ".model"))
         if first:
-            finish(run, trainer, corpus, watch, time.time() - started)
+            finish(run, trainer, corpus, time.time() - started)
     except OSError as error:
         raise _explained(error, run) from error
     except RuntimeError as error:
@@ -125,8 +125,8 @@ def _pretrain(recipe: Recipe, corpus: "Corpus", run: Path, tracker: str, progres
 
 def make_trainer(
     recipe: Recipe, corpus: "Corpus", run: Path, tracker: str, progress: bool, **options: Any
-) -> tuple[PretrainTrainer, Watch]:
-    """The Trainer of a run, and what watches it."""
+) -> PretrainTrainer:
+    """The Trainer of a run."""
     args = TrainingArguments(**{**arguments(recipe, run, tracker), **options})
     batch, accumulated = split_batch(recipe, args.world_size, args.device.type)
     args.per_device_train_batch_size, args.gradient_accumulation_steps = batch, accumulated
@@ -136,7 +136,6 @@ def make_trainer(
             f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, and a step takes "
             f"{recipe.batch}. Give more text, a smaller batch or a shorter length."
         )
-    watch = Watch(run, recipe.batch * recipe.length, progress)
     trainer = PretrainTrainer(
         recipe,
         model=new_model(
@@ -145,7 +144,7 @@ def make_trainer(
         args=args,
         train_dataset=sequences,
         data_collator=default_data_collator,
-        callbacks=[watch],
+        callbacks=[Watch(run, recipe.batch * recipe.length, progress)],
     )
     if tracker == "tensorboard" and trainer.is_world_process_zero():
         from torch.utils.tensorboard import SummaryWriter
@@ -155,7 +154,7 @@ def make_trainer(
     for callback in ("PrinterCallback", "ProgressCallback"):
         for one in [one for one in trainer.callback_handler.callbacks if type(one).__name__ == callback]:
             trainer.remove_callback(one)
-    return trainer, watch
+    return trainer
 
 
 def new_model(recipe: Recipe, corpus: "Corpus", compiled: bool) -> LongfireForCausalLM:
@@ -168,8 +167,7 @@ def new_model(recipe: Recipe, corpus: "Corpus", compiled: bool) -> LongfireForCa
             if hasattr(encoding, "init_as"):
                 encoding.init_as(recipe.start)
     if compiled:
-        for layer in model.model.layers:
-            layer.compile(fullgraph=True)
+        model.model.compile_layers()
     return model
 
 
@@ -214,7 +212,7 @@ def split_batch(recipe: Recipe, devices: int, kind: str) -> tuple[int, int]:
         )
     own = recipe.batch // devices
     most = max(1, (recipe.device_tokens or DEVICE_TOKENS.get(kind, DEVICE_TOKENS["cpu"])) // recipe.length)
-    size = max(size for size in range(1, own + 1) if own % size == 0 and size <= max(1, most))
+    size = max(size for size in range(1, own + 1) if own % size == 0 and size <= most)
     return size, own // size
 
 
@@ -243,7 +241,7 @@ def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:
     return json.loads(json.dumps({**same, "corpus": corpus.fingerprint}))  # type: ignore[no-any-return]
 
 
-def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", watch: Watch, seconds: float) -> None:
+def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", seconds: float) -> None:
     """Put the model in its place and say that all is done."""
     from longfire.provenance import provenance
 
@@ -251,8 +249,7 @@ def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", watch: Watch, 
     refuse_not_finite(model, "at the end")
     corpus.save_tokenizer(run / ".model")
     (run / ".model" / "corpus.json").write_text(json.dumps(corpus.describe(), indent=1) + "\n", encoding="utf-8")
-    for extra in ("training_args.bin",):
-        (run / ".model" / extra).unlink(missing_ok=True)
+    (run / ".model" / "training_args.bin").unlink(missing_ok=True)
     if (run / "model").exists():
         shutil.rmtree(run / "model")
     (run / ".model").replace(run / "model")

@@ -40,11 +40,7 @@ class FireAttention(nn.Module):
         dropout: float,
     ) -> tuple[Tensor, Tensor | None]:
         """→ (B, T, H·D), and the weights where the implementation has them."""
-        if cache is not None:
-            k, v = cache.update(k, v, self.layer)
-            S = positions.keys.shape[-1]
-            if k.shape[2] != S:  # of a static cache, what has been written
-                k, v = k[:, :, :S], v[:, :, :S]
+        k, v = attention.cached(cache, self.layer, k, v, positions)
         out, weights = attention.attend(
             self,
             self.config._attn_implementation,
