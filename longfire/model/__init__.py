@@ -4,10 +4,20 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from longfire.model import attention, retrofits
 from longfire.model.configuration import SIZES, LongfireConfig
+from longfire.model.extension import extend, furthest, refuse_beyond
 from longfire.model.modeling import LongfireForCausalLM, LongfireModel
 from longfire.model.retrofits import retrofit
 
-__all__ = ["SIZES", "LongfireConfig", "LongfireForCausalLM", "LongfireModel", "retrofit"]
+__all__ = [
+    "SIZES",
+    "LongfireConfig",
+    "LongfireForCausalLM",
+    "LongfireModel",
+    "extend",
+    "furthest",
+    "refuse_beyond",
+    "retrofit",
+]
 
 attention.register()
 AutoConfig.register("longfire", LongfireConfig)

@@ -21,6 +21,7 @@ from longfire.engines import attention_plan
 from longfire.errors import at_least, one_of, positive
 from longfire.model.attention import NAME
 from longfire.model.checkpoints import checkpoint_in
+from longfire.model.extension import furthest
 
 CACHES: dict[str, dict[str, Any]] = {
     "dynamic": {"use_cache": True},
@@ -211,10 +212,10 @@ def check_fit(model: Any, ids: Tensor, new: int) -> None:
             f"model's tokenizer. --tokenizer FOLDER names the right one."
         )
     T = ids.shape[1]
-    limits = [encoding.max_length for encoding in encodings(model) if encoding.max_length is not None]
-    if limits and T + new - 1 > min(limits):  # the last token is not read again
+    most = furthest(model)
+    if most is not None and T + new - 1 > most:  # the last token is not read again
         raise ValueError(
-            f"{T} prompt tokens and {new} new ones are more than the {min(limits)} positions that this model has: "
+            f"{T} prompt tokens and {new} new ones are more than the {most} positions that this model has: "
             f"its encoding, {encoding_name(model)!r}, ends there. Ask for fewer, or take a model whose encoding goes "
             f"on, such as 'fire'."
         )
