@@ -17,7 +17,7 @@ EXTRAS = {
     **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),
     "lm_eval": "longfire[harness]",
     **dict.fromkeys(("datasets", "filelock", "pyarrow", "zstandard"), "longfire[data]"),
-    **dict.fromkeys(("accelerate", "matplotlib", "tensorboard", "tqdm"), "longfire[lab]"),
+    **dict.fromkeys(("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"), "longfire[lab]"),
 }
 """What to install for a library that is missing."""
 

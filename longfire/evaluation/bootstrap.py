@@ -1,9 +1,10 @@
-"""Confidence intervals of a mean loss by bootstrap: Hesterberg, What Teachers Should Know about the Bootstrap (2015).
+"""Confidence intervals of a mean by bootstrap: Hesterberg, What Teachers Should Know about the Bootstrap (2015).
 
 What is drawn again is a unit whose tokens depend on each other: a document, or a sequence where documents are unknown.
 Percentiles alone are too narrow where units are few; his expanded ones widen them as Student's t does.
 """
 
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -39,15 +40,64 @@ def mean_interval(
         mean = sums.sum() / counts.sum()
         error = (K / (K - 1) * np.square(sums - mean * counts).sum()) ** 0.5 / counts.sum()
         return float(mean - T_QUANTILES[K] * error), float(mean + T_QUANTILES[K] * error)
+    (means,) = resampled_means([sums], counts, seed)
+    return _percentiles(means, K)
+
+
+def geometric_interval(
+    sums: Sequence[npt.NDArray[np.float64]], counts: npt.NDArray[np.float64], seed: int = 0
+) -> tuple[float, float] | None:
+    """The 95 % interval of the geometric mean of several means, whose units are drawn together.
+
+    None where there is one unit or none, and where units are few and a mean is 0, about which nothing is linear.
+
+    Args:
+        sums: of each mean, (K,): what `mean_interval` takes.
+        counts: (K,).
+        seed: of the draws.
+    """
+    K, P = len(counts), len(sums)
+    if P == 1:
+        return mean_interval(sums[0], counts, seed)
+    if K < 2:
+        return None
+    if K >= FEW:
+        return _percentiles(geometric_mean(np.stack(resampled_means(sums, counts, seed))), K)
+    whole = np.array([part.sum() / counts.sum() for part in sums])
+    if whole.min() <= 0:
+        return None
+    center = geometric_mean(whole)
+    slopes = [(part - mean * counts) / mean for part, mean in zip(sums, whole, strict=True)]
+    units = center * counts + center / P * np.sum(slopes, axis=0)  # to first order, the sums of one mean
+    return mean_interval(units, counts, seed)
+
+
+def geometric_mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Over the first axis, of numbers from 0 on. Of equal numbers it is that number, to the last bit."""
+    largest = values.max(0)
+    shares = np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
+    return np.asarray(largest * np.prod(shares, axis=0) ** (1 / len(values)))
+
+
+def resampled_means(
+    sums: Sequence[npt.NDArray[np.float64]], counts: npt.NDArray[np.float64], seed: int
+) -> list[npt.NDArray[np.float64]]:
+    """Σ sums / Σ counts of each, in many draws of as many units with replacement: the same units for all."""
+    K = len(counts)
     random = np.random.default_rng(seed)
     resamples = min(max(DRAWS // K, RESAMPLES[0]), RESAMPLES[1])
     rows = max(1, CHUNK // K)
-    means = []
+    means: list[list[npt.NDArray[np.float64]]] = [[] for _ in sums]
     for start in range(0, resamples, rows):
         drawn = random.integers(K, size=(min(rows, resamples - start), K))
-        means.append(sums[drawn].sum(1) / counts[drawn].sum(1))
+        for found, part in zip(means, sums, strict=True):
+            found.append(part[drawn].sum(1) / counts[drawn].sum(1))
+    return [np.concatenate(found) for found in means]
+
+
+def _percentiles(values: npt.NDArray[np.float64], K: int) -> tuple[float, float]:
     tail = expanded_tail(K)
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
 
 
