@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 from longfire.data.intake import CorpusError, Intake, Memory, text_of
 
@@ -107,19 +108,30 @@ def read_text(path: Path, field: str, intake: Intake) -> Iterator[bytes]:
 
 def read_jsonl(path: Path, field: str, intake: Intake) -> Iterator[bytes]:
     """One document a line."""
+    for where, row in read_rows(path, intake):
+        if (text := text_of(row, field, where, intake)) is not None:
+            yield text
+
+
+def read_rows(
+    path: Path, intake: Intake, lines: AbstractContextManager[Iterable[bytes]] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """What each line of a .jsonl file holds, and where it is. `lines`: of a file that is within another one."""
     number = 0
     try:
-        with _opened(path) as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip() and (text := _from_line(line, field, f"{path}, line {number}", intake)) is not None:
-                    yield text
-    except (EOFError, OSError, zlib.error) as error:
+        with _opened(path) if lines is None else lines as opened:
+            for number, line in enumerate(opened, 1):
+                if line.strip():
+                    where = f"{path}, line {number}"
+                    yield from ((where, row) for row in _from_line(line, where, intake))
+    except (EOFError, OSError, zlib.error, BadZipFile) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's or the system's, not the content's
         intake.bad(f"{path} is damaged or cut off after line {number} ({error}).", "Copy or download it again.")
 
 
-def _from_line(line: bytes, field: str, where: str, intake: Intake) -> bytes | None:
+def _from_line(line: bytes, where: str, intake: Intake) -> Iterator[Any]:
+    """What the line holds; nothing where that cannot be read and is to be skipped."""
     try:
         row = json.loads(line.strip().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -130,8 +142,7 @@ def _from_line(line: bytes, field: str, where: str, intake: Intake) -> bytes | N
         )
         intake.bad(f"{where} is not JSON ({why}): {_shown(line)}.", "Mend the line.")
     else:
-        return text_of(row, field, where, intake)
-    return None
+        yield row
 
 
 def _shown(line: bytes) -> str:

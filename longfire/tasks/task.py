@@ -19,12 +19,22 @@ class Task:
     """Tokens of an answer, at most, when it is generated."""
     hub: tuple[str, str]
     """Dataset and configuration on the Hugging Face hub. Untried: no hub was within reach."""
+    form: str = "template"
+    """What a row's input is made of: a key of `longfire.tasks.rows.FORMS`."""
     template: str = ""
     """GLUE and SuperGLUE: the text of a row, made of its columns, in the manner of T5. SCROLLS has its text ready."""
     document: str = ""
     """The column at the template's end that may be cut where there is too little room. Empty: none may."""
     choices: tuple[str, ...] = ()
     """The answers there are, in the order of the hub's labels. Empty: any text."""
+    hub_validation: str = "validation"
+    """What the hub calls the validation split."""
+
+    @property
+    def marker(self) -> str:
+        """What the template has before the document: " passage: "."""
+        before, _, _ = self.template.partition(f"{{{self.document}}}")
+        return before.rpartition("}")[2]
 
 
 @dataclass(frozen=True)
