@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from longfire.model import LongfireConfig
     from longfire.training import Recipe
 
 OWN = ("encoding", "length", "batch", "steps", "learning_rate", "seed", "precision", "tokenizer", "vocab_size")
@@ -31,6 +32,18 @@ def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     one.add_argument("--encoding", metavar="NAME", help="position encoding: fire, rope, alibi, …")
     one.add_argument("--share", action="store_true", default=None, help="one encoding for all layers (FIRE-S)")
     one.add_argument("--seed", type=int, help="of weights and of the order of the text")
+    one.add_argument(
+        "--from",
+        dest="init_from",
+        metavar="FOLDER",
+        help="a checkpoint to go on from; size, encoding and tokenizer must be its own",
+    )
+    one.add_argument(
+        "--extend-to",
+        type=int,
+        metavar="N",
+        help="with --encoding rope_pi or yarn, and --from a checkpoint with rope: the length to reach",
+    )
     one.add_argument("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
     one.add_argument("--fsdp", action="store_true", help="shard the model over the GPUs (FSDP2) instead of copying it")
     one.add_argument(
@@ -115,7 +128,7 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     """The recipe of this name with what the command line changes."""
     from longfire.training import recipe_named
 
-    given = {field: getattr(options, field, None) for field in (*OWN, "share")}
+    given = {field: getattr(options, field, None) for field in (*OWN, "share", "init_from", "extend_to")}
     changes = {field: value for field, value in given.items() if value is not None}
     return recipe_named(name).but(**{**changes, **settings(options.set)})
 
@@ -156,7 +169,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
 
     from longfire.data import load_corpus
     from longfire.training.checkpoints import last_complete, step_of
-    from longfire.training.pretrain import SHARDED, pretrain
+    from longfire.training.pretrain import pretrain
+    from longfire.training.run import SHARDED
 
     disable_progress_bar()  # of saving and loading; training has one of its own
     recipe = chosen_recipe(options, options.recipe)
@@ -188,17 +202,28 @@ def described(recipe: "Recipe") -> str:
 
     from longfire.model import LongfireForCausalLM
 
-    known = {"bytes": 257, "bpe": recipe.vocab_size, "gpt2": 50257}
-    vocabulary = known.get(recipe.tokenizer)
     lines = [f"{name:18} {value}" for name, value in asdict(recipe).items()]
-    lines.append(f"{'position_encoding':18} {recipe.position_encoding()}")
-    if vocabulary is not None:
+    config = planned_config(recipe)
+    encoding = recipe.position_encoding() if config is None else config.position_encoding
+    lines.append(f"{'position_encoding':18} {encoding}")
+    if config is not None:
         with torch.device("meta"):
-            model = LongfireForCausalLM(recipe.config(vocabulary))
+            model = LongfireForCausalLM(config)
         count = sum(p.numel() for p in model.parameters())
         lines.append(f"{'parameters':18} {count:,} with a vocabulary of {model.config.vocab_size:,}")
     lines.append(f"{'tokens':18} {recipe.tokens:,}: {recipe.steps:,} steps of {recipe.batch} × {recipe.length}")
     return "\n".join(lines)
+
+
+def planned_config(recipe: "Recipe") -> "LongfireConfig | None":
+    """Of the model that would be trained: the checkpoint's, or a new one's where the vocabulary is known."""
+    from longfire.training.start import checkpoint_folder, config_to_go_on
+
+    if recipe.init_from is not None:
+        return config_to_go_on(recipe, checkpoint_folder(recipe.init_from))
+    known = {"bytes": 257, "bpe": recipe.vocab_size, "gpt2": 50257}
+    vocabulary = known.get(recipe.tokenizer)
+    return None if vocabulary is None else recipe.config(vocabulary)
 
 
 def run_compare(options: argparse.Namespace) -> int:

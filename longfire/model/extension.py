@@ -34,7 +34,7 @@ def extend(
         config = deepcopy(source.config)
         config.position_encoding = extended(config, encoding, target_length, trained_length)
         model = LongfireForCausalLM(config)
-        model.to(source.device, source.dtype)  # type: ignore[call-arg, arg-type]
+        model.to(source.device, source.dtype)  # type: ignore[arg-type]
         model.load_state_dict(source.state_dict())
         model.train(source.training)
         return model

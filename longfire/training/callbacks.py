@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,15 @@ class Watch(TrainerCallback):
     """Progress with loss, tokens a second and time left; losses.jsonl; and an error where the loss is not finite.
 
     It acts on the first process alone; all processes see the same loss and stop together.
+
+    Args:
+        run: the folder.
+        tokens: how many there are in so many steps.
+        progress: a bar, where stderr is a terminal.
     """
 
-    def __init__(self, run: Path, tokens_a_step: int, progress: bool) -> None:
-        self.run, self.tokens_a_step, self.progress = run, tokens_a_step, progress
+    def __init__(self, run: Path, tokens: Callable[[int], int], progress: bool) -> None:
+        self.run, self.tokens, self.progress = run, tokens, progress
         self.bar: Any = None
         self.began = self.first = 0.0
         self.first_step = 0
@@ -67,7 +73,7 @@ class Watch(TrainerCallback):
             "loss": loss,
             "lr": logs.get("learning_rate"),
             "grad_norm": logs.get("grad_norm"),
-            "tokens": step * self.tokens_a_step,
+            "tokens": self.tokens(step),
             "tokens/s": rate and round(rate),
         }
         with (self.run / LOSSES).open("a", encoding="utf-8") as file:
@@ -85,10 +91,14 @@ class Watch(TrainerCallback):
 
     def tokens_per_second(self, step: int) -> float | None:
         """Since the first step, which compiles, was done."""
-        steps = step - self.first_step
-        if not self.first or not steps:
+        if not self.first or step == self.first_step:
             return None
-        return steps * self.tokens_a_step / (time.perf_counter() - self.first)
+        return (self.tokens(step) - self.tokens(self.first_step)) / (time.perf_counter() - self.first)
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that was not spent on training."""
+        if self.first:
+            self.first += seconds
 
 
 def refuse_not_finite(model: nn.Module, when: str) -> None:

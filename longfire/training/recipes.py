@@ -5,26 +5,25 @@
 """
 
 import math
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Self
 
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
 from longfire.errors import at_least, hint, one_of, positive
 from longfire.model import SIZES, LongfireConfig
+from longfire.model.extension import STRETCHED
 
 PRECISIONS = ("auto", "bfloat16", "float32")
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A run. All numbers are of the whole run, whatever devices it is spread over."""
+class AnyRecipe:
+    """What all runs state. All numbers are of the whole run, whatever devices it is spread over."""
 
     name: str
-    size: str
-    """Of the model: a name in `longfire.model.SIZES`."""
     length: int
-    """Tokens in a training sequence."""
+    """Tokens in a training sequence, at most."""
     batch: int
     """Sequences in a step."""
     steps: int
@@ -34,7 +33,7 @@ class Recipe:
     decay: int | None = None
     """Steps after which it has fallen to `final`, by a cosine. None: all."""
     final: float = 0.1
-    """The share of the learning rate that is left."""
+    """The share of the learning rate that is left. 1: it stays as it is."""
     position_rate: float = 10.0
     """What the learning rate of the encoding's own parameters is multiplied by: they are few, and starve otherwise."""
     weight_decay: float = 0.1
@@ -42,18 +41,8 @@ class Recipe:
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
     """The largest norm of a gradient."""
-    encoding: str = "fire"
-    encoding_options: dict[str, Any] = field(default_factory=dict)
-    share: bool = False
-    """One encoding for all layers: FIRE-S."""
-    start: str | None = None
-    """What FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random. Others have one start."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    tokenizer: str = "bpe"
-    """"bytes", "bpe" (trained on the corpus), or a Hugging Face tokenizer's folder or name."""
-    vocab_size: int = 8192
-    """Of a BPE."""
     seed: int = 0
     precision: str = "auto"
     """"auto" is bfloat16 on a GPU and float32 on a CPU. Weights are always kept in float32."""
@@ -65,7 +54,6 @@ class Recipe:
     log_every: int = 10
 
     def __post_init__(self) -> None:
-        one_of("the size", self.size, SIZES)
         one_of("the precision", self.precision, PRECISIONS)
         for name in ("length", "batch", "steps", "checkpoint_every", "log_every"):
             at_least(name, getattr(self, name), 1)
@@ -74,13 +62,71 @@ class Recipe:
             positive(name, getattr(self, name))
         for name in ("weight_decay", "final", "dropout", "attention_dropout"):
             positive(name, getattr(self, name), zero_too=True)
-        if self.encoding not in ENCODINGS:
-            raise ValueError(f"there is no encoding named {self.encoding!r}. {hint(self.encoding, ENCODINGS)}")
+        for name in ("dropout", "attention_dropout"):
+            if getattr(self, name) >= 1:
+                raise ValueError(f"{name} must be below 1, or nothing is left; it is {getattr(self, name)!r}.")
 
     @property
     def tokens(self) -> int:
-        """That training sees."""
+        """That training sees, at most."""
         return self.steps * self.batch * self.length
+
+    def rate(self, step: int) -> float:
+        """The share of the learning rate at a step, counted from 0."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        decay = self.steps if self.decay is None else self.decay
+        done = min(1.0, (step - self.warmup) / max(1, decay - self.warmup))
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+    def but(self, **changes: Any) -> Self:
+        """The same, but for these."""
+        known = {one.name for one in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise ValueError(f"a recipe has no {name!r}. {hint(name, known)}")
+        return replace(self, **changes)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same: all but how it is carried out."""
+        how = ("name", "compile", "device_tokens", "checkpoint_every", "log_every")
+        return {key: value for key, value in asdict(self).items() if key not in how}
+
+
+@dataclass(frozen=True)
+class Recipe(AnyRecipe):
+    """Pretraining."""
+
+    size: str = field(kw_only=True)
+    """Of the model: a name in `longfire.model.SIZES`."""
+    encoding: str = "fire"
+    encoding_options: dict[str, Any] = field(default_factory=dict)
+    share: bool = False
+    """One encoding for all layers: FIRE-S."""
+    start: str | None = None
+    """What FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random. Others have one start."""
+    init_from: str | None = None
+    """A checkpoint's folder to go on from, instead of random weights (`start` then does nothing). Its size, encoding
+    and tokenizer must be the recipe's."""
+    extend_to: int | None = None
+    """The target length of "rope_pi" or "yarn", where the checkpoint has "rope"."""
+    tokenizer: str = "bpe"
+    """"bytes", "bpe" (trained on the corpus), or a Hugging Face tokenizer's folder or name."""
+    vocab_size: int = 8192
+    """Of a BPE."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("the size", self.size, SIZES)
+        if self.encoding not in ENCODINGS:
+            raise ValueError(f"there is no encoding named {self.encoding!r}. {hint(self.encoding, ENCODINGS)}")
+        if self.extend_to is not None:
+            at_least("extend_to", self.extend_to, 1)
+            one_of("the encoding to extend to", self.encoding, STRETCHED)
+            if self.init_from is None:
+                raise ValueError(
+                    f"extend_to={self.extend_to} extends a checkpoint with 'rope': say which (--from FOLDER)."
+                )
 
     def position_encoding(self) -> dict[str, Any]:
         """The encoding as a configuration has it. FIRE's L begins at a quarter of the training length."""
@@ -90,7 +136,7 @@ class Recipe:
         return {"name": self.encoding, **options}
 
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
-        """Of the model. The vocabulary is rounded up to a multiple of 128, which a GPU multiplies faster."""
+        """Of a new model. The vocabulary is rounded up to a multiple of 128, which a GPU multiplies faster."""
         return LongfireConfig.of_size(
             self.size,
             vocab_size=math.ceil(vocab_size / 128) * 128,
@@ -101,22 +147,6 @@ class Recipe:
             resid_dropout=self.dropout,
             **special_tokens,
         )
-
-    def rate(self, step: int) -> float:
-        """The share of the learning rate at a step, counted from 0."""
-        if step < self.warmup:
-            return (step + 1) / self.warmup
-        decay = self.steps if self.decay is None else self.decay
-        done = min(1.0, (step - self.warmup) / max(1, decay - self.warmup))
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
-
-    def but(self, **changes: Any) -> "Recipe":
-        """The same, but for these."""
-        known = {one.name for one in fields(self)}
-        for name in changes:
-            if name not in known:
-                raise ValueError(f"a recipe has no {name!r}. {hint(name, known)}")
-        return replace(self, **changes)
 
 
 TINY = Recipe(

@@ -1,6 +1,6 @@
 """Hugging Face's Trainer with the recipe's optimiser and schedule. Everything else is its own."""
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -9,20 +9,17 @@ from torch.utils.data import RandomSampler
 from transformers import Trainer
 
 from longfire.encodings import position_parameters
-from longfire.training.recipes import Recipe
+from longfire.training.recipes import AnyRecipe, Recipe
+
+R = TypeVar("R", bound=AnyRecipe)
 
 
-class PretrainTrainer(Trainer):
+class RecipeTrainer(Trainer, Generic[R]):
     """AdamW in three groups: matrices, which decay; vectors; and the encoding's own parameters, at their own rate."""
 
-    def __init__(self, recipe: Recipe, **options: Any) -> None:
+    def __init__(self, recipe: R, **options: Any) -> None:
         self.recipe = recipe
         super().__init__(**options)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
-        """Whole steps in every epoch: what is left over would be one of its own where batches are accumulated."""
-        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
-        return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch * self.recipe.batch)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
         """Whole when this returns, on all processes: it is then marked."""
@@ -46,7 +43,16 @@ class PretrainTrainer(Trainer):
         return self.lr_scheduler
 
 
-def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+class PretrainTrainer(RecipeTrainer[Recipe]):
+    """For sequences of one length."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
+        """Whole steps in every epoch: what is left over would be one of its own where batches are accumulated."""
+        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
+        return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch * self.recipe.batch)
+
+
+def parameter_groups(model: nn.Module, recipe: AnyRecipe) -> list[dict[str, Any]]:
     """Every parameter that learns, once."""
     own = set(position_parameters(model))
     rest = [p for p in model.parameters() if p.requires_grad and p not in own]

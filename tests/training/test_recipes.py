@@ -7,8 +7,8 @@ import torch
 
 from longfire import position_parameters
 from longfire.model import LongfireForCausalLM
-from longfire.training.pretrain import split_batch
 from longfire.training.recipes import RECIPES, Recipe, recipe_named
+from longfire.training.run import split_batch
 from longfire.training.trainer import parameter_groups
 from tests.model.models import small_model
 
@@ -92,7 +92,7 @@ def test_unknown_recipe():
 @pytest.mark.parametrize("name", ["fire", "t5", "rope", "learned"])
 def test_parameter_groups(name, share):
     model = small_model(name, share_position_encoding=share)
-    recipe = Recipe("mine", "tiny", 64, 8, 10, learning_rate=1e-3, position_rate=7.0, weight_decay=0.3)
+    recipe = Recipe("mine", 64, 8, 10, size="tiny", learning_rate=1e-3, position_rate=7.0, weight_decay=0.3)
     groups = parameter_groups(model, recipe)
     everything = [parameter for group in groups for parameter in group["params"]]
     assert len(everything) == len(set(everything)) == len(list(model.parameters()))

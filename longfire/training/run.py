@@ -1,0 +1,226 @@
+"""What all training runs share: a folder of their own, one command at a time, and going on where they were.
+
+RUN/recipe.json   what is trained, on what
+    losses.jsonl  a line for every few steps
+    checkpoint-N/ to go on from; the last two, each marked when it is whole
+    model/        the trained model with its tokenizer, at the end
+    done.json     when all of this is there
+"""
+
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from transformers import TrainingArguments
+from transformers.integrations.integration_utils import TensorBoardCallback
+
+from longfire.errors import at_least
+from longfire.training.checkpoints import discard_incomplete, last_complete, step_of
+from longfire.training.recipes import AnyRecipe
+from longfire.training.trainer import RecipeTrainer
+
+DEVICE_TOKENS = {"cuda": 65536, "cpu": 8192}
+"""Of a forward pass, unless the recipe says."""
+SHARDED: dict[str, Any] = {
+    "fsdp": True,
+    "fsdp_config": {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "transformer_layer_cls_to_wrap": ["LongfireLayer"],
+        "state_dict_type": "FULL_STATE_DICT",
+    },
+}
+"""Options that spread a model over all processes, layer by layer (FSDP2)."""
+TRACKERS = ("tensorboard", "wandb", "trackio", "none")
+
+
+@contextmanager
+def alone_in(run: Path) -> Iterator[None]:
+    """One command a run: the first process of each holds a lock, which the system takes back if it dies."""
+    run.mkdir(parents=True, exist_ok=True)
+    if int(os.environ.get("RANK", "0")) != 0:
+        yield
+        return
+    lock = FileLock(run / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except TimeoutError:
+        raise ValueError(
+            f"another process is training in {run}. Wait for it, stop it, or choose another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def as_json(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """As it is read back from a file."""
+    return json.loads(json.dumps(dict(identity)))  # type: ignore[no-any-return]
+
+
+def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
+    """Refuse a folder where something else is trained."""
+    file = run / "recipe.json"
+    if not file.exists():
+        return
+    now, before = as_json(identity), json.loads(file.read_text(encoding="utf-8"))
+    if differing := [key for key in now if now[key] != before.get(key)]:
+        shown = ", ".join(f"{key}: {before.get(key)!r} there, {now[key]!r} here" for key in differing[:4])
+        raise ValueError(f"{run} holds another run ({shown}). Choose another folder, or delete that one.")
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Whole, or not at all."""
+    written = file.with_name(f".{file.name}")
+    written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    written.replace(file)
+
+
+def training_arguments(
+    recipe: AnyRecipe, run: Path, tracker: str, options: dict[str, Any], length: int | None = None
+) -> TrainingArguments:
+    """Hugging Face's, with the batch divided among devices and passes. `length`: of the longest row."""
+    args = TrainingArguments(**{**arguments(recipe, run, tracker), **options})
+    batch, accumulated = split_batch(recipe, args.world_size, args.device.type, length)
+    args.per_device_train_batch_size, args.gradient_accumulation_steps = batch, accumulated
+    return args
+
+
+def arguments(recipe: AnyRecipe, run: Path, tracker: str) -> dict[str, Any]:
+    """Of Hugging Face's TrainingArguments."""
+    if tracker not in TRACKERS:
+        raise ValueError(f"the tracker cannot be {tracker!r}. Known: {', '.join(TRACKERS)}.")
+    if tracker != "none" and find_spec(tracker) is None:
+        raise ModuleNotFoundError(f"the tracker {tracker} is not installed", name=tracker)
+    on_gpu = torch.cuda.is_available()
+    return {
+        "output_dir": str(run),
+        "max_steps": recipe.steps,
+        "learning_rate": recipe.learning_rate,
+        "max_grad_norm": recipe.clip,
+        "bf16": recipe.precision == "bfloat16" or (recipe.precision == "auto" and on_gpu),
+        "use_cpu": not on_gpu,
+        "logging_steps": recipe.log_every,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,
+        "save_steps": recipe.checkpoint_every,
+        "save_total_limit": 2,
+        "seed": recipe.seed,
+        "data_seed": recipe.seed,
+        "report_to": "none" if tracker == "tensorboard" else tracker,  # which has a folder here
+        "disable_tqdm": True,
+        "dataloader_drop_last": True,
+        "dataloader_pin_memory": on_gpu,
+        "dataloader_num_workers": 2 if on_gpu else 0,
+        "ddp_find_unused_parameters": False,
+        "log_level": "error",
+    }
+
+
+def split_batch(recipe: AnyRecipe, devices: int, kind: str, length: int | None = None) -> tuple[int, int]:
+    """Sequences of a forward pass on each device, and how many passes make a step."""
+    at_least("devices", devices, 1)
+    if recipe.batch % devices:
+        raise ValueError(
+            f"a batch of {recipe.batch} sequences cannot be divided among {devices} processes. Take a batch that is a "
+            f"multiple of {devices}."
+        )
+    own = recipe.batch // devices
+    tokens = recipe.device_tokens or DEVICE_TOKENS.get(kind, DEVICE_TOKENS["cpu"])
+    most = max(1, tokens // (recipe.length if length is None else length))
+    size = max(size for size in range(1, own + 1) if own % size == 0 and size <= most)
+    return size, own // size
+
+
+def compiles(recipe: AnyRecipe, args: TrainingArguments) -> bool:
+    """Whether layers are to be compiled."""
+    return args.device.type == "cuda" if recipe.compile is None else recipe.compile
+
+
+def track(trainer: RecipeTrainer[Any], tracker: str, run: Path) -> None:
+    """TensorBoard in the run's folder, and none of the Trainer's own printing."""
+    if tracker == "tensorboard" and trainer.is_world_process_zero():
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer: Any = SummaryWriter(run / "tensorboard")
+        trainer.add_callback(TensorBoardCallback(writer))
+    for callback in ("PrinterCallback", "ProgressCallback"):
+        for one in [one for one in trainer.callback_handler.callbacks if type(one).__name__ == callback]:
+            trainer.remove_callback(one)
+
+
+def carry_out(
+    trainer: RecipeTrainer[Any], run: Path, identity: Mapping[str, Any], deliver: Callable[[float], None]
+) -> Path:
+    """Train to the end, from the last whole checkpoint if there is one. Returns the model's folder.
+
+    Args:
+        trainer: of the run.
+        run: its folder.
+        identity: what is trained, as `refuse_another` compares it.
+        deliver: called on all processes with the seconds it took, to put the model in its place.
+    """
+    first = trainer.is_world_process_zero()
+    with_others = trainer.accelerator.wait_for_everyone
+    if first:
+        write_json(run / "recipe.json", as_json(identity))
+    with_others()
+    last = last_complete(run)
+    if first:
+        for folder in discard_incomplete(run):
+            print(f"{folder} was cut off while it was written, and is left out.")
+    with_others()
+    started = time.time()
+    try:
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        deliver(time.time() - started)
+    except OSError as error:
+        raise _explained(error, run) from error
+    except RuntimeError as error:
+        if "No space left" in str(error):
+            raise _explained(OSError(errno.ENOSPC, str(error)), run) from error
+        if "DataLoader worker" in str(error):
+            raise ChildProcessError(
+                f"a process that reads the data was lost ({error}): often memory ran out. {_kept(run)}. Start again "
+                f"with the same command."
+            ) from error
+        raise
+    with_others()
+    return run / "model"
+
+
+def conclude(run: Path, done: Mapping[str, Any]) -> None:
+    """Put the model from `.model` in its place, say that all is done, and delete what was to go on from."""
+    from longfire.provenance import provenance
+
+    (run / ".model" / "training_args.bin").unlink(missing_ok=True)
+    if (run / "model").exists():
+        shutil.rmtree(run / "model")
+    (run / ".model").replace(run / "model")
+    write_json(run / "done.json", {"provenance": provenance(), **done})
+    for pattern in ("checkpoint-*", "best-*"):
+        for folder in run.glob(pattern):
+            shutil.rmtree(folder)
+
+
+def _explained(error: OSError, run: Path) -> OSError:
+    """A full disk, in words."""
+    if error.errno != errno.ENOSPC:
+        return error
+    what = f"the disk is full; {_kept(run)}. Make room and start again with the same command"
+    return OSError(errno.ENOSPC, what, str(run))
+
+
+def _kept(run: Path) -> str:
+    last = last_complete(run)
+    return "there is no checkpoint yet" if last is None else f"the checkpoint after step {step_of(last)} is whole"
