@@ -121,6 +121,7 @@ def arguments(recipe: AnyRecipe, run: Path, tracker: str) -> dict[str, Any]:
         "disable_tqdm": True,
         "dataloader_drop_last": True,
         "dataloader_pin_memory": on_gpu,
+        "accelerator_config": {"non_blocking": on_gpu},  # or each step waits until the one before it is done
         "dataloader_num_workers": 2 if on_gpu else 0,
         "ddp_find_unused_parameters": False,
         "log_level": "error",
