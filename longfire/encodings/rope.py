@@ -67,7 +67,8 @@ class RoPE(PositionEncoding):
             raise ValueError(f"x has head size {x.shape[-1]}, but this {type(self).__name__} is for {self.head_dim}.")
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         with full_precision(x.device):
-            cos, sin = rotations(positions, self.frequencies(x.device, dtype), self.magnitude)
+            made = _rotations if x.shape[-2] == 1 else rotations  # of a single query a compiler makes them on the way
+            cos, sin = made(positions, self.frequencies(x.device, dtype), self.magnitude)
             cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # over heads
             first, second = x.to(dtype).chunk(2, dim=-1)
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)

@@ -20,6 +20,9 @@ WIDEST = 64
 PROGRAMS = 3 * 132
 """Of the backward kernel, at most: each sums over its share of the bias, and their sums are added up at the end."""
 
+PRECISION = "ieee"
+"""Of the products."""
+
 serve_cpu = False
 """For tests: serve positions on the CPU too, where Triton's interpreter runs the kernels."""
 
@@ -225,6 +228,7 @@ def _constants(
         "DEEP": w2 is not None,
         "GELU": gelu,
         "FINAL": final_activation,
+        "PRECISION": PRECISION,
     }
 
 
@@ -305,12 +309,12 @@ def normalized(
 
 
 @triton.jit
-def hidden(x, w1, b1, w2_t, b2, DEEP: tl.constexpr, GELU: tl.constexpr):
+def hidden(x, w1, b1, w2_t, b2, DEEP: tl.constexpr, GELU: tl.constexpr, PRECISION: tl.constexpr):
     """The hidden layers before and after the activation, [N, WP] each. With one layer it is the second, too."""
     a1 = x[:, None] * w1[None, :] + b1[None, :]
     h1 = activated(a1, GELU)
     if DEEP:
-        a2 = tl.dot(h1, w2_t, input_precision="ieee") + b2[None, :]
+        a2 = tl.dot(h1, w2_t, input_precision=PRECISION) + b2[None, :]
         return a1, h1, a2, activated(a2, GELU)
     return a1, h1, a1, h1
 
@@ -319,7 +323,7 @@ def hidden(x, w1, b1, w2_t, b2, DEEP: tl.constexpr, GELU: tl.constexpr):
 def forward(
     QPositions, KPositions, C, L, W1, B1, W2, B2, W3, B3, Out, T, S, chunks, q_b, q_t, k_b, k_s, first_position, eps,
     H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, LOG: tl.constexpr, THRESHOLD: tl.constexpr,
-    CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, N: tl.constexpr,
+    CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """The biases of one query and N keys, for all heads."""
     b, i, j = place(tl.program_id(0), T, chunks, N)
@@ -330,9 +334,9 @@ def forward(
     )  # fmt: skip
     w2_t = tl.trans(load_matrix(W2, W, W, WP, WP)) if DEEP else 0
     b2 = load_vector(B2, W, WP) if DEEP else 0
-    _, _, _, h = hidden(x, load_vector(W1, W, WP), load_vector(B1, W, WP), w2_t, b2, DEEP, GELU)
+    _, _, _, h = hidden(x, load_vector(W1, W, WP), load_vector(B1, W, WP), w2_t, b2, DEEP, GELU, PRECISION)
     w3_t = tl.trans(load_matrix(W3, H, W, HP, WP))
-    out = tl.dot(h, w3_t, input_precision="ieee") + load_vector(B3, H, HP)[None, :]  # [N, HP]
+    out = tl.dot(h, w3_t, input_precision=PRECISION) + load_vector(B3, H, HP)[None, :]  # [N, HP]
     if FINAL:
         out = activated(out, GELU)
     head = tl.arange(0, HP)[None, :]
@@ -346,7 +350,7 @@ def backward(
     q_b, q_t, k_b, k_s, first_position, eps,
     H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, LOG: tl.constexpr, THRESHOLD: tl.constexpr,
     CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, TOTAL: tl.constexpr,
-    N: tl.constexpr,
+    PRECISION: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """A row of Parts (programs, TOTAL): gradients summed over every `programs`-th pair of a query and N keys."""
     pid = tl.program_id(0)
@@ -373,19 +377,19 @@ def backward(
         again = tl.minimum(i, 0)  # 0, but the compiler cannot know: matrices kept in registers all along would spill
         w2 = load_matrix(W2 + again, W, W, WP, WP) if DEEP else 0
         w3 = load_matrix(W3 + again, H, W, HP, WP)
-        a1, h1, a2, h2 = hidden(x, w1, b1, tl.trans(w2) if DEEP else 0, b2, DEEP, GELU)
+        a1, h1, a2, h2 = hidden(x, w1, b1, tl.trans(w2) if DEEP else 0, b2, DEEP, GELU, PRECISION)
         at = dOut + (b.to(tl.int64) * H * T + i) * S
         g = tl.load(at + head * (T.to(tl.int64) * S) + j[:, None], mask=(head < H) & (j < S)[:, None], other=0.0)
         if FINAL:
-            out = tl.dot(h2, tl.trans(w3), input_precision="ieee") + load_vector(B3, H, HP)[None, :]
+            out = tl.dot(h2, tl.trans(w3), input_precision=PRECISION) + load_vector(B3, H, HP)[None, :]
             g *= slope(out, GELU)
         db3 += tl.sum(g, 0)
-        dw3 = tl.dot(tl.trans(g), h2, dw3, input_precision="ieee")
-        g = tl.dot(g, w3, input_precision="ieee") * slope(a2, GELU)  # [N, WP]
+        dw3 = tl.dot(tl.trans(g), h2, dw3, input_precision=PRECISION)
+        g = tl.dot(g, w3, input_precision=PRECISION) * slope(a2, GELU)  # [N, WP]
         if DEEP:
             db2 += tl.sum(g, 0)
-            dw2 = tl.dot(tl.trans(g), h1, dw2, input_precision="ieee")
-            g = tl.dot(g, w2, input_precision="ieee") * slope(a1, GELU)
+            dw2 = tl.dot(tl.trans(g), h1, dw2, input_precision=PRECISION)
+            g = tl.dot(g, w2, input_precision=PRECISION) * slope(a1, GELU)
         db1 += tl.sum(g, 0)
         dw1 += tl.sum(g * x[:, None], 0)
         if LOG or THRESHOLD:

@@ -15,19 +15,57 @@ from longfire.operators import Operator
 
 PROGRAMS = 4 * 132
 """About as many as keep a large GPU busy."""
+KEYS = 64
+"""In a tile."""
+STAGES = 3
+"""Of the pipeline."""
+
+
+@triton.jit(do_not_specialize=["S", "E", "H"])
+def lines(
+    Nodes, QPositions, KPositions, Mask, Out, nodes_b, nodes_h, qp_b, kp_b, H, S, E,
+    PER_OCTAVE: tl.constexpr, MASK: tl.constexpr, HEADS: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """What is added to the scores of N keys, for HEADS heads: lines between nodes, and −inf where nothing is seen."""
+    b = tl.program_id(2).to(tl.int64)
+    j = tl.program_id(0) * N + tl.arange(0, N)
+    inside = j < S
+    seen = inside
+    if MASK:
+        seen &= tl.load(Mask + b * S + j, mask=inside, other=0) != 0
+    i = tl.load(QPositions + b * qp_b).to(tl.int32)
+    position = tl.load(KPositions + b * kp_b + j, mask=inside, other=0).to(tl.int32)
+    node, _left, _right, u = cell(tl.maximum(i - position, 0), i, PER_OCTAVE)  # [N]
+    after = tl.minimum(node + 1, E - 1)
+    for member in range(HEADS):
+        h = tl.program_id(1) * HEADS + member
+        if h < H:
+            at = Nodes + b * nodes_b + h * nodes_h
+            low = tl.maximum(tl.load(at + node), LOWEST)
+            high = tl.maximum(tl.load(at + after), LOWEST)
+            line = tl.where(u > 0, low + u * (high - low), low)
+            tl.store(Out + (b * H + h) * S + j, tl.where(seen, line, float("-inf")), mask=inside)
+
+
+@triton.jit
+def added(Bias, Mask, j, S, heads, BIAS: tl.constexpr, MASK: tl.constexpr, M: tl.constexpr, BN: tl.constexpr):
+    """What is added to the scores of keys j, [M, BN]; −inf where nothing is seen."""
+    inside = j < S
+    addend = tl.zeros([M, BN], tl.float32)
+    if BIAS:
+        addend = tl.load(Bias + j[None, :], mask=heads & inside[None, :], other=0.0)
+    if MASK:
+        inside &= tl.load(Mask + j, mask=inside, other=0) != 0
+    return tl.where(inside[None, :], addend, float("-inf"))
 
 
 @triton.jit(do_not_specialize=[*LENGTHS, "length"])
 def part(
-    Q, K, V, Bias, QPositions, KPositions, Mask, Out, Lse, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h,
-    qp_b, kp_b, H, S, E, group, length, scale,
-    D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, NODES: tl.constexpr,
-    MASK: tl.constexpr, PRECISION: tl.constexpr,
+    Q, K, V, Bias, Mask, Out, Lse, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h, H, S, group, length, scale,
+    D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, MASK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`length` keys for the query heads that share a key head: their values, weighted, and the weights' sum.
-
-    NODES is how many nodes an octave of distances has; 0: the bias is given for each key.
-    """
+    """`length` keys for the query heads that share a key head: their values, weighted, and the weights' sum."""
     split, g, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     member = tl.arange(0, M)
     h = g * group + member
@@ -41,26 +79,14 @@ def part(
     total = tl.zeros([M], tl.float32)
     top = tl.full([M], float("-inf"), tl.float32)
     Bias += at * bias_b + h[:, None] * bias_h
-    i = tl.load(QPositions + at * qp_b).to(tl.int32) if NODES else 0
+    Mask += at * S
     first = split * length
+    addend = added(Bias, Mask, first + tl.arange(0, BN), S, heads, BIAS, MASK, M, BN)
     for step in range(first, tl.minimum(first + length, S), BN):
         j = step + tl.arange(0, BN)
-        inside = j < S
         k = load_rows(K, j, k_s, S, D, DP, True)  # [BN, DP]
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-        if NODES:
-            position = tl.load(KPositions + at * kp_b + j, mask=inside, other=0).to(tl.int32)
-            node, _left, _right, u = cell(tl.maximum(i - position, 0), i, NODES)
-            after = tl.minimum(node + 1, E - 1)
-            low = tl.maximum(tl.load(Bias + node[None, :], mask=heads, other=0.0), LOWEST)
-            high = tl.maximum(tl.load(Bias + after[None, :], mask=heads, other=0.0), LOWEST)
-            scores += tl.where(u[None, :] > 0, low + u[None, :] * (high - low), low)
-        elif BIAS:
-            scores += tl.load(Bias + j[None, :], mask=heads & inside[None, :], other=0.0)
-        scores *= LOG2E
-        if MASK:
-            inside &= tl.load(Mask + at * S + j, mask=inside, other=0) != 0
-        scores = tl.where(inside[None, :], scores, float("-inf"))
+        scores = (tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale + addend) * LOG2E
+        addend = added(Bias, Mask, j + BN, S, heads, BIAS, MASK, M, BN)  # of the next tile: it takes a while to come
         highest = tl.maximum(top, tl.max(scores, 1))
         finite = tl.where(highest == float("-inf"), 0.0, highest)
         p = tl.exp2(scores - finite[:, None])
@@ -110,27 +136,47 @@ def _decode(
     """
     B, H, _, D = q.shape
     G, S = k.shape[1:3]
-    BN, DP, M = 64, max(16, triton.next_power_of_2(D)), max(16, triton.next_power_of_2(H // G))
-    splits = max(1, min(PROGRAMS // (B * G), triton.cdiv(S, 2 * BN)))
-    length = triton.cdiv(triton.cdiv(S, splits), BN) * BN
+    DP, M = max(16, triton.next_power_of_2(D)), max(16, triton.next_power_of_2(H // G))
+    splits = max(1, min(PROGRAMS // (B * G), triton.cdiv(S, 2 * KEYS)))
+    length = triton.cdiv(triton.cdiv(S, splits), KEYS) * KEYS
     splits = triton.cdiv(S, length)
     parts = q.new_empty(B, H, splits, D, dtype=torch.float32)
     lse = q.new_empty(B, H, splits, dtype=torch.float32)
     out = torch.empty_like(q)
-    given = [q if tensor is None else tensor for tensor in (bias, q_positions, k_positions, mask)]
-    rows = [
-        0 if tensor is None or len(tensor) == 1 else tensor.stride(0) for tensor in (bias, q_positions, k_positions)
-    ]
     with torch.cuda.device_of(q):
+        if nodes:
+            assert bias is not None
+            assert q_positions is not None
+            assert k_positions is not None
+            bias, mask = _lines(bias, q_positions, k_positions, mask, nodes), None
+        bias_b, bias_h = (0, 0) if bias is None else (_row_stride(bias), bias.stride(1))
         part[splits, G, B](
-            q, k, v, *given, parts, lse, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3],
-            rows[0], 0 if bias is None else bias.stride(1), *rows[1:], H, S, 0 if bias is None else bias.shape[2],
-            H // G, length, scale, D=D, DP=DP, M=M, BN=BN, BIAS=bias is not None, NODES=nodes, MASK=mask is not None,
-            PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-            num_warps=4, num_stages=3 if q.dtype != torch.float32 else 1,
+            q, k, v, q if bias is None else bias, q if mask is None else mask, parts, lse, *q.stride()[:2],
+            *k.stride()[:3], *v.stride()[:3], bias_b, bias_h, H, S, H // G, length, scale, D=D, DP=DP, M=M, BN=KEYS,
+            BIAS=bias is not None, MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            num_warps=4, num_stages=STAGES if q.dtype != torch.float32 else 1,
         )  # fmt: skip
         combine[B, H](parts, lse, out, *out.stride()[:2], H, splits, D=D, DP=DP, N=triton.next_power_of_2(splits))
     return out
+
+
+def _lines(nodes: Tensor, q_positions: Tensor, k_positions: Tensor, mask: Tensor | None, per_octave: int) -> Tensor:
+    """The bias of each key, and −inf where `mask` hides it, (1 or B, H, S): made once, not by every program anew."""
+    given = [nodes, q_positions, k_positions, mask]
+    B, H, S = max(1 if tensor is None else len(tensor) for tensor in given), nodes.shape[1], k_positions.shape[1]
+    out = nodes.new_empty(B, H, S)
+    N, HEADS = 256, 4
+    lines[triton.cdiv(S, N), triton.cdiv(H, HEADS), B](
+        nodes, q_positions, k_positions, nodes if mask is None else mask, out, _row_stride(nodes), nodes.stride(1),
+        _row_stride(q_positions), _row_stride(k_positions), H, S, nodes.shape[2], PER_OCTAVE=per_octave,
+        MASK=mask is not None, HEADS=HEADS, N=N, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def _row_stride(tensor: Tensor) -> int:
+    """0 where one row serves the whole batch."""
+    return 0 if len(tensor) == 1 else tensor.stride(0)
 
 
 def _decode_fake(q: Tensor, *_: object) -> Tensor:
