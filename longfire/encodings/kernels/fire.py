@@ -323,7 +323,8 @@ def hidden(x, w1, b1, w2_t, b2, DEEP: tl.constexpr, GELU: tl.constexpr, PRECISIO
 def forward(
     QPositions, KPositions, C, L, W1, B1, W2, B2, W3, B3, Out, T, S, chunks, q_b, q_t, k_b, k_s, first_position, eps,
     H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, LOG: tl.constexpr, THRESHOLD: tl.constexpr,
-    CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr, N: tl.constexpr,
+    CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
+    N: tl.constexpr,
 ):  # fmt: skip
     """The biases of one query and N keys, for all heads."""
     b, i, j = place(tl.program_id(0), T, chunks, N)
