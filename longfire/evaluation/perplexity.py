@@ -24,7 +24,7 @@ import torch
 
 from longfire.errors import at_least, one_of
 from longfire.evaluation.bootstrap import by_unit, mean_interval
-from longfire.evaluation.scoring import Scorer, position_limit
+from longfire.evaluation.scoring import Scorer, evaluating, position_limit
 from longfire.evaluation.sequences import Sequences, Split, find_sequences
 
 PROTOCOLS = ("paper", "paired")
@@ -78,7 +78,7 @@ def perplexity_by_length(
     _check_vocabulary(model, split)
     batch_tokens = batch_tokens or BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
     last = scored or lengths[0] // 2
-    with _evaluating(model):
+    with evaluating(model):
         scorer = Scorer(model)
         record: dict[str, Any] = {
             "protocol": protocol,
@@ -218,17 +218,6 @@ def _reason(error: Exception) -> str:
     text = str(error).strip().splitlines()
     said = text[0] if text else "no message"
     return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """In evaluation mode, and back."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 @contextmanager

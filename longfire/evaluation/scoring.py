@@ -116,6 +116,17 @@ def answering(decoder: Any, outputs: Any) -> Iterator[None]:
             decoder.forward = before
 
 
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """In evaluation mode, and back."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
 def position_limit(model: Any) -> tuple[int, str] | None:
     """How many positions a model has a table for, and where; None: there is none.
 

@@ -129,7 +129,7 @@ def generate(model: Any, tokenizer: PreTrainedTokenizerBase, request: Request, o
     """Write what the model says after the prompt to `out`, as it comes. An interrupt (Ctrl-C) ends it early."""
     stream = Stream(tokenizer, out)
     interrupted = False
-    with _quiet(), torch.inference_mode():
+    with quiet(), torch.inference_mode():
         inputs = tokenizer(request.prompt, return_tensors="pt", return_token_type_ids=False)
         ids = inputs["input_ids"]
         check_fit(model, ids, request.max_new_tokens)
@@ -268,7 +268,7 @@ def _end_of_text(model: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, An
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' reminders, that a prompt is longer than those in training for one."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()

@@ -1,0 +1,374 @@
+"""Answers in batches, with a cache: what a plain loop over one question at a time says, token for token."""
+
+import json
+import random
+from functools import cache
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from longfire.evaluation import answers as module
+from longfire.evaluation.answers import answer, write_predictions
+from longfire.evaluation.metrics import Answered
+from longfire.tasks import Example, Task, prompt_ids
+from tests.evaluation.test_perplexity import Sizes
+from tests.model.checkpoints import byte_tokenizer
+from tests.model.models import SHAPE, small_model
+
+TASK = Task("riddles", "Riddles", "scrolls", "f1", 12, ("nobody/riddles", ""))
+LENGTH = 96
+V = 257
+
+
+def number_tokenizer():
+    """Reads bytes, and writes the numbers of its tokens, of which none is lost."""
+    tokenizer = byte_tokenizer()
+    tokenizer.decode = lambda ids, **_: " ".join(map(str, ids))
+    return tokenizer
+
+
+def letters(count, seed):
+    return "".join(random.Random(seed).choices("abcdefgh .", k=count))
+
+
+def examples_of(*lengths):
+    """Whose documents are so long, the same ones twice not among them."""
+    return [
+        Example(f"r{i}", f"{letters(5 + i, i)}?", letters(n, i), (f"right {i}", "so too"), f"d{i // 2}")
+        for i, n in enumerate(lengths)
+    ]
+
+
+EXAMPLES = examples_of(30, 7, 500, 31, 0, 64, 63, 111, 1, 70)
+"""Some are cut to the same length, and one has no document."""
+
+
+def scaled(model, seed=1):
+    """Weights so large that tokens vary and positions matter."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
+    return model.eval()
+
+
+def gpt2(positions=128):
+    return scaled(GPT2LMHeadModel(GPT2Config(vocab_size=V, n_positions=positions, n_embd=32, n_layer=2, n_head=4)))
+
+
+def llama():
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return scaled(LlamaForCausalLM(LlamaConfig(vocab_size=V, **shape, num_key_value_heads=2, eos_token_id=0)))
+
+
+def longfire(name):
+    return lambda: small_model(name, vocab_size=V)
+
+
+MODELS = {
+    **{name: longfire(name) for name in ("fire", "rope", "alibi", "nope", "learned")},
+    "gpt2": gpt2,
+    "llama": llama,
+}
+
+
+def answered(model, examples=EXAMPLES, length=LENGTH, tokenizer=None, task=TASK, **options):
+    return answer(
+        model, tokenizer or number_tokenizer(), task, examples, length=length, **{"progress": False, **options}
+    )
+
+
+def texts(*arguments, **options):
+    return [one.prediction for one in answered(*arguments, **options)]
+
+
+@torch.no_grad()
+def plain(model, examples=EXAMPLES, length=LENGTH, ends=(0,), new=TASK.max_answer):
+    """Without a batch, padding or a cache."""
+    found = []
+    for example in examples:
+        ids = prompt_ids(example, number_tokenizer(), length - new)
+        start = len(ids)
+        while len(ids) < start + new:
+            token = int(model(torch.tensor([ids], device=model.device), use_cache=False).logits[0, -1].argmax())
+            if token in ends:
+                break
+            ids.append(token)
+        found.append(" ".join(map(str, ids[start:])))
+    return found
+
+
+@cache
+def usual():
+    """What `small_model(vocab_size=V)` says."""
+    return plain(small_model(vocab_size=V))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_as_a_plain_loop_says(name, monkeypatch):
+    model = MODELS[name]()
+    expected = plain(model)
+    assert len({*expected}) > 5  # or this would say little
+    assert len({token for text in expected for token in text.split()}) > 12
+    for batch_tokens in (None, 1, 300):
+        assert texts(model, batch_tokens=batch_tokens) == expected
+    monkeypatch.setattr(module, "MASK", 10 * 84 * 7)  # 7 queries at a time, and whole pieces of padding
+    assert texts(model) == expected
+
+
+def test_answers_depend_on_the_whole_prompt():
+    """And on no other example's."""
+    model = small_model(vocab_size=V)
+    other = [Example(one.id, f"Z{one.question[1:]}", one.document, one.references) for one in EXAMPLES]
+    changed = texts(model, other)
+    assert sum(a != b for a, b in zip(changed, usual(), strict=True)) > 5
+    assert changed == plain(model, other)
+
+
+@pytest.mark.parametrize("whose", ["tokenizer", "checkpoint"])
+def test_the_end_of_text_ends_an_answer(whose):
+    model, tokenizer = small_model(vocab_size=V), number_tokenizer()
+    unended = [text.split() for text in usual()]
+    end = int(unended[0][4])
+    assert unended[0].index(str(end)) > 0
+    if whose == "tokenizer":
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+        ends = (end,)
+    else:
+        model.generation_config.eos_token_id = [200, end]
+        ends = (0, 200, end)
+    expected = plain(model, ends=ends)
+    lengths = {len(text.split()) for text in expected}
+    assert len(lengths) > 1  # some end earlier than others of their batch
+    assert max(lengths) <= 12
+    assert texts(model, tokenizer=tokenizer) == expected
+
+
+def test_at_most_so_many_tokens():
+    short = Task("short", "", "glue", "accuracy", 3, ("", ""))
+    model = small_model(vocab_size=V)
+    found = answered(model, task=short, length=40)
+    assert [one.prediction for one in found] == plain(model, length=40, new=3)
+    assert [len(one.prediction.split()) for one in found] == [3] * len(EXAMPLES)
+    assert max(one.prompt_tokens for one in found) == 37
+    assert found[2].prompt_tokens == 37  # the document was cut
+
+
+def test_text_is_what_the_tokens_spell():
+    """The tokens of " so" and the end, whatever is asked: without the space and the end, and what is filled up."""
+    model, tokenizer = small_model(vocab_size=V), byte_tokenizer()
+    script = [*tokenizer(" so\n").input_ids, 0]
+
+    def speaks(ids, attention_mask, **_):
+        written = torch.tensor([[*script, 5, 5]] * len(ids))
+        return torch.cat([ids, written], dim=1)
+
+    model.generate = speaks
+    assert texts(model, tokenizer=tokenizer) == ["so"] * len(EXAMPLES)
+
+
+def test_everything_is_kept_in_order():
+    saved = []
+    found = answered(small_model(vocab_size=V), batch_tokens=200, save=saved.append)
+    assert [one.id for one in found] == [example.id for example in EXAMPLES]
+    for one, example, row in zip(found, EXAMPLES, saved, strict=True):
+        assert (one.references, one.group) == (example.references, example.group)
+        assert one.prompt_tokens == len(prompt_ids(example, number_tokenizer(), LENGTH - 12))
+        assert list(row) == ["id", "prediction", "references", "group", "prompt_tokens"]
+        assert Answered(**row) == one
+
+
+def test_answers_are_saved_as_soon_as_those_before_are_there(monkeypatch):
+    """The longest is answered first; an error later on does not lose it where it is also the first."""
+    examples, saved = examples_of(60, 50, 20, 10), []
+    after = module._after
+    calls = []
+
+    def once(model, prompts):
+        calls.append(len(prompts))
+        if len(calls) > 2:
+            raise RuntimeError("the power went")
+        return after(model, prompts)
+
+    monkeypatch.setattr(module, "_after", once)
+    model = small_model(vocab_size=V).train()
+    config = model.generation_config
+    with pytest.raises(RuntimeError, match="the power went"):
+        answered(model, examples, batch_tokens=1, save=saved.append)
+    assert [row["id"] for row in saved] == ["r0", "r1"]
+    assert model.training
+    assert model.generation_config is config
+
+
+def test_memory_that_does_not_suffice(monkeypatch):
+    model, after, sizes = small_model(vocab_size=V), module._after, []
+
+    def small(model, prompts):
+        sizes.append(len(prompts))
+        if len(prompts) > 3:
+            raise torch.OutOfMemoryError("no more")
+        return after(model, prompts)
+
+    monkeypatch.setattr(module, "_after", small)
+    assert texts(model) == usual()
+    assert sizes[:3] == [10, 5, 2]  # once found out, it holds
+    assert max(sizes[3:]) <= 3
+    monkeypatch.setattr(module, "_after", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("none at all")))
+    with pytest.raises(torch.OutOfMemoryError):
+        answered(model)
+
+
+def test_batches_are_even_and_no_larger_than_asked(monkeypatch):
+    model, batches = small_model(vocab_size=V), []
+
+    def noted(model, prompts):
+        batches.append([len(ids) for ids in prompts])
+        return [[0]] * len(prompts)
+
+    monkeypatch.setattr(module, "_after", noted)
+    assert texts(model, batch_tokens=200) == [""] * len(EXAMPLES)
+    lengths = [n for batch in batches for n in batch]
+    assert lengths == sorted(lengths, reverse=True)
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * (batch[0] + 12) <= 200
+    assert len(batches) < len(EXAMPLES)
+
+
+def test_a_checkpoints_own_way_to_generate_does_not_matter():
+    model = small_model(vocab_size=V)
+    model.generation_config.update(
+        do_sample=True, temperature=5.0, repetition_penalty=9.0, min_new_tokens=12, num_beams=2
+    )
+    before = model.generation_config.to_dict()
+    assert texts(model) == usual()
+    assert model.generation_config.to_dict() == before
+
+
+def test_dropout_is_off_and_training_goes_on():
+    model = small_model(vocab_size=V, resid_dropout=0.5, attention_dropout=0.5)
+    model.train()
+    assert texts(model) == usual()
+    assert all(part.training for part in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_layers_that_are_compiled_are_not_compiled_again():
+    def backend(*_):
+        raise AssertionError("a graph was made")
+
+    model = small_model(vocab_size=V)
+    for layer in model.model.layers:
+        layer.compile(backend=backend)
+    assert texts(model) == usual()
+
+
+@pytest.mark.parametrize("name", ["fire", "rope", "gpt2", "llama"])
+def test_logits_are_of_the_last_token_alone(name):
+    model, shapes = MODELS[name](), []
+    model.register_forward_hook(lambda _, __, out: shapes.append(tuple(out.logits.shape)))
+    answered(model)
+    assert {shape[1] for shape in shapes} == {1}
+    assert len(shapes) == 12
+
+
+@pytest.mark.parametrize("name", ["rope", "llama"])
+def test_no_mask_of_prompt_by_prompt(name, monkeypatch):
+    """With padding, and nothing but the prompt to put it in."""
+    T, examples = 1000, examples_of(1200, 1200, 700)
+    monkeypatch.setattr(module, "MASK", 3 * T * 64)
+    with Sizes() as sizes:
+        answered(MODELS[name](), examples, length=T)
+    assert sizes.largest < 3 * T * T / 5
+    monkeypatch.setattr(module, "MASK", 3 * T * T)
+    with Sizes() as sizes:
+        answered(MODELS[name](), examples, length=T)
+    assert sizes.largest >= 3 * T * T / 2  # or the test would say nothing
+
+
+def test_bfloat16_stays_what_it_is():
+    model = small_model(vocab_size=V).bfloat16()
+    assert len(texts(model)) == len(EXAMPLES)
+    assert model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("make", "said"), [(longfire("learned"), "'learned'"), (gpt2, "wpe")], ids=["ours", "gpt2"])
+def test_a_length_without_positions_is_refused_before_anything_runs(make, said):
+    model = make()
+    model.register_forward_hook(lambda *_: pytest.fail("it ran"))
+    with pytest.raises(ValueError, match=rf"128.*129.*{said}|{said}.*129"):
+        answered(model, length=129)
+    assert len(texts(make(), length=128)) == len(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", ["fire", "rope", "alibi"])
+def test_beyond_the_training_length(name):
+    model = small_model(name, vocab_size=V, max_position_embeddings=32)
+    examples = examples_of(300, 200, 90)
+    assert texts(model, examples, length=200) == plain(model, examples, length=200)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"length": 12}, "12 tokens leaves no room for a prompt: riddles's answers may take 12"),
+        ({"length": 0}, "the length must be at least 1, not 0"),
+        ({"length": 20}, "example r0: the question takes"),
+        ({"batch_tokens": 0}, "the tokens in a batch must be at least 1"),
+    ],
+)
+def test_what_is_refused(options, said):
+    model = small_model(vocab_size=V)
+    model.register_forward_hook(lambda *_: pytest.fail("it ran"))
+    with pytest.raises(ValueError, match=said):
+        answered(model, **options)
+
+
+def test_another_models_tokenizer_is_refused():
+    model = small_model(vocab_size=SHAPE["vocab_size"])
+    with pytest.raises(ValueError, match="the model knows 61 tokens: it is another model's tokenizer"):
+        answered(model)
+
+
+def test_nothing_asked_nothing_answered():
+    assert answered(small_model(vocab_size=V), []) == []
+
+
+def test_progress_is_shown(capsys):
+    answered(small_model(vocab_size=V), progress=True)
+    shown = capsys.readouterr().err
+    assert "riddles: prompts" in shown
+    assert "riddles: answers:" in shown
+    answered(small_model(vocab_size=V))
+    assert capsys.readouterr().err == ""
+
+
+def test_predictions_as_lines(tmp_path):
+    rows = [Answered("a", "naïve\nline\u2028 “x”", ("one", "two"), "g", 7), Answered("b", "", ("\ud800",))]
+    path = tmp_path / "new" / "predictions.jsonl"
+    write_predictions(path, rows[:1])
+    write_predictions(path, rows)
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [Answered(**{**row, "references": tuple(row["references"])}) for row in found] == rows
+    assert [entry.name for entry in path.parent.iterdir()] == ["predictions.jsonl"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["fire", "rope"])
+def test_on_a_gpu(name):
+    model = small_model(name, vocab_size=V).cuda()
+    assert texts(model) == plain(model)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["fire", "rope"])
+def test_long_prompts_on_a_gpu(name, monkeypatch):
+    """In bfloat16, padded: nothing of prompt by prompt, in any layer."""
+    T = 8192
+    monkeypatch.setattr(module, "MASK", 1 << 24)
+    model = small_model(name, vocab_size=V).bfloat16().cuda()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    assert len(texts(model, examples_of(9000, 9000, 5000, 6000), length=T)) == 4
+    assert torch.cuda.max_memory_allocated() - before < 4 * T * T
