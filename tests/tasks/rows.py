@@ -1,0 +1,173 @@
+"""One short row of every task: as it lies in a file, as the hub has it, and what it means."""
+
+import gzip
+import json
+import zipfile
+
+import pyarrow
+import pyarrow.parquet
+import zstandard
+
+TALE = "A goat lived on a hill.\n\nIt ate the moss, and then it ate the hill."
+STORY = "The kettle boiled.\n \n  Nobody came."
+
+SCROLLS = {
+    "qasper": ("What did the goat eat?", TALE, "the moss"),
+    "contract_nli": ("The goat may be sold.", TALE, "Not mentioned"),
+    "qmsum": ("Summarize what was said about moss", TALE, "It was eaten."),
+    "narrative_qa": ("Where did it live?", TALE, "On a hill"),
+    "summ_screen_fd": ("", TALE, "A goat eats."),
+    "gov_report": ("", TALE, "The report is on goats."),
+    "quality": ("What was eaten last?\n\n (A) moss\n (B) a kettle\n (C) the hill\n (D) nothing", TALE, "the hill"),
+    "squality": ("What happens?", STORY, "Water boils unseen."),
+}
+"""Question, document, answer."""
+
+BETWEEN = {"quality": "\n\n\n"}
+
+GLUE = {
+    "boolq": (
+        {"question": "do goats eat moss", "passage": "Goats -- They eat moss.", "label": 1},
+        "boolq question: do goats eat moss",
+        "passage: Goats -- They eat moss.",
+        "True",
+    ),
+    "cb": (
+        {"premise": "It rained. Did it matter?", "hypothesis": "it mattered", "label": 2},
+        "cb hypothesis: it mattered premise: It rained. Did it matter?",
+        "",
+        "neutral",
+    ),
+    "cola": ({"sentence": "Goats the moss eat.", "label": 0}, "cola sentence: Goats the moss eat.", "", "unacceptable"),
+    "copa": (
+        {"premise": "It fell.", "choice1": "I threw it.", "choice2": "I ate it.", "question": "cause", "label": 0},
+        "copa choice1: I threw it. choice2: I ate it. premise: It fell. question: cause",
+        "",
+        "choice1",
+    ),
+    "mnli": (
+        {"premise": "He sang.", "hypothesis": "He was silent.", "label": 2},
+        "mnli premise: He sang. hypothesis: He was silent.",
+        "",
+        "contradiction",
+    ),
+    "mrpc": (
+        {"sentence1": "Rain fell .", "sentence2": "It rained .", "label": 1},
+        "mrpc sentence1: Rain fell . sentence2: It rained .",
+        "",
+        "equivalent",
+    ),
+    "qnli": (
+        {"question": "Who sang?", "sentence": "He sang.", "label": 0},
+        "qnli question: Who sang? sentence: He sang.",
+        "",
+        "entailment",
+    ),
+    "qqp": (
+        {"question1": "Why rain?", "question2": "Why snow?", "label": 0},
+        "qqp question1: Why rain? question2: Why snow?",
+        "",
+        "not_duplicate",
+    ),
+    "rte": (
+        {"sentence1": "He sang.", "sentence2": "She sang.", "label": 1},
+        "rte sentence1: He sang. sentence2: She sang.",
+        "",
+        "not_entailment",
+    ),
+    "sst2": ({"sentence": "a fine goat ", "label": 1}, "sst2 sentence: a fine goat", "", "positive"),
+    "wic": (
+        {"word": "bank", "sentence1": "A river's bank.", "sentence2": "The bank lends.", "label": 0},
+        "wic sentence1: A river's bank. sentence2: The bank lends. word: bank",
+        "",
+        "False",
+    ),
+    "wnli": (
+        {"sentence1": "The cup is in the box; it is big.", "sentence2": "The box is big.", "label": 1},
+        "wnli sentence1: The cup is in the box; it is big. sentence2: The box is big.",
+        "",
+        "entailment",
+    ),
+    "multirc": (
+        {
+            "paragraph": "Goats eat moss. ",
+            "question": "What is eaten?",
+            "answer": "Moss",
+            "idx": {"paragraph": 3, "question": 5, "answer": 7},
+            "label": 1,
+        },
+        "multirc question: What is eaten? answer: Moss",
+        "paragraph: Goats eat moss.",
+        "True",
+    ),
+    "record": (
+        {
+            "passage": "Ann met Ann Lee's goat.\n@highlight\nA goat was met",
+            "query": "It was @placeholder who met a goat",
+            "entities": ["Ann", "Ann Lee"],
+            "answers": ["Ann", "Ann Lee"],
+            "idx": {"passage": 1, "query": 2},
+        },
+        "record query: It was @placeholder who met a goat entities: Ann, Ann Lee",
+        "passage: Ann met Ann Lee's goat.\n@highlight\nA goat was met",
+        "Ann",
+    ),
+    "wsc": (
+        {
+            "text": 'It was late. "Goats," said Ben, "let us go; it bites," and it bit.',
+            "span1_index": 5,
+            "span1_text": "Ben",
+            "span2_index": 9,
+            "span2_text": "it",
+            "label": 0,
+        },
+        'wsc text: It was late. "Goats," said Ben, "let us go; *it* bites," and it bit. candidate: Ben pronoun: it',
+        "",
+        "False",
+    ),
+}
+"""Columns as on the hub; question, document and answer."""
+
+EXPECTED = {**SCROLLS, **{name: row[1:] for name, row in GLUE.items()}}
+
+
+def local_row(name, number=0):
+    """As in a file."""
+    question, document, answer = EXPECTED[name]
+    if name in SCROLLS:
+        text = f"{question}{BETWEEN.get(name, chr(10) * 2)}{document}" if question else document
+        return {"id": f"{name}_{number}", "pid": f"{name}_{number}_0", "input": text, "output": answer}
+    row = {"id": f"{name}-train-{number}", "task": name, "input": f"{question} {document}", "output": answer}
+    row["fields"] = {key: value for key, value in GLUE[name][0].items() if key in ("label", "answers")}
+    return {**row, "group": "train-3-5"} if name == "multirc" else row
+
+
+def write(path, rows):
+    """JSON lines, packed as the name says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix, bytes)
+    path.write_bytes(pack(lines))
+    return path
+
+
+def write_zip(path, members):
+    """A zip of JSON lines."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, rows in members.items():
+            zipped.writestr(name, "".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_hub(root, tables):
+    """Tables `(configuration, split)` → rows, as datasets of the hub lie there."""
+    card = ["---", "configs:"]
+    for config in dict.fromkeys(config for config, _ in tables):
+        splits = [split for other, split in tables if other == config]
+        files = [line for split in splits for line in (f"  - split: {split}", f"    path: {config}/{split}.parquet")]
+        card += [f"- config_name: {config}", "  data_files:", *files]
+    for (config, split), rows in tables.items():
+        (root / config).mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), root / config / f"{split}.parquet")
+    (root / "README.md").write_text("\n".join([*card, "---", ""]))
+    return root

@@ -1,0 +1,60 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longfire.tasks import Example, divide
+
+
+def some(groups, documents=None):
+    documents = documents or [""] * len(groups)
+    return [
+        Example(str(n), f"q{n}", document, ("a",), group)
+        for n, (group, document) in enumerate(zip(groups, documents, strict=True))
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["", *"abcdef"]), st.sampled_from(["", "X", "Y"])), max_size=30),
+    st.floats(0.01, 0.99),
+    st.integers(0, 9),
+)
+def test_groups_stay_whole(rows, share, seed):
+    examples = some([group for group, _ in rows], [document for _, document in rows])
+    train, dev = divide(examples, share, seed)
+    assert sorted(train + dev, key=lambda one: int(one.id)) == examples
+    assert not {one.group for one in train if one.group} & {one.group for one in dev}
+    units = {one.group or one.id for one in examples}
+    assert bool(dev) == (len(units) > 1)
+    assert bool(train) == bool(examples)
+    assert [one.id for one in train] == sorted((one.id for one in train), key=int)
+
+
+def test_documents_stay_whole_too():
+    """MultiRC: several questions are on one paragraph."""
+    groups = [f"{n // 8}-{n // 2}" for n in range(400)]
+    examples = some(groups, [f"paragraph {n // 8}" for n in range(400)])
+    train, dev = divide(examples)
+    assert len(dev) == 40
+    assert not {one.document for one in train} & {one.document for one in dev}
+
+
+def test_share_and_seed():
+    examples = some([""] * 1000)
+    train, dev = divide(examples)
+    assert (len(train), len(dev)) == (900, 100)
+    assert divide(examples) == (train, dev)
+    assert divide(examples, seed=1)[1] != dev
+    assert len(divide(examples, 0.25)[1]) == 250
+    shuffled = random.Random(0).sample(examples, len(examples))
+    assert {one.id for one in divide(shuffled)[1]} == {one.id for one in dev}
+
+
+def test_shares_that_leave_nothing():
+    for share in (1, 1.5):
+        with pytest.raises(ValueError, match="share must be below 1"):
+            divide([], share)
+    with pytest.raises(ValueError, match="share must be above 0"):
+        divide([], 0)
+    assert divide([]) == ([], [])
