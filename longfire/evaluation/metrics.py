@@ -95,6 +95,7 @@ def score(metric: str, answered: Sequence[Answered], seed: int = 0) -> dict[str,
         answered: questions.
         seed: of the bootstrap. It draws groups again where all examples have one, since questions on one document
             depend on each other, and otherwise examples: `interval_over` says which. One alone has no interval: None.
+            Where all are wrong, or all right, it is Clopper and Pearson's, since no draw could differ.
     """
     values = _values_of(metric, answered)
     found: dict[str, Any] = {"score": _overall(values), "metric": metric, "examples": len(answered)}
@@ -200,6 +201,9 @@ def _interval(values: Values, answered: Sequence[Answered], seed: int) -> dict[s
         units = np.unique(names, return_inverse=True)[1]
     parts = [by_unit(row, units) for row in values]
     interval = geometric_interval([sums for sums, _ in parts], parts[0][1], seed)
+    if interval is not None and values.min() == values.max() and values.min() in (0.0, 100.0):
+        unseen = 100.0 * (1 - 0.025 ** (1 / len(parts[0][1])))  # so many others may there be, and none be drawn
+        interval = (0.0, unseen) if values.min() == 0 else (100.0 - unseen, 100.0)
     if interval is None:
         return {"interval": None}
     return {"interval": [min(max(end, 0.0), 100.0) for end in interval], "interval_over": over}

@@ -215,7 +215,15 @@ def test_intervals_hold_the_score_and_narrow_with_more():
     assert found["interval_over"] == "examples"
     assert score("accuracy", few, seed=0) == found
     assert score("accuracy", few[:1])["interval"] is None
-    assert score("accuracy", answers(*[("a", "a")] * 3))["interval"] == [100, 100]
+
+
+def test_all_wrong_is_no_certainty():
+    """Clopper and Pearson's interval of 0 of 10, which tables have as 0 to 30.8 %, and of 20 of 20: 83.2 % and more."""
+    assert score("exact_match", answers(*[("x", "y")] * 10))["interval"] == pytest.approx([0, 30.85], abs=0.005)
+    assert score("exact_match", answers(*[("x", "x")] * 20))["interval"] == pytest.approx([83.16, 100], abs=0.005)
+    groups = judged(*[[("False", "True")] * 3] * 10)
+    for metric in ("accuracy", "group_exact_match"):
+        assert score(metric, groups)["interval"] == pytest.approx([0, 30.85], abs=0.005)
 
 
 def test_questions_on_one_document_are_drawn_together():
