@@ -7,7 +7,6 @@ import zlib
 from pathlib import Path
 
 MARK = "complete.json"
-PATTERN = "checkpoint-*"
 
 
 def mark_complete(folder: Path) -> None:
@@ -55,9 +54,9 @@ def last_complete(run: Path) -> Path | None:
     return next((folder for folder in reversed(checkpoints(run)) if is_complete(folder)), None)
 
 
-def checkpoints(run: Path) -> list[Path]:
-    """The oldest first, whole or not."""
-    folders = [folder for folder in run.glob(PATTERN) if folder.name.rpartition("-")[2].isdigit()]
+def checkpoints(run: Path, kind: str = "checkpoint") -> list[Path]:
+    """Folders `kind-N`, the oldest first, whole or not."""
+    folders = [folder for folder in run.glob(f"{kind}-*") if folder.name.rpartition("-")[2].isdigit()]
     return sorted(folders, key=step_of)
 
 
@@ -66,9 +65,9 @@ def step_of(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
 
 
-def discard_incomplete(run: Path) -> list[Path]:
+def discard_incomplete(run: Path, kind: str = "checkpoint") -> list[Path]:
     """Delete what was cut off while being written, so that it is never taken for a checkpoint."""
-    broken = [folder for folder in checkpoints(run) if not is_complete(folder)]
+    broken = [folder for folder in checkpoints(run, kind) if not is_complete(folder)]
     for folder in broken:
         shutil.rmtree(folder)
     return broken

@@ -24,7 +24,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from longfire.errors import at_least
-from longfire.training.checkpoints import discard_incomplete, last_complete, step_of
+from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.recipes import AnyRecipe
 from longfire.training.trainer import RecipeTrainer
 
@@ -209,9 +209,8 @@ def conclude(run: Path, done: Mapping[str, Any]) -> None:
         shutil.rmtree(run / "model")
     (run / ".model").replace(run / "model")
     write_json(run / "done.json", {"provenance": provenance(), **done})
-    for pattern in ("checkpoint-*", "best-*"):
-        for folder in run.glob(pattern):
-            shutil.rmtree(folder)
+    for folder in (*checkpoints(run), *checkpoints(run, "best")):
+        shutil.rmtree(folder)
 
 
 def _explained(error: OSError, run: Path) -> OSError:

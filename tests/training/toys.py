@@ -1,0 +1,73 @@
+"""A toy to fine-tune on: the answer is the question's first letter, after which come others. And a checkpoint.
+
+`python -m tests.training.toys CHECKPOINT RUN CHANGES` fine-tunes it in a process of its own.
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import torch
+
+from longfire.model import LongfireConfig, LongfireForCausalLM
+from longfire.training import FINETUNE_RECIPES, finetune
+from tests.model.checkpoints import byte_tokenizer
+
+FIRST, OTHERS, ASK, END = (1, 2, 3, 4), (11, 12, 13), 30, 0
+RECIPE = FINETUNE_RECIPES["tiny"].but(
+    length=32, batch=16, steps=20, learning_rate=1e-2, evaluate_every=4, checkpoint_every=6, log_every=1
+)
+
+
+def checkpoint(folder, name="rope", **changes):
+    """A folder with a new model, of large weights so that it learns fast, and its tokenizer."""
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32}
+    more = {"vocab_size": len(tokenizer), "initializer_range": 0.2, "eos_token_id": END, **changes}
+    LongfireForCausalLM(LongfireConfig(position_encoding=name, **shape, **more)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def rows(n, seed=0, shortest=3, longest=20):
+    """n questions, each with its answer and the end as the target."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(n):
+        first, more = draw.choice(FIRST), draw.randint(shortest, longest)
+        prompt, target = [first, *(draw.choice(OTHERS) for _ in range(more)), ASK], [first, END]
+        found.append({"input_ids": prompt + target, "labels": [-100] * len(prompt) + target})
+    return found
+
+
+def right(model, step=0):
+    """The share of questions that a model answers right."""
+    count = 0
+    for row in rows(40, seed=1):
+        prompt = torch.tensor([row["input_ids"][:-2]])
+        count += int(model(prompt).logits[0, -1].argmax()) == row["input_ids"][-2]
+    return count / 40
+
+
+def tune(source, run, *, score=right, identity=None, options=None, questions=None, dev_rows=None, **changes):
+    """`finetune` on the toy, with a recipe that may be another in some fields."""
+    return finetune(
+        RECIPE.but(**changes),
+        source,
+        rows(100) if questions is None else questions,
+        run,
+        tokenizer=byte_tokenizer(),
+        identity={"task": "toy"} if identity is None else identity,
+        score=score,
+        dev_rows=dev_rows,
+        tracker="none",
+        progress=False,
+        **(options or {}),
+    )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    tune(Path(sys.argv[1]), Path(sys.argv[2]), **json.loads(sys.argv[3]))
