@@ -260,6 +260,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         raise
     except Exception as error:
         found["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    torch.compiler.reset()  # what was compiled for one encoding serves no other
     found["took"] = round(time.perf_counter() - started, 2)
     return found
 

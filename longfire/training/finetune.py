@@ -1,6 +1,7 @@
 """A recipe, a checkpoint and rows with targets → the best model of a run. Killed, it goes on where it was."""
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -70,14 +71,8 @@ def finetune(
     """
     run = Path(run)
     by = "score" if score is not None else "last" if dev_rows is None else "loss"
-    same = {
-        **recipe.identity(),
-        "checkpoint": digest(checkpoint),
-        "rows": len(rows),
-        "dev_rows": None if dev_rows is None else len(dev_rows),
-        "chosen_by": by,
-        "on": dict(identity),
-    }
+    counts = {"rows": len(rows), "dev_rows": None if dev_rows is None else len(dev_rows)}
+    same = {**recipe.identity(), "checkpoint": digest(checkpoint), **counts, "chosen_by": by, "on": dict(identity)}
     refuse_another(run, same)
     if (run / "done.json").exists():
         return run / "model"
@@ -170,6 +165,9 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
             self.judging.write(step, score)
             if better:
                 self.judging.keep(step, score)
+            if self.progress:
+                so_far = ", the best so far" if better else ""
+                tqdm.write(f"step {step}: {self.judging.by} {score:.4g}{so_far}", file=sys.stderr)
         metrics = {f"eval_{self.judging.by}": score}
         self.log(metrics)
         self.watch.leave_out(time.perf_counter() - began)

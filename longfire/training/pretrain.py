@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from transformers import default_data_collator
+from transformers import TrainingArguments, default_data_collator
 
 from longfire.model import LongfireForCausalLM
 from longfire.training.callbacks import LOSSES, Watch, read_losses, refuse_not_finite
@@ -60,7 +60,7 @@ def make_trainer(
         )
     model = starting_model(recipe, corpus)
     if compiles(recipe, args):
-        model.model.compile_layers()
+        model.model.compile_layers(graphs=plays_graphs(recipe, args))
     trainer = PretrainTrainer(
         recipe,
         model=model,
@@ -71,6 +71,13 @@ def make_trainer(
     )
     track(trainer, tracker, run)
     return trainer
+
+
+def plays_graphs(recipe: Recipe, args: TrainingArguments) -> bool:
+    """Whether layers are CUDA graphs. Gradients of several passes would have to outlive them."""
+    if recipe.graphs is None:
+        return args.device.type == "cuda" and args.world_size == args.gradient_accumulation_steps == 1
+    return recipe.graphs
 
 
 def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:

@@ -89,7 +89,7 @@ class AnyRecipe:
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same: all but how it is carried out."""
-        how = ("name", "compile", "device_tokens", "checkpoint_every", "log_every")
+        how = ("name", "compile", "graphs", "device_tokens", "checkpoint_every", "log_every")
         return {key: value for key, value in asdict(self).items() if key not in how}
 
 
@@ -105,6 +105,9 @@ class Recipe(AnyRecipe):
     """One encoding for all layers: FIRE-S."""
     start: str | None = None
     """What FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random. Others have one start."""
+    graphs: bool | None = None
+    """Compiled layers as CUDA graphs: a small model's kernels are done sooner than started. None: on a single GPU,
+    where a step is a single pass."""
     init_from: str | None = None
     """A checkpoint's folder to go on from, instead of random weights (`start` then does nothing). Its size, encoding
     and tokenizer must be the recipe's."""
@@ -162,7 +165,7 @@ TINY = Recipe(
     tokenizer="bytes",
     checkpoint_every=100,
 )
-SMALL = Recipe("small", size="small", length=512, batch=128, steps=1600, learning_rate=1e-3)
+SMALL = Recipe("small", size="small", length=512, batch=128, steps=1600, learning_rate=1e-3, start="kerple_log")
 BASE = Recipe(
     "base",
     size="base",

@@ -115,7 +115,7 @@ def digest(source: str | Path | LongfireForCausalLM) -> str:
         config, files = source.config.to_dict(), []
         for name, tensor in sorted(source.state_dict().items()):
             found.update(name.encode())
-            found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+            found.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
     else:
         folder = checkpoint_folder(source)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -219,7 +219,7 @@ def test_by_the_loss_on_dev_rows(source, tmp_path):
     """Its mean over all targets, whatever batches they are in."""
     dev = rows(21, seed=5)
     model = LongfireForCausalLM.from_pretrained(
-        tune(source, tmp_path / "run", score=None, dev_rows=dev, options={"per_device_train_batch_size": 4})
+        tune(source, tmp_path / "run", score=None, dev_rows=dev, device_tokens=4 * 32)
     )
     judged = scores(tmp_path / "run")
     said = done(tmp_path / "run")

@@ -13,7 +13,7 @@ from longfire.engines.fused.expand import LOWEST, cell
 from longfire.engines.fused.tiles import LENGTHS, LOG2E, load_rows
 from longfire.operators import Operator
 
-PROGRAMS = 4 * 132
+PROGRAMS = 8 * 132
 """About as many as keep a large GPU busy."""
 KEYS = 64
 """In a tile."""
