@@ -22,6 +22,13 @@ class DivergedError(ValueError):
     """The loss is not a number any more."""
 
 
+class MarkSteps(TrainerCallback):
+    """Tells CUDA graphs where a step begins: what the last one left may then be written over."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+
+
 class Watch(TrainerCallback):
     """Progress with loss, tokens a second and time left; losses.jsonl; and an error where the loss is not finite.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from transformers import TrainingArguments, default_data_collator
 
 from longfire.model import LongfireForCausalLM
-from longfire.training.callbacks import LOSSES, Watch, read_losses, refuse_not_finite
+from longfire.training.callbacks import LOSSES, MarkSteps, Watch, read_losses, refuse_not_finite
 from longfire.training.recipes import Recipe
 from longfire.training.run import alone_in, carry_out, compiles, conclude, refuse_another, track, training_arguments
 from longfire.training.start import digest, starting_model
@@ -59,15 +59,19 @@ def make_trainer(
             f"{recipe.batch}. Give more text, a smaller batch or a shorter length."
         )
     model = starting_model(recipe, corpus)
+    graphs = plays_graphs(recipe, args)
     if compiles(recipe, args):
-        model.model.compile_layers(graphs=plays_graphs(recipe, args))
+        model.model.compile_layers(graphs=graphs)
     trainer = PretrainTrainer(
         recipe,
         model=model,
         args=args,
         train_dataset=sequences,
         data_collator=default_data_collator,
-        callbacks=[Watch(run, lambda steps: steps * recipe.batch * recipe.length, progress)],
+        callbacks=[
+            Watch(run, lambda steps: steps * recipe.batch * recipe.length, progress),
+            *([MarkSteps()] if graphs else []),
+        ],
     )
     track(trainer, tracker, run)
     return trainer

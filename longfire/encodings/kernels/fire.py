@@ -2,7 +2,7 @@
 
     x = ψ(|i − j|) / (ψ(max{L, i}) + eps),   h = σ(x·w₁ + b₁),   [h = σ(h·W₂ᵀ + b₂),]   b(i, j) = h·W₃ᵀ + b₃
 
-`FIRE.bias` is the specification. Everything is float32, without TF32.
+`FIRE.bias` is the specification. Everything has the precision of float32.
 """
 
 import torch
@@ -17,11 +17,11 @@ from longfire.operators import INTERPRETED, Operator
 WIDEST = 64
 """The widest hidden layer, and the most heads: a program holds all of the MLP."""
 
-PROGRAMS = 3 * 132
+PROGRAMS = 6 * 132
 """Of the backward kernel, at most: each sums over its share of the bias, and their sums are added up at the end."""
 
-PRECISION = "ieee"
-"""Of the products."""
+FORWARD_PRECISION, BACKWARD_PRECISION = "tf32x3", "ieee"
+"""Of the products: float32's either way. Three products on tensor cores make one, in the forward kernel the faster."""
 
 serve_cpu = False
 """For tests: serve positions on the CPU too, where Triton's interpreter runs the kernels."""
@@ -108,7 +108,7 @@ def _make_bias(
         with torch.cuda.device_of(out):
             forward[(B * T * chunks,)](
                 q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), out, T, S, chunks, *q.stride(), *k.stride(),
-                first_position, eps, **constants, N=N, num_warps=warps,
+                first_position, eps, **constants, PRECISION=FORWARD_PRECISION, N=N, num_warps=warps,
             )  # fmt: skip
     return out
 
@@ -146,7 +146,8 @@ def _make_gradients(
     with torch.cuda.device_of(parts):
         backward[(programs,)](
             q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), dbias.contiguous(), parts, T, S, chunks, pairs, programs,
-            *q.stride(), *k.stride(), first_position, eps, **constants, TOTAL=total, N=N, num_warps=warps,
+            *q.stride(), *k.stride(), first_position, eps, **constants, TOTAL=total,
+            PRECISION=BACKWARD_PRECISION, N=N, num_warps=warps,
         )  # fmt: skip
     return parts.sum(0)
 
@@ -228,7 +229,6 @@ def _constants(
         "DEEP": w2 is not None,
         "GELU": gelu,
         "FINAL": final_activation,
-        "PRECISION": PRECISION,
     }
 
 

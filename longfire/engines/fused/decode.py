@@ -13,7 +13,7 @@ from longfire.engines.fused.expand import LOWEST, cell
 from longfire.engines.fused.tiles import LENGTHS, LOG2E, load_rows
 from longfire.operators import Operator
 
-PROGRAMS = 8 * 132
+PROGRAMS = 4 * 132
 """About as many as keep a large GPU busy."""
 KEYS = 64
 """In a tile."""
@@ -48,12 +48,13 @@ def lines(
 
 
 @triton.jit
-def added(Bias, Mask, j, S, heads, BIAS: tl.constexpr, MASK: tl.constexpr, M: tl.constexpr, BN: tl.constexpr):
-    """What is added to the scores of keys j, [M, BN]; −inf where nothing is seen."""
+def added(Bias, Mask, j, S, heads, BIAS: tl.constexpr, MASK: tl.constexpr, SINGLE: tl.constexpr):
+    """What is added to the scores of keys j, [M, BN], or [1, BN] where all heads have the same or there is one."""
     inside = j < S
-    addend = tl.zeros([M, BN], tl.float32)
+    addend = tl.zeros_like(j).to(tl.float32)[None, :]
     if BIAS:
-        addend = tl.load(Bias + j[None, :], mask=heads & inside[None, :], other=0.0)
+        seen = inside[None, :] if SINGLE else heads & inside[None, :]
+        addend = tl.load(Bias + j[None, :], mask=seen, other=0.0)
     if MASK:
         inside &= tl.load(Mask + j, mask=inside, other=0) != 0
     return tl.where(inside[None, :], addend, float("-inf"))
@@ -63,7 +64,7 @@ def added(Bias, Mask, j, S, heads, BIAS: tl.constexpr, MASK: tl.constexpr, M: tl
 def part(
     Q, K, V, Bias, Mask, Out, Lse, q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h, H, S, group, length, scale,
     D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, MASK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    SINGLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """`length` keys for the query heads that share a key head: their values, weighted, and the weights' sum."""
     split, g, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -78,15 +79,15 @@ def part(
     acc = tl.zeros([M, DP], tl.float32)
     total = tl.zeros([M], tl.float32)
     top = tl.full([M], float("-inf"), tl.float32)
-    Bias += at * bias_b + h[:, None] * bias_h
+    Bias += at * bias_b + (g * bias_h if SINGLE else h[:, None] * bias_h)
     Mask += at * S
     first = split * length
-    addend = added(Bias, Mask, first + tl.arange(0, BN), S, heads, BIAS, MASK, M, BN)
+    addend = added(Bias, Mask, first + tl.arange(0, BN), S, heads, BIAS, MASK, SINGLE)
     for step in range(first, tl.minimum(first + length, S), BN):
         j = step + tl.arange(0, BN)
         k = load_rows(K, j, k_s, S, D, DP, True)  # [BN, DP]
         scores = (tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale + addend) * LOG2E
-        addend = added(Bias, Mask, j + BN, S, heads, BIAS, MASK, M, BN)  # of the next tile: it takes a while to come
+        addend = added(Bias, Mask, j + BN, S, heads, BIAS, MASK, SINGLE)  # of the next tile: it takes a while to come
         highest = tl.maximum(top, tl.max(scores, 1))
         finite = tl.where(highest == float("-inf"), 0.0, highest)
         p = tl.exp2(scores - finite[:, None])
@@ -153,8 +154,9 @@ def _decode(
         part[splits, G, B](
             q, k, v, q if bias is None else bias, q if mask is None else mask, parts, lse, *q.stride()[:2],
             *k.stride()[:3], *v.stride()[:3], bias_b, bias_h, H, S, H // G, length, scale, D=D, DP=DP, M=M, BN=KEYS,
-            BIAS=bias is not None, MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-            num_warps=4, num_stages=STAGES if q.dtype != torch.float32 else 1,
+            BIAS=bias is not None, MASK=mask is not None, SINGLE=H == G,
+            PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=4,
+            num_stages=STAGES if q.dtype != torch.float32 else 1,
         )  # fmt: skip
         combine[B, H](parts, lse, out, *out.stride()[:2], H, splits, D=D, DP=DP, N=triton.next_power_of_2(splits))
     return out
