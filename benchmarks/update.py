@@ -1,25 +1,37 @@
-"""Make the tables of benchmarks/README.md, and the figures of README.md, anew from results/bench."""
+"""Make the tables of benchmarks/README.md, results/README.md and README.md anew from results/."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+from longfire.report.compare import compare_table
 from longfire.report.model_speed import model_figures, model_table
 from longfire.report.speed import figures_table, speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "results" / "bench"
+RESULTS = ROOT / "results"
+TABLES = {"bench": speed_table, "model": model_table, "compare": compare_table}
+
+
+def result(name: str) -> dict[str, Any] | None:
+    """The record of this name, in whichever folder it is."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob(f"*/{name}.json")]
+    return found[0] if found else None
+
+
+def is_of_a_model(record: dict[str, Any]) -> bool:
+    """Rather than of attention alone."""
+    return bool(record["setting"]["subject"] == "model")
 
 
 def updated(page: str) -> str:
     """The page with every fenced block after `<!-- name -->` replaced by that result's table, where there is one."""
 
     def table(match: re.Match[str]) -> str:
-        result = RESULTS / f"{match[1]}.json"
-        if not result.exists():
+        if (record := result(match[1])) is None:
             return match[0]
-        record = json.loads(result.read_text(encoding="utf-8"))
-        shown = model_table(record) if record["setting"]["subject"] == "model" else speed_table(record)
+        shown = TABLES["compare" if "runs" in record else "model" if is_of_a_model(record) else "bench"](record)
         return f"<!-- {match[1]} -->\n```\n{shown}\n```"
 
     return re.sub(r"<!-- ([\w-]+) -->\n```\n.*?```", table, page, flags=re.DOTALL)
@@ -29,16 +41,15 @@ def with_figures(page: str) -> str:
     """The page with all between `<!-- name-figures -->` and `<!-- end -->` made anew from name.json."""
 
     def figures(match: re.Match[str]) -> str:
-        result = RESULTS / f"{match[1]}.json"
-        if not result.exists():
+        if (record := result(match[1])) is None:
             return match[0]
-        record = json.loads(result.read_text(encoding="utf-8"))
-        table = model_figures(record) if record["setting"]["subject"] == "model" else figures_table(record)
+        table = model_figures(record) if is_of_a_model(record) else figures_table(record)
         return f"<!-- {match[1]}-figures -->\n{table}\n<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+)-figures -->\n.*?<!-- end -->", figures, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    for path, change in ((ROOT / "benchmarks" / "README.md", updated), (ROOT / "README.md", with_figures)):
+    pages = [(ROOT / room / "README.md", updated) for room in ("benchmarks", "results")]
+    for path, change in [*pages, (ROOT / "README.md", with_figures), (ROOT / "README.md", updated)]:
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -22,6 +22,8 @@ from longfire.report.summary import (
 from longfire.report.table import BOLD, PLAIN, text_table
 
 WIDTH = 120
+HOLDS = 0.5
+"""An encoding holds while its log perplexity stays within this of what it is at the shortest length."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -75,17 +77,37 @@ def plot_compare(record: Record, folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
+    near = close_up(record)
     for name, draw in (("perplexity", _draw_perplexity), ("losses", _draw_losses)):
-        figure = Figure(figsize=(9, 5.2), layout="constrained")
-        axes = figure.subplots()
-        draw(axes, record)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
-            figure.legend(loc="outside right center", frameon=False)
+        panels = 2 if name == "perplexity" and near else 1
+        figure = Figure(figsize=(9 if panels == 1 else 13, 5.2), layout="constrained")
+        for axes in figure.subplots(1, panels, squeeze=False)[0]:
+            draw(axes, record)
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+        if panels == 2 and near:
+            axes.set_ylim(near)
+            axes.set_title("Those that hold, close up")
+            axes.set_ylabel("")
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside right center", frameon=False)
         paths.append(folder / f"{name}.png")
         figure.savefig(paths[-1], dpi=110)
     return paths
+
+
+def close_up(record: Record) -> tuple[float, float] | None:
+    """The range of log perplexity of the encodings that hold, where others leave it far behind; None otherwise."""
+    means = [[mean_and_deviation(line.values(n).values())[0] for n in lengths_of(record)] for line in lines_of(record)]
+    whole = [[mean for mean in line if mean is not None] for line in means]
+    whole = [line for line in whole if line]
+    holding = [line for line in whole if max(line) < line[0] + HOLDS]
+    if len(holding) < 2 or len(holding) == len(whole):
+        return None
+    low, high = min(min(line) for line in holding), max(max(line) for line in holding)
+    margin = 0.06 * (high - low)
+    return low - margin, high + margin
 
 
 def _look(line: Line) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 import math
 import re
+from statistics import fmean
 
 import pytest
 
-from longfire.report.compare import compare_table, loss_curve, plot_compare, thinned
+from longfire.report.compare import close_up, compare_table, loss_curve, plot_compare, thinned
 from longfire.report.summary import (
     amount,
     clear_best,
@@ -180,3 +181,14 @@ def test_pictures(tmp_path, kept):
 def test_a_picture_without_losses(tmp_path):
     record = record_of({"fire": [1.0], "alibi": [None]})
     assert all(path.exists() for path in plot_compare(record, tmp_path))
+
+
+def test_those_that_hold_are_drawn_close_up():
+    values = {"fire": [2.0], "alibi": [2.1], "rope": [2.2], "nope": [9.0]}
+    record = record_of(values)
+    assert close_up(record) is None  # one length: all hold
+    record = compare_record()
+    low, high = close_up(record)
+    held = [line for line in lines_of(record) if line.encoding in ("fire", "alibi", "kerple_log")]
+    seen = [fmean(line.values(n).values()) for line in held for n in record["setting"]["lengths"]]
+    assert low < min(seen) < max(seen) < high < min(max(seen) + 0.1, 3.0)
