@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from longfire.data import Sequences, load_corpus
 from longfire.training import RECIPES, pretrain
 from longfire.training.callbacks import DivergedError, read_losses
 from longfire.training.checkpoints import MARK, checkpoints, is_complete, last_complete
+from longfire.training.pretrain import plays_graphs
 
 RECIPE = RECIPES["tiny"].but(steps=12, batch=4, length=32, log_every=1, checkpoint_every=4)
 ON_THE_COMMAND_LINE = ["--steps", "12", "--batch", "4", "--length", "32", "--set", "log_every=1", "checkpoint_every=4"]
@@ -286,3 +288,32 @@ def test_nothing_is_saved_that_was_not_looked_at(corpus, tmp_path):
         with pytest.raises(DivergedError, match="at step 8"):
             pretrain(RECIPE.but(encoding="alibi", log_every=100), corpus, run, tracker="none", progress=False)
     assert [folder.name for folder in checkpoints(run)] == ["checkpoint-4"]
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "passes", "asked", "played"),
+    [
+        ("cuda", 1, 1, None, True),
+        ("cuda", 1, 2, None, False),
+        ("cuda", 2, 1, None, False),
+        ("cpu", 1, 1, None, False),
+        ("cuda", 1, 1, False, False),
+        ("cuda", 2, 1, True, True),
+    ],
+)
+def test_when_layers_are_cuda_graphs(device, processes, passes, asked, played):
+    args = SimpleNamespace(device=torch.device(device), world_size=processes, gradient_accumulation_steps=passes)
+    assert plays_graphs(RECIPE.but(graphs=asked), args) is played
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["fire", "rope", "t5"])
+def test_cuda_graphs_change_no_loss(name, corpus, tmp_path):
+    found = {}
+    for graphs in (False, True):
+        torch.compiler.reset()
+        recipe = RECIPE.but(encoding=name, graphs=graphs, length=128, steps=20)
+        pretrain(recipe, corpus, tmp_path / str(graphs), tracker="none", progress=False)
+        found[graphs] = losses(tmp_path / str(graphs))
+    assert found[True] == found[False]
+    assert found[True][-1][1] < found[True][0][1]
