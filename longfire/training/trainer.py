@@ -26,6 +26,13 @@ class RecipeTrainer(Trainer, Generic[R]):
         super()._save_checkpoint(*arguments, **options)
         self.accelerator.wait_for_everyone()
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Weights that are one are written once; gathered from shards, they no longer look it."""
+        if state_dict is not None:
+            tied = getattr(self.model, "all_tied_weights_keys", {})
+            state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
+        super()._save(output_dir, state_dict)
+
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Called by Trainer."""
         if self.optimizer is None:

@@ -232,9 +232,15 @@ def test_two_processes(sharded, text, whole, environment, tmp_path):
     run = tmp_path / "two"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
                 "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]  # fmt: skip
-    own = command(text, run, *(["--fsdp"] if sharded else []))[1:]
+    own = command(text, run)[1:]
+    if sharded:
+        own = [str(Path(__file__).with_name("sharding.py")), *own[2:], "--fsdp"]
+        environment = {**environment, "SHARDED": str(tmp_path / "sharded")}
     finished = subprocess.run([*torchrun, *own], env=environment, capture_output=True, text=True, timeout=240)
     assert finished.returncode == 0, finished.stderr[-3000:]
+    if sharded:
+        found, of = map(int, (tmp_path / "sharded").read_text().split(" of "))
+        assert found == of > 10
     for found, expected in zip(losses(run), losses(whole), strict=True):
         assert found == pytest.approx(expected, rel=2e-3)
     found, expected = (load_file(one / "model" / "model.safetensors") for one in (run, whole))

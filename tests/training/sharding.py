@@ -1,0 +1,33 @@
+"""The longfire command on CPUs, really sharded: accelerate leaves FSDP out there, without a word."""
+
+import os
+import sys
+from pathlib import Path
+
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+
+from longfire.cli import main
+from longfire.training.callbacks import Watch
+
+as_it_is = AcceleratorState.__init__
+step_end = Watch.on_step_end
+
+
+def with_fsdp(self, *arguments, fsdp_plugin=None, **options):
+    as_it_is(self, *arguments, fsdp_plugin=fsdp_plugin, **options)
+    if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+        self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+        PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+
+def counted(self, args, state, control, model=None, **options):
+    sharded = sum(isinstance(p, DTensor) for p in model.parameters())
+    Path(os.environ["SHARDED"]).write_text(f"{sharded} of {len(list(model.parameters()))}")
+    step_end(self, args, state, control, model=model, **options)
+
+
+AcceleratorState.__init__ = with_fsdp
+Watch.on_step_end = counted
+sys.exit(main(sys.argv[1:]))
