@@ -1,10 +1,11 @@
 """`longfire bench`: time and memory."""
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from longfire.storage import write_json
 
 
 def add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -111,7 +112,7 @@ def run_bench_bias(options: argparse.Namespace) -> int:
         return 0
     options.out.parent.mkdir(parents=True, exist_ok=True)
     record = measure_bias(setting)
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_json(options.out, record)
     print(f"{speed_table(record)}\n\nwritten to {options.out}")
     return 0
 
@@ -168,7 +169,7 @@ def measured(
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
     def save(record: dict[str, Any]) -> None:
-        options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(options.out, record)
 
     record = measure(setting, save)
     picture = options.out.with_suffix(".png")

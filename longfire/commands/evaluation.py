@@ -1,11 +1,12 @@
 """`longfire evaluate`."""
 
 import argparse
-import json
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from longfire.storage import write_json
 
 
 def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -94,7 +95,7 @@ def run_perplexity(options: argparse.Namespace) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
     def save(record: dict[str, object]) -> None:
-        options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(options.out, record)
 
     record = measure_perplexity(setting, save)
     if "note" in record:

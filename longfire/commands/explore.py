@@ -1,9 +1,10 @@
 """`longfire explore`."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
+
+from longfire.storage import write_json
 
 
 def add_explore(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,7 +42,7 @@ def run_explore(options: argparse.Namespace) -> int:
         print(effects_table(query, found), end="\n\n")
     print(LEGEND, end="\n\n")
     picture, record = options.out / "encodings.png", options.out / "encodings.json"
-    record.write_text(json.dumps(effects_record(shown), indent=1) + "\n")
+    write_json(record, effects_record(shown))
     plot_effects(shown, picture)
     print(f"All heads and all keys: {picture}   The numbers: {record}")
     return 0

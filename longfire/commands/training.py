@@ -5,8 +5,11 @@ import ast
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from longfire.storage import write_json
 
 if TYPE_CHECKING:
     from longfire.model import LongfireConfig
@@ -256,12 +259,7 @@ def run_compare(options: argparse.Namespace) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "compare.json"
 
-    def save(record: dict[str, Any]) -> None:
-        written = file.with_name(".compare.json")
-        written.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        written.replace(file)
-
-    record = compare(comparison, options.out, jobs=options.jobs, save=save)
+    record = compare(comparison, options.out, jobs=options.jobs, save=partial(write_json, file))
     print(compare_table(record, bold=sys.stdout.isatty()))
     plot_compare(record, options.out)
     page = options.out / "report.html"

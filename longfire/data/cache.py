@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from longfire.storage import write_whole
+
 log = logging.getLogger(__name__)
 
 RECORD = "record.json"
@@ -187,7 +189,7 @@ class Notes:
         try:
             with FileLock(f"{self.path}.lock"):
                 merged = {**self._read(), **self.new}
-                write_whole(self.path, json.dumps(merged, indent=0).encode())
+                write_whole(self.path, json.dumps(merged, indent=0))
         except OSError as error:
             log.info("no notes were kept in %s (%s)", self.path, error)
         self.new = {}
@@ -198,19 +200,6 @@ class Notes:
         except (FileNotFoundError, ValueError):
             return {}
         return read if isinstance(read, dict) else {}
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that others see the old content or the new, never a part."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def _seal(value: Any) -> str:

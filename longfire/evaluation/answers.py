@@ -18,12 +18,12 @@ import torch
 from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from longfire.data.cache import write_whole
 from longfire.errors import at_least
 from longfire.evaluation.metrics import Answered
 from longfire.evaluation.scoring import evaluating, position_limit
 from longfire.model import refuse_beyond
 from longfire.model.generate import quiet
+from longfire.storage import write_whole
 from longfire.tasks import Example, Task, prompt_ids
 
 BATCH_TOKENS = {"cuda": 1 << 18, "cpu": 1 << 14}
@@ -85,9 +85,7 @@ def answer(
 
 def write_predictions(path: Path, answered: Sequence[Answered]) -> None:
     """As JSON, a line each; whoever reads the file meanwhile sees the old one or all of the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(asdict(one)) + "\n" for one in answered)
-    write_whole(path, "".join(lines).encode())
+    write_whole(path, "".join(json.dumps(asdict(one)) + "\n" for one in answered))
 
 
 def _check_length(model: Any, task: Task, length: int) -> None:

@@ -31,6 +31,7 @@ from longfire.errors import at_least, hint
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.model import LongfireForCausalLM
 from longfire.provenance import provenance
+from longfire.storage import write_json
 from longfire.training import Recipe, pretrain
 from longfire.training.callbacks import LOSSES, read_losses
 
@@ -233,7 +234,8 @@ def _name(label: str) -> str:
 
 def written(label: str) -> str:
     """An encoding as a person writes it."""
-    return ENCODINGS[_name(label)].__name__ + ("-S" if label != _name(label) else "")
+    name = {"rope_pi": "RoPE-PI"}.get(_name(label), ENCODINGS[_name(label)].__name__)
+    return name + ("-S" if label != _name(label) else "")
 
 
 def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -281,9 +283,7 @@ def tested(comparison: Comparison, model: LongfireForCausalLM, corpus: Corpus, r
         tokens=comparison.tokens,
         progress=False,
     )
-    new = run / ".perplexity.json"
-    new.write_text(json.dumps({"asked": asked, "found": found}, indent=1) + "\n", encoding="utf-8")
-    new.replace(file)
+    write_json(file, {"asked": asked, "found": found})
     return found
 
 

@@ -1,12 +1,13 @@
 """Pages that are one file: style, script and data inside, nothing from a network."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
+
+from longfire.storage import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -31,13 +32,7 @@ def write_page(path: Path, *, title: str, body: str, data: object, scripts: Sequ
         data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(UNSAFE),
         script="\n".join(_template(name) for name in ("charts.js", *scripts)),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(path, text)
 
 
 def colors_css(colors: Mapping[str, tuple[str, str]]) -> str:

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 from transformers import TrainerCallback
 
+from longfire.storage import write_whole
 from longfire.training.checkpoints import mark_complete
 
 LOSSES = "losses.jsonl"
@@ -120,9 +121,7 @@ def forget_after(file: Path, step: int) -> None:
     if not file.exists():
         return
     kept = [line for line in read_losses(file) if line["step"] <= step]
-    new = file.with_name(f".{file.name}")
-    new.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-    new.replace(file)
+    write_whole(file, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def read_losses(file: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ import shutil
 import zlib
 from pathlib import Path
 
+from longfire.storage import write_whole
+
 MARK = "complete.json"
 
 
@@ -17,12 +19,7 @@ def mark_complete(folder: Path) -> None:
             with file.open("rb") as opened:
                 os.fsync(opened.fileno())
             found[str(file.relative_to(folder))] = [file.stat().st_size, checksum(file)]
-    written = folder / f".{MARK}"
-    with written.open("w", encoding="utf-8") as opened:
-        json.dump(found, opened)
-        opened.flush()
-        os.fsync(opened.fileno())
-    written.replace(folder / MARK)
+    write_whole(folder / MARK, json.dumps(found))
     directory = os.open(folder, os.O_RDONLY)
     os.fsync(directory)
     os.close(directory)

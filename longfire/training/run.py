@@ -24,6 +24,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from longfire.errors import at_least
+from longfire.storage import write_json as write_json
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.recipes import AnyRecipe
 from longfire.training.trainer import RecipeTrainer
@@ -77,13 +78,6 @@ def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
     if differing := [key for key in now if now[key] != before.get(key)]:
         shown = ", ".join(f"{key}: {before.get(key)!r} there, {now[key]!r} here" for key in differing[:4])
         raise ValueError(f"{run} holds another run ({shown}). Choose another folder, or delete that one.")
-
-
-def write_json(file: Path, content: Any) -> None:
-    """Whole, or not at all."""
-    written = file.with_name(f".{file.name}")
-    written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    written.replace(file)
 
 
 def training_arguments(
