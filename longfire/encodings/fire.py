@@ -39,6 +39,8 @@ class FIRE(PositionEncoding):
             training.
         first_position: what the first token's position counts as. The paper counts from 1, its listing from 0.
         eps: added to the normaliser.
+        horizon: where the normaliser stops to grow: ψ(min{max{L, i}, horizon}). None, the paper: never. At the training
+            length it changes nothing in training, and beyond it a distance keeps the meaning that training gave it.
 
     `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing: the same operations in the same order,
     so the same bits, and its state dicts load.
@@ -65,6 +67,7 @@ class FIRE(PositionEncoding):
         init_L: float = 512.0,
         first_position: int = 1,
         eps: float = 1e-6,
+        horizon: int | None = None,
     ) -> None:
         super().__init__()
         at_least("num_heads", num_heads, 1)
@@ -78,7 +81,9 @@ class FIRE(PositionEncoding):
         positive("init_c", init_c)
         positive("init_L", init_L)
         positive("eps", eps, zero_too=True)
-        self.num_heads, self.first_position, self.eps = num_heads, first_position, eps
+        if horizon is not None:
+            at_least("horizon", horizon, 1)
+        self.num_heads, self.first_position, self.eps, self.horizon = num_heads, first_position, eps, horizon
         self.log, self.threshold, self.starts = log, threshold, {"c": init_c, "L": init_L}
 
         sizes = [1, *[width] * hidden_layers, num_heads]
@@ -127,13 +132,15 @@ class FIRE(PositionEncoding):
         return torch.log(torch.abs(self.c.to(x.dtype) * x) + 1) if self.log else x
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i. The MLP's input."""
+        """ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i but beyond a horizon. The MLP's input."""
         dtype = self.compute_dtype
         distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(dtype)  # exact: integers
         normalizer = (q_positions.long() + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
         L = self.L
         if L is not None:
             normalizer = torch.maximum(normalizer, L)
+        if self.horizon is not None:
+            normalizer = normalizer.clamp(max=self.horizon)
         normalizer = self.psi(normalizer) + self.eps
         if self.eps == 0:  # where ψ vanishes for the query it does for every distance up to it: 0 / 0 is 0
             normalizer = normalizer.clamp(min=1e-6)
@@ -229,7 +236,7 @@ class FIRE(PositionEncoding):
     def extra_repr(self) -> str:
         return (
             f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, "
-            f"first_position={self.first_position}, eps={self.eps}"
+            f"first_position={self.first_position}, eps={self.eps}, horizon={self.horizon}"
         )
 
 

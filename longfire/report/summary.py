@@ -200,12 +200,12 @@ def what_was_run(record: Record) -> str:
     seeds, lines = seeds_of(record), lines_of(record)
     done = [run for run in runs if "failed" not in run]
     recipe = (setting.get("recipe") or {}).get("name")
-    start = (setting.get("recipe") or {}).get("start")
+    fires = _fires((setting.get("recipe") or {}))
     source = f" of {corpus['name']}" if corpus.get("name") else ""
     parts = [
         f"{', '.join(line.label for line in lines)}: with each of these position encodings a model"
         f"{_of_size(done)} was trained from scratch{f', recipe {recipe}' if recipe else ''}"
-        f"{f' (in which FIRE begins as {start})' if start else ''}, "
+        f"{f' (in which FIRE {fires})' if fires else ''}, "
         f"on sequences of {setting['trained_length']:,} tokens"
         f"{source}{_amount(done)}"
         f"{f', with {len(seeds)} seeds' if len(seeds) > 1 else ', with one seed'}."
@@ -226,6 +226,15 @@ PROTOCOLS = {
     "paper": "documents were cut at each length, so that longer lengths score tokens of longer documents",
     "paired": "the same tokens are scored at all lengths, with more or less text before them",
 }
+
+
+def _fires(recipe: dict[str, Any]) -> str:
+    """What is not as in the paper."""
+    parts = [
+        f"begins as {recipe['start']}" if recipe.get("start") else "",
+        f"has its horizon at {recipe['horizon'] * recipe['length']:,.0f} tokens" if recipe.get("horizon") else "",
+    ]
+    return " and ".join(part for part in parts if part)
 
 
 def _of_size(runs: Sequence[dict[str, Any]]) -> str:

@@ -105,6 +105,8 @@ class Recipe(AnyRecipe):
     """One encoding for all layers: FIRE-S."""
     start: str | None = None
     """What FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random. Others have one start."""
+    horizon: float | None = None
+    """Where FIRE's normaliser stops to grow, as a share of the training length. None, the paper: never."""
     graphs: bool | None = None
     """Compiled layers as CUDA graphs: a small model's kernels are done sooner than started. None: on a single GPU,
     where a step is a single pass."""
@@ -123,6 +125,8 @@ class Recipe(AnyRecipe):
         one_of("the size", self.size, SIZES)
         if self.encoding not in ENCODINGS:
             raise ValueError(f"there is no encoding named {self.encoding!r}. {hint(self.encoding, ENCODINGS)}")
+        if self.horizon is not None:
+            positive("horizon", self.horizon)
         if self.extend_to is not None:
             at_least("extend_to", self.extend_to, 1)
             one_of("the encoding to extend to", self.encoding, STRETCHED)
@@ -134,8 +138,11 @@ class Recipe(AnyRecipe):
     def position_encoding(self) -> dict[str, Any]:
         """The encoding as a configuration has it. FIRE's L begins at a quarter of the training length."""
         options = dict(self.encoding_options)
-        if "init_L" in option_names(ENCODINGS[self.encoding]):
+        known = option_names(ENCODINGS[self.encoding])
+        if "init_L" in known:
             options.setdefault("init_L", self.length / 4)
+        if "horizon" in known and self.horizon is not None:
+            options.setdefault("horizon", max(1, round(self.horizon * self.length)))
         return {"name": self.encoding, **options}
 
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:

@@ -198,6 +198,32 @@ def test_normalizer_is_the_larger_of_position_and_threshold():
     assert (farthest[20:] > 0.95).all()  # above L: the first key is always near 1
 
 
+@pytest.mark.parametrize("options", [{}, {"threshold": "fixed"}, {"threshold": None}, {"log": False}])
+def test_beyond_the_horizon_only_the_distance_counts(options):
+    torch.manual_seed(1)
+    published = FIRE(4, init_L=20.0, **options)
+    fire = FIRE(4, init_L=20.0, horizon=100, **options)
+    fire.load_state_dict(published.state_dict())
+    near = torch.arange(100)  # the last of them counts as 100
+    assert torch.equal(fire.bias(near, near), published.bias(near, near))
+    distances = torch.arange(0, 3000, 7)
+    rows = [fire.bias(torch.tensor([i]), i - distances[distances <= i])[:, 0] for i in (99, 100, 500, 5000)]
+    for row in rows:
+        shared = min(row.shape[1], rows[0].shape[1])
+        assert torch.equal(row[:, :shared], rows[0][:, :shared])
+    assert torch.equal(rows[2], rows[3][:, : rows[2].shape[1]])
+    x = fire.normalized_distance(torch.tensor([5000]), torch.tensor([5000 - 4900]))
+    assert x.item() > 1  # what is farther than ever in training lies beyond the MLP's interval
+    assert published.normalized_distance(torch.tensor([5000]), torch.tensor([100])).item() <= 1
+
+
+def test_a_threshold_above_the_horizon_learns_nothing():
+    fire = FIRE(4, init_L=500.0, horizon=100)
+    fire.bias(torch.tensor([50, 600]), torch.arange(40)).sum().backward()
+    assert fire.L_multiplier.grad.item() == 0
+    assert fire.c.grad.item() != 0
+
+
 def test_small_limits():
     """Without eps only a vanishing normaliser is held off zero; no keys, no queries and one wide row are fine."""
     x = FIRE(1, eps=0.0, init_c=1e-5, init_L=2.0).normalized_distance(torch.tensor([9]), torch.tensor([0]))
@@ -379,6 +405,7 @@ class TestStarts:
         ({"width": 0}, ValueError, "width must be at least 1"),
         ({"init_c": 0.0}, ValueError, "init_c must be above 0"),
         ({"init_L": float("nan")}, ValueError, "init_L"),
+        ({"horizon": 0}, ValueError, "horizon must be at least 1, not 0"),
         ({"eps": -1e-6}, ValueError, "eps must be at least 0"),
     ],
 )

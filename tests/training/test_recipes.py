@@ -52,6 +52,16 @@ def test_fires_threshold_begins_at_a_quarter_of_the_training_length():
     assert RECIPES["small"].but(encoding="rope").position_encoding() == {"name": "rope"}
 
 
+def test_fires_horizon_is_a_share_of_the_training_length():
+    recipe = RECIPES["base"]
+    assert "horizon" not in recipe.position_encoding()
+    assert recipe.but(horizon=0.5).position_encoding()["horizon"] == 1024
+    assert recipe.but(horizon=0.5, encoding_options={"horizon": 3}).position_encoding()["horizon"] == 3
+    assert recipe.but(horizon=0.5, encoding="alibi").position_encoding() == {"name": "alibi"}
+    with pytest.raises(ValueError, match="horizon must be above 0"):
+        recipe.but(horizon=0.0)
+
+
 def test_the_vocabulary_is_rounded_up():
     config = RECIPES["small"].config(8193)
     assert (config.vocab_size, config.max_position_embeddings) == (8320, 512)

@@ -1,6 +1,7 @@
 """FIRE's bias in one kernel, and its gradients in another that computes the MLP again instead of keeping its layers.
 
-    x = ψ(|i − j|) / (ψ(max{L, i}) + eps),   h = σ(x·w₁ + b₁),   [h = σ(h·W₂ᵀ + b₂),]   b(i, j) = h·W₃ᵀ + b₃
+    x = ψ(|i − j|) / (ψ(min{max{L, i}, horizon}) + eps)
+    h = σ(x·w₁ + b₁),   [h = σ(h·W₂ᵀ + b₂),]   b(i, j) = h·W₃ᵀ + b₃
 
 `FIRE.bias` is the specification. Everything has the precision of float32.
 """
@@ -78,6 +79,7 @@ def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         len(layers) == 2 * len(linears),
         fire.first_position,
         fire.eps,
+        fire.horizon or 0,
     )
     return bias
 
@@ -97,18 +99,19 @@ def _make_bias(
     final_activation: bool,
     first_position: int,
     eps: float,
+    horizon: int,
 ) -> Tensor:
     out = _empty_bias(q_positions, k_positions, w3)
     if out.numel() > 0:
         q, k = _batched(q_positions, k_positions)
         B, T, S = *q.shape, k.shape[-1]
-        constants = _constants(c, L, w2, w3, gelu, final_activation, eps)
+        constants = _constants(c, L, w2, w3, gelu, final_activation, eps, horizon)
         N, warps = (128, 4) if max(constants["WP"], constants["HP"]) <= 32 else (64, 8)
         chunks = triton.cdiv(S, N)
         with torch.cuda.device_of(out):
             forward[(B * T * chunks,)](
                 q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), out, T, S, chunks, *q.stride(), *k.stride(),
-                first_position, eps, **constants, PRECISION=FORWARD_PRECISION, N=N, num_warps=warps,
+                first_position, eps, horizon, **constants, PRECISION=FORWARD_PRECISION, N=N, num_warps=warps,
             )  # fmt: skip
     return out
 
@@ -129,6 +132,7 @@ def _make_gradients(
     final_activation: bool,
     first_position: int,
     eps: float,
+    horizon: int,
 ) -> Tensor:
     """Of c, L, w1, b1, w2, b2, w3, b3, one after the other; 0 for c or L that is not there, nothing for w2 and b2."""
     total = _total(w1, b1, w2, b2, w3, b3)
@@ -136,7 +140,7 @@ def _make_gradients(
         return w1.new_zeros(total)
     q, k = _batched(q_positions, k_positions)
     B, T, S = *q.shape, k.shape[-1]
-    constants = _constants(c, L, w2, w3, gelu, final_activation, eps)
+    constants = _constants(c, L, w2, w3, gelu, final_activation, eps, horizon)
     size = constants["WP"] + constants["HP"]
     N, warps = (64, 4) if size <= 48 else (64, 8) if size <= 64 else (16, 8)  # the most that fits into registers
     chunks = triton.cdiv(S, N)
@@ -146,13 +150,13 @@ def _make_gradients(
     with torch.cuda.device_of(parts):
         backward[(programs,)](
             q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), dbias.contiguous(), parts, T, S, chunks, pairs, programs,
-            *q.stride(), *k.stride(), first_position, eps, **constants, TOTAL=total,
+            *q.stride(), *k.stride(), first_position, eps, horizon, **constants, TOTAL=total,
             PRECISION=BACKWARD_PRECISION, N=N, num_warps=warps,
         )  # fmt: skip
     return parts.sum(0)
 
 
-def _bias_fake(q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, gelu, final_activation, first_position, eps):
+def _bias_fake(q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, *options):
     return _empty_bias(q_positions, k_positions, w3)
 
 
@@ -164,9 +168,8 @@ _gradients = Operator("longfire::fire_bias_backward", _make_gradients, _gradient
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    *tensors, gelu, final_activation, first_position, eps = inputs
+    tensors, ctx.options = inputs[:-5], inputs[-5:]
     ctx.save_for_backward(*tensors)
-    ctx.options = (gelu, final_activation, first_position, eps)
 
 
 def _backward(ctx, dbias):
@@ -178,7 +181,7 @@ def _backward(ctx, dbias):
         size = 1 if slot < 2 else 0 if tensor is None else tensor.numel()
         gradients.append(None if tensor is None else flat[start : start + size].view(tensor.shape))
         start += size
-    return None, None, *gradients, None, None, None, None
+    return None, None, *gradients, *(None for _ in ctx.options)
 
 
 _bias = Operator("longfire::fire_bias", _make_bias, _bias_fake, _setup_context, _backward)
@@ -214,7 +217,14 @@ def _pointers(c: Tensor | None, L: Tensor | None, *layers: Tensor | None) -> lis
 
 
 def _constants(
-    c: Tensor | None, L: Tensor | None, w2: Tensor | None, w3: Tensor, gelu: bool, final_activation: bool, eps: float
+    c: Tensor | None,
+    L: Tensor | None,
+    w2: Tensor | None,
+    w3: Tensor,
+    gelu: bool,
+    final_activation: bool,
+    eps: float,
+    horizon: int,
 ) -> dict[str, int | bool]:
     """What a kernel is compiled for."""
     H, W = w3.shape
@@ -225,6 +235,7 @@ def _constants(
         "WP": max(16, triton.next_power_of_2(W)),
         "LOG": c is not None,
         "THRESHOLD": L is not None,
+        "HORIZON": horizon > 0,
         "CLAMP": eps == 0,
         "DEEP": w2 is not None,
         "GELU": gelu,
@@ -232,7 +243,7 @@ def _constants(
     }
 
 
-LENGTHS = ["T", "S", "chunks", "pairs", "programs", "q_b", "q_t", "k_b", "k_s", "first_position"]
+LENGTHS = ["T", "S", "chunks", "pairs", "programs", "q_b", "q_t", "k_b", "k_s", "first_position", "horizon"]
 """Arguments whose value must not bring about another compilation."""
 
 
@@ -289,19 +300,26 @@ def place(pair, T, chunks, N: tl.constexpr):
 
 
 @triton.jit
+def counted(position, L, horizon, THRESHOLD: tl.constexpr, HORIZON: tl.constexpr):
+    """What a query's position counts as: min{max{L, i}, horizon}."""
+    if THRESHOLD:
+        position = tl.where(position > L, position, L)
+    if HORIZON:
+        position = tl.minimum(position, horizon.to(tl.float32))
+    return position
+
+
+@triton.jit
 def normalized(
-    QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps,
-    LOG: tl.constexpr, THRESHOLD: tl.constexpr, CLAMP: tl.constexpr,
+    QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
+    LOG: tl.constexpr, THRESHOLD: tl.constexpr, HORIZON: tl.constexpr, CLAMP: tl.constexpr,
 ):  # fmt: skip
-    """ψ(|i − j|) / (ψ(max{L, i}) + eps) [N]; the distance [N], the query's position, and the normaliser unclamped."""
+    """The MLP's input [N], the distance [N], the query's position, and the normaliser unclamped."""
     q = tl.load(QPositions + b.to(tl.int64) * q_b + i.to(tl.int64) * q_t)
     k = tl.load(KPositions + b.to(tl.int64) * k_b + j.to(tl.int64) * k_s, mask=j < S, other=0)
     distance = tl.abs(q - k).to(tl.float32)  # exact: integers
     position = (q.to(tl.int64) + first_position).to(tl.float32)
-    counted = position
-    if THRESHOLD:
-        counted = tl.where(position > L, position, L)
-    normalizer = psi(counted, c, LOG) + eps
+    normalizer = psi(counted(position, L, horizon, THRESHOLD, HORIZON), c, LOG) + eps
     divisor = normalizer
     if CLAMP:
         divisor = tl.where(normalizer < 1e-6, 1e-6, normalizer)
@@ -322,16 +340,18 @@ def hidden(x, w1, b1, w2_t, b2, DEEP: tl.constexpr, GELU: tl.constexpr, PRECISIO
 @triton.jit(do_not_specialize=LENGTHS)
 def forward(
     QPositions, KPositions, C, L, W1, B1, W2, B2, W3, B3, Out, T, S, chunks, q_b, q_t, k_b, k_s, first_position, eps,
+    horizon,
     H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, LOG: tl.constexpr, THRESHOLD: tl.constexpr,
-    CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr,
-    N: tl.constexpr,
+    HORIZON: tl.constexpr, CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr,
+    PRECISION: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """The biases of one query and N keys, for all heads."""
     b, i, j = place(tl.program_id(0), T, chunks, N)
     c = tl.load(C) if LOG else 0.0
     threshold = tl.load(L) if THRESHOLD else 0.0
     x, _, _, _ = normalized(
-        QPositions, KPositions, b, i, j, c, threshold, S, q_b, q_t, k_b, k_s, first_position, eps, LOG, THRESHOLD, CLAMP
+        QPositions, KPositions, b, i, j, c, threshold, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
+        LOG, THRESHOLD, HORIZON, CLAMP,
     )  # fmt: skip
     w2_t = tl.trans(load_matrix(W2, W, W, WP, WP)) if DEEP else 0
     b2 = load_vector(B2, W, WP) if DEEP else 0
@@ -348,10 +368,10 @@ def forward(
 @triton.jit(do_not_specialize=LENGTHS)
 def backward(
     QPositions, KPositions, C, L, W1, B1, W2, B2, W3, B3, dOut, Parts, T, S, chunks, pairs, programs,
-    q_b, q_t, k_b, k_s, first_position, eps,
+    q_b, q_t, k_b, k_s, first_position, eps, horizon,
     H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, LOG: tl.constexpr, THRESHOLD: tl.constexpr,
-    CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, TOTAL: tl.constexpr,
-    PRECISION: tl.constexpr, N: tl.constexpr,
+    HORIZON: tl.constexpr, CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr,
+    TOTAL: tl.constexpr, PRECISION: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """A row of Parts (programs, TOTAL): gradients summed over every `programs`-th pair of a query and N keys."""
     pid = tl.program_id(0)
@@ -372,8 +392,8 @@ def backward(
     for step in range((pairs - pid + programs - 1) // programs):
         b, i, j = place(pid + step * programs, T, chunks, N)
         x, distance, position, normalizer = normalized(
-            QPositions, KPositions, b, i, j, c, threshold, S, q_b, q_t, k_b, k_s, first_position, eps,
-            LOG, THRESHOLD, CLAMP,
+            QPositions, KPositions, b, i, j, c, threshold, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
+            LOG, THRESHOLD, HORIZON, CLAMP,
         )  # fmt: skip
         again = tl.minimum(i, 0)  # 0, but the compiler cannot know: matrices kept in registers all along would spill
         w2 = load_matrix(W2 + again, W, W, WP, WP) if DEEP else 0
@@ -395,7 +415,9 @@ def backward(
         dw1 += tl.sum(g * x[:, None], 0)
         if LOG or THRESHOLD:
             dx = tl.sum(g * w1[None, :], 1)
-            to_c, to_L = scalar_gradients(dx, x, distance, position, normalizer, c, threshold, LOG, THRESHOLD, CLAMP)
+            to_c, to_L = scalar_gradients(
+                dx, x, distance, position, normalizer, c, threshold, horizon, LOG, THRESHOLD, HORIZON, CLAMP
+            )
             dc += to_c
             dL += to_L
 
@@ -413,7 +435,8 @@ def backward(
 
 @triton.jit
 def scalar_gradients(
-    dx, x, distance, position, normalizer, c, L, LOG: tl.constexpr, THRESHOLD: tl.constexpr, CLAMP: tl.constexpr
+    dx, x, distance, position, normalizer, c, L, horizon,
+    LOG: tl.constexpr, THRESHOLD: tl.constexpr, HORIZON: tl.constexpr, CLAMP: tl.constexpr,
 ):  # fmt: skip
     """Of c and L, a summand [N] for each key, from that of x."""
     divisor = tl.where(normalizer < 1e-6, 1e-6, normalizer) if CLAMP else normalizer
@@ -421,15 +444,15 @@ def scalar_gradients(
     dnormalizer = -dpsi * x
     if CLAMP:
         dnormalizer = tl.where(normalizer < 1e-6, 0.0, dnormalizer)
-    counted = position
-    if THRESHOLD:
-        counted = tl.where(position > L, position, L)
+    i = counted(position, L, horizon, THRESHOLD, HORIZON)
     to_c = tl.zeros_like(dx)
     to_L = tl.zeros_like(dx)
     if LOG:
-        dlog = dnormalizer / (tl.abs(c * counted) + 1.0)
-        to_c = sign(c) * (dpsi * distance / (tl.abs(c * distance) + 1.0) + dlog * counted)
-        dnormalizer = dlog * sign(c * counted) * c
+        dlog = dnormalizer / (tl.abs(c * i) + 1.0)
+        to_c = sign(c) * (dpsi * distance / (tl.abs(c * distance) + 1.0) + dlog * i)
+        dnormalizer = dlog * sign(c * i) * c
+    if HORIZON:
+        dnormalizer = tl.where(horizon >= L, dnormalizer, 0.0)  # of L alone: where it counts, it is the larger
     if THRESHOLD:
         to_L = dnormalizer * tl.where(position < L, 1.0, tl.where(position == L, 0.5, 0.0))
     return to_c, to_L

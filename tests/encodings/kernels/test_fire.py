@@ -92,6 +92,9 @@ def check(fire, q_positions, k_positions):
         {"threshold": None, "first_position": 0, "eps": 0.0},  # the first query's normaliser is 0
         {"threshold": "fixed", "eps": 0.1, "num_heads": 17},
         {"width": 64, "num_heads": 33},
+        {"horizon": 60},
+        {"horizon": 12},  # below the threshold, which then learns nothing
+        {"horizon": 40, "threshold": None, "log": False},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()) or "default",
 )
@@ -198,7 +201,7 @@ def test_operator(hidden_layers):
     layers = [tensor for linear in fire.linears for tensor in (linear.weight, linear.bias)]
     layers = [*layers[:2], *(layers[2:4] if hidden_layers == 2 else (None, None)), *layers[-2:]]
     positions = torch.arange(2, device=device)
-    arguments = (positions, positions, fire.c if fire.log else None, fire.L, *layers, False, False, 1, 1e-6)
+    arguments = (positions, positions, fire.c if fire.log else None, fire.L, *layers, False, False, 1, 1e-6, 0)
     torch.library.opcheck(torch.ops.longfire.fire_bias.default, arguments)
     plain_arguments = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments]
     dbias = torch.randn(3, 2, 2, device=device)
