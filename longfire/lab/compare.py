@@ -11,12 +11,14 @@ import json
 import math
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -191,16 +193,31 @@ def _in_a_pool(
         jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet_worker, initargs=(os.getpid(),)
     )
     try:
-        waiting: set[Future[dict[str, Any]]] = {
-            pool.submit(one_run, comparison, out, label, seed, options) for label, seed in runs
-        }
+        with _deaf_to_interrupts():  # as its processes then are from their first line on: Ctrl-C is for this one
+            waiting: set[Future[dict[str, Any]]] = {
+                pool.submit(one_run, comparison, out, label, seed, options) for label, seed in runs
+            }
         while waiting:
             done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
             tick()
             for future in done:
                 yield future.result()
     finally:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()  # what is not done goes on from its checkpoint the next time
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _quiet_worker(parent: int) -> None:

@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import sysconfig
 import threading
 import time
@@ -134,3 +136,38 @@ def test_not_under_torchrun(corpus, tmp_path, monkeypatch):
 def test_bad_comparisons(corpus, change, message):
     with pytest.raises(ValueError, match=message):
         comparison(corpus, **change)
+
+
+def test_ctrl_c_is_quiet(corpus, tmp_path):
+    """To all processes at once, as from a terminal: an end without tracebacks, and nobody left behind."""
+    source = dict(corpus)["source"]
+    command = [sys.executable, "-m", "longfire", "compare", "--corpus", source, "--tokenizer", "bytes", "--jobs", "2"]
+    command += ["--out", str(tmp_path / "out"), "--steps", "100000", "--seeds", "0", "--encodings", "alibi", "nope"]
+    environment = {**os.environ, "LONGFIRE_CACHE": str(tmp_path / "cache"), "TRITON_INTERPRET": "0"}
+    started = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    losses = tmp_path / "out" / "runs" / "alibi-0" / "losses.jsonl"
+    deadline = time.monotonic() + 90
+    while not losses.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(started.pid, signal.SIGINT)
+    _, stderr = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "Traceback" not in stderr
+    deadline = time.monotonic() + 20
+    while (left := alive_in(started.pid)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not left
+
+
+def alive_in(group):
+    """Processes of a group that are not merely waiting to be buried."""
+    states = [process / "stat" for process in Path("/proc").iterdir() if process.name.isdigit()]
+    found = []
+    for stat in states:
+        try:
+            state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(of) == group and state != "Z":
+            found.append(stat.parent.name)
+    return found
