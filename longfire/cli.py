@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from longfire import __version__
 from longfire.commands.bench import add_bench
+from longfire.commands.downstream import add_finetune
 from longfire.commands.evaluation import add_evaluate
 from longfire.commands.explore import add_explore
 from longfire.commands.generate import add_generate
@@ -46,7 +47,16 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"longfire {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_compare, add_pretrain, add_tokenize, add_evaluate, add_generate, add_explore, add_bench):
+    for add in (
+        add_compare,
+        add_pretrain,
+        add_tokenize,
+        add_finetune,
+        add_evaluate,
+        add_generate,
+        add_explore,
+        add_bench,
+    ):
         add(commands)
     return top
 

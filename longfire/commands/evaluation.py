@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from longfire.commands.downstream import NAMES, add_tasks
 from longfire.storage import write_json
 
 
@@ -14,7 +15,8 @@ def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     evaluate = commands.add_parser(
         "evaluate",
         help="evaluate a checkpoint",
-        description="Evaluate a checkpoint: longfire evaluate perplexity CHECKPOINT. --harness runs EleutherAI's "
+        description="Evaluate a checkpoint: longfire evaluate perplexity CHECKPOINT, or longfire evaluate TASK "
+        f"CHECKPOINT --data FOLDER. A TASK is one of, or a suite: {NAMES}. --harness runs EleutherAI's "
         "lm-evaluation-harness, which then knows longfire's models: longfire evaluate --harness run --model hf "
         "--model_args pretrained=FOLDER,max_length=N --tasks NAME. Without max_length the harness cuts texts to the "
         "training length.",
@@ -26,7 +28,9 @@ def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="arguments of lm-eval, all that follow; with --help, its own help",
     )
     evaluate.set_defaults(run=run_evaluate)
-    add_perplexity(evaluate.add_subparsers(title="subjects", metavar="SUBJECT"))
+    subjects = evaluate.add_subparsers(title="subjects", metavar="SUBJECT")
+    add_perplexity(subjects)
+    add_tasks(subjects)
 
 
 def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -110,8 +114,9 @@ def run_evaluate(options: argparse.Namespace) -> int:
     """`longfire evaluate`."""
     if options.harness is None:
         raise ValueError(
-            "evaluate what? longfire evaluate perplexity CHECKPOINT, or longfire evaluate --harness run --model hf "
-            "--model_args pretrained=FOLDER --tasks NAME; more with longfire evaluate --help."
+            "evaluate what? longfire evaluate perplexity CHECKPOINT, longfire evaluate TASK CHECKPOINT --data FOLDER, "
+            "or longfire evaluate --harness run --model hf --model_args pretrained=FOLDER --tasks NAME; more with "
+            "longfire evaluate --help."
         )
     from longfire.evaluation.harness import run_harness
 

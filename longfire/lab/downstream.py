@@ -1,0 +1,164 @@
+"""Checkpoints fine-tuned on tasks and tested, side by side; or tested as they are.
+
+    OUT/downstream.json          the record of all
+        runs/CHECKPOINT/MIXTURE/ a run of its own each, by `longfire.training.finetune`
+            test/TASK-LENGTH/    its answers and scores
+        test/CHECKPOINT/TASK-LENGTH/  the same of a checkpoint that is not fine-tuned here
+
+What is done is not done again: started anew, it goes on.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longfire.data.cache import short_hash
+from longfire.errors import at_least
+from longfire.lab.entrants import Entrant, Known, entrants
+from longfire.lab.exam import examined, is_first
+from longfire.lab.part import Part, Rows, release, say
+from longfire.lab.plan import Plan, refuse_other_experiment
+from longfire.lab.questions import load_questions, refuse_no_room, tokens_of
+from longfire.provenance import provenance
+from longfire.training.start import digest
+
+Record = dict[str, Any]
+Save = Callable[[Record], object]
+
+
+def downstream(
+    ready: Plan,
+    out: Path,
+    *,
+    tracker: str = "none",
+    save: Save = lambda record: None,
+    batch_tokens: int | None = None,
+    **options: Any,
+) -> Record:
+    """Fine-tune and test all that is not yet, and return the record, which is saved after each part.
+
+    Args:
+        ready: what `plan` found.
+        out: the folder.
+        tracker: of training: "tensorboard", "wandb", "trackio" or "none".
+        save: called with the record after each part, on the first process.
+        batch_tokens: of answers.
+        options: for `longfire.training.finetune`, and by it for Hugging Face's TrainingArguments.
+    """
+    setting = ready.setting()
+    refuse_other_experiment(out, setting, ready.experiment.recipe)
+    rows = {entrant.key: {**entrant.about(), "parts": [], "scores": []} for entrant in ready.entrants}
+    record: Record = {
+        "provenance": provenance(),
+        "setting": setting,
+        "rows": list(rows.values()),
+        "interrupted": True,
+    }
+    parts = [(mixture, entrant) for mixture in ready.mixtures() for entrant in ready.entrants]
+    made = Rows(ready)
+    try:
+        for number, (mixture, entrant) in enumerate(parts, 1):
+            say(f"[{number}/{len(parts)}] {entrant.label}, {mixture.name}")
+            part = Part(ready, mixture, entrant, out, made, batch_tokens)
+            part.carry_out(tracker, options)
+            rows[entrant.key]["parts"].append(part.found)
+            rows[entrant.key]["scores"] += part.scores
+            if is_first():
+                save(record)
+        del record["interrupted"]
+    except KeyboardInterrupt:
+        pass
+    if is_first():
+        save(record)
+    return record
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What checkpoints are tested on, as they are."""
+
+    name: str
+    tasks: tuple[str, ...]
+    data: str | Path | None
+    lengths: tuple[int, ...] = ()
+    """Empty: what the first checkpoint was fine-tuned at, or trained."""
+    split: str = "validation"
+    limit: int | None = None
+    """So many questions of a task. None: all."""
+    must: bool = True
+    """Whether a task that is not in the data is an error, and not left out."""
+    batch_tokens: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for length in self.lengths:
+            at_least("a length", length, 1)
+        if self.limit is not None:
+            at_least("limit", self.limit, 1)
+
+    def tested_lengths(self, first: Entrant) -> list[int]:
+        """In order."""
+        own = first.about()
+        length = own["finetuned_length"] or own["trained_length"]
+        if not self.lengths and length is None:
+            raise ValueError(f"{first.given} does not say at which length it was trained. Give one (--length N).")
+        return sorted(set(self.lengths)) or [length]
+
+
+def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save = lambda record: None) -> Record:
+    """Test checkpoints without training them; the record is saved after each task and length."""
+    found = entrants(checkpoints)
+    lengths = exam.tested_lengths(found[0])
+    for entrant in found:
+        entrant.refuse_beyond(max(lengths))
+    questions, missing = load_questions(exam.tasks, exam.data, split=exam.split, limit=exam.limit, must=exam.must)
+    for tokenizer in {tokens_of(tokenizer): tokenizer for tokenizer in (one.tokenizer() for one in found)}.values():
+        for of in questions.values():
+            refuse_no_room(of, tokenizer, lengths, None)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate import PartialState  # type: ignore[import-untyped]
+
+        PartialState()  # a device of its own for each process
+    setting = {
+        **{"kind": "evaluate", "name": exam.name, "tasks": list(exam.tasks), "missing": missing, "lengths": lengths},
+        **{"data": str(exam.data or "hub"), "split": exam.split, "limit": exam.limit},
+    }
+    rows: list[Record] = []
+    record: Record = {"provenance": provenance(), "setting": setting, "rows": rows, "interrupted": True}
+    try:
+        for entrant in found:
+            known, model = Known(entrant, exam.device, exam.dtype), short_hash([digest(entrant.folder), entrant.key])
+            rows.append({**entrant.about(), "scores": []})
+            for of in questions.values():
+                for length in lengths:
+                    say(f"{entrant.label}, {of.task.name}, {length:,} tokens: {len(of.test)} questions")
+                    where = out / "test" / entrant.key / f"{of.task.name}-{length}"
+                    rows[-1]["scores"].append(
+                        _examined_or_failed(
+                            known, of, where, length=length, model=model, batch_tokens=exam.batch_tokens
+                        )
+                    )
+                    if is_first():
+                        save(record)
+            del known
+            release()
+        del record["interrupted"]
+    except KeyboardInterrupt:
+        pass
+    if is_first():
+        save(record)
+    return record
+
+
+def _examined_or_failed(known: Known, of: Any, where: Path, **options: Any) -> Record:
+    try:
+        return examined(known, of.task, of.test, where, **options)
+    except Exception as error:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not isinstance(error, ValueError):
+            raise
+        failed = f"{type(error).__name__}: {error}".splitlines()[0]
+        say(f"failed: {failed}")
+        return {"task": of.task.name, "length": options["length"], "failed": failed}

@@ -1,0 +1,178 @@
+"""Checkpoints that are put side by side: as they are given, what they are called, and whether they can be taken."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from longfire.encodings import ENCODINGS
+from longfire.errors import at_least, one_of
+from longfire.evaluation.scoring import position_limit
+from longfire.lab.compare import SHARED, written
+from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
+from longfire.model.extension import STRETCHED, extended
+from longfire.model.generate import load
+from longfire.training.start import checkpoint_folder, digest
+
+GIVEN = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A checkpoint, as it is or with RoPE extended."""
+
+    given: str
+    folder: Path
+    """Where its config.json is."""
+    config: Any
+    """As it will be loaded."""
+    label: str
+    encoding: str
+    """A name in `ENCODINGS`, with -s where one is shared; or the kind of another's model."""
+    key: str
+    """For names of folders: the same for the same weights, wherever they are and whatever is beside them."""
+    extension: tuple[str, int] | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a longfire model, and not another that transformers knows."""
+        return isinstance(self.config, LongfireConfig)
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The checkpoint's."""
+        try:
+            found: Any = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{self.folder} has no tokenizer that can be read. Save the model's there.") from error
+        return cast(PreTrainedTokenizerFast, found)
+
+    def start(self) -> Path | LongfireForCausalLM:
+        """What fine-tuning begins with."""
+        return self.folder if self.extension is None else extend(self.folder, *self.extension)
+
+    def loaded(self, device: str | None, dtype: str | None) -> tuple[Any, Any]:
+        """Model and tokenizer."""
+        model, tokenizer = load(self.folder, None, device, dtype)
+        if self.extension is not None:
+            model = extend(model, *self.extension)
+        return model, tokenizer
+
+    def empty_model(self) -> Any:
+        """Its shape, without weights."""
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(self.config)
+
+    def refuse_beyond(self, length: int) -> None:
+        """Refuse a length that it has no positions for."""
+        model = self.empty_model()
+        try:
+            refuse_beyond(model, length)
+            if (limit := position_limit(model)) is not None and length > limit[0]:
+                raise ValueError(
+                    f"the model has {limit[0]} learned positions ({limit[1]}), and {length} tokens were asked for."
+                )
+        except ValueError as error:
+            raise ValueError(f"{self.given}: {error}") from error
+
+    def about(self) -> dict[str, Any]:
+        """For the record: what it is, and what it was trained on and at, as far as it is known."""
+        own = _done(self.folder)
+        tuned = own if "chosen_by" in own else {}
+        return {
+            "label": self.label,
+            "encoding": self.encoding,
+            "checkpoint": self.given,
+            "parameters": sum(p.numel() for p in self.empty_model().parameters()),
+            "trained_length": getattr(self.config, "max_position_embeddings", None),
+            "extended_to": _target(self.config),
+            "tokens_seen": own.get("tokens_seen"),
+            "finetuned_length": tuned.get("recipe", {}).get("length"),
+            "finetuned_on": tuned.get("identity", {}).get("on", {}).get("tasks"),
+        }
+
+
+class Known:
+    """A checkpoint, loaded when it is first asked for."""
+
+    def __init__(self, checkpoint: Path | Entrant, device: str | None = None, dtype: str | None = None) -> None:
+        self.checkpoint, self.device, self.dtype = checkpoint, device, dtype
+        self.found: tuple[Any, Any] | None = None
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Model and tokenizer."""
+        if self.found is None:
+            one = self.checkpoint if isinstance(self.checkpoint, Entrant) else entrants([self.checkpoint])[0]
+            on_gpu = torch.cuda.is_available() if self.device is None else self.device != "cpu"
+            self.found = one.loaded(self.device, self.dtype or ("bfloat16" if on_gpu else None))
+        return self.found
+
+
+def entrants(given: Sequence[str | Path]) -> list[Entrant]:
+    """Each checkpoint, FOLDER or FOLDER:rope_pi=N or FOLDER:yarn=N, with a label of its own."""
+    if not given:
+        raise ValueError("give at least one checkpoint.")
+    found = [_entrant(str(one)) for one in given]
+    if twice := [one.given for i, one in enumerate(found) if one.key in [other.key for other in found[:i]]]:
+        raise ValueError(f"the checkpoint {twice[0]} is there twice. Give it once.")
+    found = _told_apart(found, lambda one: f" {target}" if (target := _target(one.config)) else "")
+    return _told_apart(found, lambda one: f" ({one.given})")
+
+
+def _told_apart(found: list[Entrant], by: Callable[[Entrant], str]) -> list[Entrant]:
+    """Those that share a label get something after it."""
+    counts = Counter(one.label for one in found)
+    return [replace(one, label=one.label + by(one)) if counts[one.label] > 1 else one for one in found]
+
+
+def _entrant(given: str) -> Entrant:
+    matched = GIVEN.fullmatch(given)
+    extension = None
+    source = given
+    if matched and not Path(given).exists():
+        source = matched["folder"]
+        one_of(f"what {source} is extended to", matched["name"], STRETCHED)
+        if not matched["length"].isdigit():
+            raise ValueError(f"{given}: the length to extend to must be a whole number, not {matched['length']!r}.")
+        extension = (matched["name"], int(matched["length"]))
+        at_least("the length to extend to", extension[1], 1)
+    folder = checkpoint_folder(source)
+    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if extension is not None:
+        if not isinstance(config, LongfireConfig):
+            raise ValueError(f"{given}: only a longfire model can be extended, and this one is {config.model_type!r}.")
+        config.position_encoding = extended(config, *extension)
+    label, encoding = _called(config, Path(source))
+    stretch = "" if extension is None else f"-{extension[1]}"
+    key = f"{encoding.replace('_', '-')}{stretch}-{digest(folder)[:8]}"
+    return Entrant(given, folder, config, label, encoding, key, extension)
+
+
+def _called(config: Any, folder: Path) -> tuple[str, str]:
+    """Label and encoding; a model of others is called as its folder is."""
+    name = (getattr(config, "position_encoding", None) or {}).get("name")
+    if name not in ENCODINGS:
+        return folder.name, str(config.model_type)
+    shared = getattr(config, "share_position_encoding", False) and ENCODINGS[name].scope == "layer"
+    encoding = name + (SHARED if shared else "")
+    return written(encoding), encoding
+
+
+def _target(config: Any) -> int | None:
+    """The length that RoPE was extended to."""
+    target = (getattr(config, "position_encoding", None) or {}).get("target_length")
+    return None if target is None else int(target)
+
+
+def _done(folder: Path) -> dict[str, Any]:
+    """What the run that made a checkpoint says of itself, if one did."""
+    file = folder.parent / "done.json"
+    if folder.name != "model" or not file.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found

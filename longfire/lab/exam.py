@@ -1,0 +1,123 @@
+"""A model tested on a task: answers and scores in a folder, made once.
+
+    FOLDER/predictions.jsonl   a line for each question
+           scores.json         the score, and what it is of
+
+Several processes, by torchrun, answer a share each.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from longfire.evaluation.answers import answer, write_predictions
+from longfire.evaluation.metrics import Answered, chance, score
+from longfire.lab.questions import fingerprint
+from longfire.storage import write_json
+from longfire.tasks import Example, Task
+from longfire.training.run import as_json
+
+PREDICTIONS, SCORES = "predictions.jsonl", "scores.json"
+
+Loader = Callable[[], tuple[Any, Any]]
+"""Gives model and tokenizer."""
+
+
+def examined(
+    load: Loader,
+    task: Task,
+    examples: Sequence[Example],
+    folder: Path,
+    *,
+    length: int,
+    model: str,
+    batch_tokens: int | None = None,
+) -> dict[str, Any]:
+    """The score of a model on questions; from the folder, where it has been found before.
+
+    Args:
+        load: called only if there is something to answer.
+        task: of the questions.
+        examples: the questions.
+        folder: to keep all in.
+        length: of prompt and answer, at most.
+        model: its digest.
+        batch_tokens: in a batch.
+    """
+    asked = as_json({"task": task.name, "length": length, "examples": fingerprint(examples), "model": model})
+    if (kept := _kept(folder, asked)) is not None:
+        return kept
+    loaded, tokenizer = load()
+    answered = answers_of_all(loaded, tokenizer, task, examples, length=length, batch_tokens=batch_tokens)
+    found = {"length": length, **scored(task, answered), "dtype": str(loaded.dtype).removeprefix("torch.")}
+    if is_first():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SCORES).unlink(missing_ok=True)
+        write_predictions(folder / PREDICTIONS, answered)
+        write_json(folder / SCORES, {"asked": asked, "found": found})
+    return found
+
+
+def scored(task: Task, answered: Sequence[Answered]) -> dict[str, Any]:
+    """Score and interval; beside them what one answer to all would score, and whether the score is above it.
+
+    `near_chance`: the interval covers chance, or lies below it.
+    """
+    found = {"task": task.name, **score(task.metric, answered), "chance": chance(task.metric, answered, task.choices)}
+    if found["chance"] is not None:
+        found["near_chance"] = found["interval"] is None or found["interval"][0] <= found["chance"]
+    found["prompt_tokens"] = round(sum(one.prompt_tokens for one in answered) / len(answered), 1)
+    return found
+
+
+def answers_of_all(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    examples: Sequence[Example],
+    *,
+    length: int,
+    batch_tokens: int | None = None,
+    share: bool = True,
+) -> list[Answered]:
+    """`answer`, with the questions shared among processes, unless a sharded model needs all of them for each."""
+    options: dict[str, Any] = {"length": length, "batch_tokens": batch_tokens}
+    options["progress"] = is_first() and sys.stderr.isatty()
+    processes = int(os.environ.get("WORLD_SIZE", "1")) if share else 1
+    if processes == 1:
+        return answer(model, tokenizer, task, examples, **options)
+    from accelerate import PartialState  # type: ignore[import-untyped]
+    from accelerate.utils import gather_object  # type: ignore[import-untyped]
+
+    mine: dict[int, Answered] = {}
+    failed: Exception | None = None
+    try:
+        places = range(PartialState().process_index, len(examples), processes)
+        own = answer(model, tokenizer, task, [examples[i] for i in places], **options)
+        mine = dict(zip(places, own, strict=True))
+    except Exception as error:  # all must come to the place where they wait for each other
+        failed = error
+    said = None if failed is None else f"{type(failed).__name__}: {failed}"
+    parts: list[tuple[dict[int, Answered], str | None]] = gather_object([(mine, said)])
+    if failed is not None:
+        raise failed
+    if others := [error for _, error in parts if error is not None]:
+        raise RuntimeError(f"another process failed: {others[0]}")
+    together = {place: one for part, _ in parts for place, one in part.items()}
+    return [together[place] for place in range(len(examples))]
+
+
+def is_first() -> bool:
+    """Of the processes that torchrun started; one alone is the first."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _kept(folder: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    file = folder / SCORES
+    if not file.is_file() or not (folder / PREDICTIONS).is_file():
+        return None
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    return dict(kept["found"]) if kept["asked"] == asked else None

@@ -1,0 +1,147 @@
+"""One checkpoint fine-tuned on one mixture of tasks, and tested on each of them."""
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from longfire.evaluation.metrics import METRICS
+from longfire.lab.entrants import Entrant, Known
+from longfire.lab.exam import answers_of_all, examined, is_first
+from longfire.lab.plan import Plan
+from longfire.lab.questions import Mixture, fingerprint, tokens_of
+from longfire.tasks import training_rows
+from longfire.training import finetune
+from longfire.training.start import digest
+
+
+class Rows:
+    """The rows to train on, of the last mixture and tokenizer that they were asked for."""
+
+    def __init__(self, ready: Plan) -> None:
+        self.ready = ready
+        self.of: tuple[str, str] | None = None
+        self.found: tuple[list[Any], list[Any] | None] = ([], None)
+
+    def __call__(self, mixture: Mixture, tokenizer: Any) -> tuple[list[Any], list[Any] | None]:
+        """To train on, and to judge by if the loss does that."""
+        if self.of != (asked := (mixture.name, tokens_of(tokenizer))):
+            experiment, questions = self.ready.experiment, self.ready.questions
+            train = [example for task in mixture.tasks for example in questions[task].train]
+            rows = training_rows(train, tokenizer, experiment.recipe.length, progress=is_first())
+            judge = [example for task in mixture.tasks for example in self.ready.judged(task)]
+            by_loss = experiment.select == "loss"
+            self.found = rows, training_rows(judge, tokenizer, experiment.recipe.length) if by_loss else None
+            self.of = asked
+        return self.found
+
+
+class Part:
+    """One mixture and one checkpoint. A failure is part of the record, and costs the others nothing."""
+
+    def __init__(
+        self, ready: Plan, mixture: Mixture, entrant: Entrant, out: Path, made: Rows, batch_tokens: int | None
+    ) -> None:
+        self.ready, self.mixture, self.entrant, self.made, self.batch_tokens = (
+            ready, mixture, entrant, made, batch_tokens
+        )  # fmt: skip
+        self.run = out / "runs" / entrant.key / mixture.name
+        self.found: dict[str, Any] = {"mixture": mixture.name, "run": str(self.run.relative_to(out))}
+        self.scores: list[dict[str, Any]] = []
+
+    def carry_out(self, tracker: str, options: dict[str, Any]) -> None:
+        """Train and test."""
+        began = time.perf_counter()
+        try:
+            folder = self.train(tracker, options)
+            self.test(folder)
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:
+            if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not isinstance(error, ValueError):
+                raise  # on one process perhaps, and others would wait for it
+            self.found["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+            say(f"failed: {self.found['failed']}")
+        release()
+        self.found["took"] = round(time.perf_counter() - began, 2)
+
+    def train(self, tracker: str, options: dict[str, Any]) -> Path:
+        """The folder of the run's model."""
+        ready, tokenizer = self.ready, self.entrant.tokenizer()
+        experiment = ready.experiment
+        judge = {task: ready.judged(task) for task in self.mixture.tasks} if experiment.select != "last" else {}
+        train = {task: ready.questions[task].train for task in self.mixture.tasks}
+        identity = {
+            "tasks": list(self.mixture.tasks),
+            "train": {task: fingerprint(examples) for task, examples in train.items()},
+            "select": experiment.select,
+            "judged_by": {task: fingerprint(examples) for task, examples in judge.items()},
+            "tokenizer": tokens_of(tokenizer),
+        }
+        rows, dev_rows = self.made(self.mixture, tokenizer)
+        share = not options.get("fsdp")
+
+        def judged(model: Any, step: int) -> float:
+            values = []
+            for name, examples in judge.items():
+                of, length = ready.questions[name].task, experiment.recipe.length
+                answered = answers_of_all(
+                    model, tokenizer, of, examples, length=length, batch_tokens=self.batch_tokens, share=share
+                )
+                values.append(METRICS[of.metric](answered))
+            return fmean(values)
+
+        folder = finetune(
+            experiment.recipe,
+            self.entrant.start(),
+            rows,
+            self.run,
+            tokenizer=tokenizer,
+            identity=identity,
+            dev_rows=dev_rows,
+            score=judged if experiment.select in ("dev", "validation") else None,
+            tracker=tracker,
+            **options,
+        )
+        done = json.loads((self.run / "done.json").read_text(encoding="utf-8"))
+        self.found |= {
+            "train_examples": {task: len(examples) for task, examples in train.items()},
+            "train_rows": len(rows),
+            "judged_by": {task: len(examples) for task, examples in judge.items()},
+            "step": done["step"],
+            "score": done["score"],
+            **{key: done[key] for key in ("seconds", "tokens", "final_loss")},
+            "tokens_per_second": done["tokens/s"],
+        }
+        return folder
+
+    def test(self, folder: Path) -> None:
+        """On all tasks of the mixture, at all lengths."""
+        model, known = digest(folder), Known(folder)
+        for task in self.mixture.tasks:
+            of = self.ready.questions[task]
+            for length in self.ready.experiment.tested_lengths():
+                where = self.run / "test" / f"{task}-{length}"
+                self.scores.append(
+                    examined(known, of.task, of.test, where, length=length, model=model, batch_tokens=self.batch_tokens)
+                )
+
+
+def release() -> None:
+    """What one checkpoint took: no other has any use of it, nor of what was compiled for its encoding."""
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def say(what: str) -> None:
+    """To whoever is looking, from the first process."""
+    if is_first():
+        print(what, file=sys.stderr, flush=True)

@@ -1,0 +1,134 @@
+"""What is fine-tuned and tested; all of it looked over before anything is trained."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from longfire.errors import at_least, one_of
+from longfire.lab.entrants import Entrant, entrants
+from longfire.lab.questions import Mixture, Questions, load_questions, refuse_no_room, sample, tokens_of
+from longfire.tasks import Example
+from longfire.training import FinetuneRecipe
+from longfire.training.run import as_json
+
+RECORD = "downstream.json"
+SELECT = ("dev", "validation", "loss", "last")
+"""Which model of a run is tested: the best by its answers on dev or on validation, by its loss on dev, or the last."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is fine-tuned and tested, and how."""
+
+    name: str
+    """As a person asked for it: a task, tasks joined by +, or a suite."""
+    mixtures: tuple[Mixture, ...]
+    recipe: FinetuneRecipe
+    data: str | Path | None
+    """As `longfire.tasks.load_examples` takes it."""
+    select: str = "dev"
+    lengths: tuple[int, ...] = ()
+    """To test at. Empty: the recipe's."""
+    limit: int | None = None
+    """So many questions of a task to test on. None: all."""
+    dev_examples: int = 64
+    """So many of a task to judge by, where a dev part does."""
+    must: bool = True
+    """Whether a task that is not in the data is an error, and not left out."""
+
+    def __post_init__(self) -> None:
+        one_of("select", self.select, SELECT)
+        at_least("dev_examples", self.dev_examples, 1)
+        if self.limit is not None:
+            at_least("limit", self.limit, 1)
+        for length in self.lengths:
+            at_least("a length", length, 1)
+
+    @property
+    def tasks(self) -> list[str]:
+        """All, in order."""
+        return [task for mixture in self.mixtures for task in mixture.tasks]
+
+    def tested_lengths(self) -> list[int]:
+        """In order."""
+        return sorted(set(self.lengths)) or [self.recipe.length]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is needed, found and looked over before anything is trained."""
+
+    experiment: Experiment
+    entrants: list[Entrant]
+    questions: dict[str, Questions]
+    missing: dict[str, str]
+    """Tasks that are not in the data, and why."""
+
+    def mixtures(self) -> list[Mixture]:
+        """With the tasks there are."""
+        kept = [(one.name, tuple(t for t in one.tasks if t in self.questions)) for one in self.experiment.mixtures]
+        return [Mixture(name, tasks) for name, tasks in kept if tasks]
+
+    def judged(self, task: str) -> list[Example]:
+        """The questions of a task that models of a run are judged by."""
+        of, chosen = self.questions[task], self.experiment.select
+        return of.test if chosen == "validation" else sample(of.task, of.dev, self.experiment.dev_examples)
+
+    def setting(self) -> dict[str, Any]:
+        """For the record."""
+        one = self.experiment
+        return {
+            "kind": "finetune",
+            "name": one.name,
+            "tasks": one.tasks,
+            "mixtures": [asdict(mixture) for mixture in self.mixtures()],
+            "missing": self.missing,
+            "recipe": asdict(one.recipe),
+            "select": one.select,
+            "length": one.recipe.length,
+            "lengths": one.tested_lengths(),
+            "data": str(one.data or "hub"),
+            "split": "validation",
+            "limit": one.limit,
+            "dev_examples": one.dev_examples,
+        }
+
+
+def plan(experiment: Experiment, checkpoints: Sequence[str | Path]) -> Plan:
+    """Load and check: checkpoints, their positions, the data, and whether questions and answers have room."""
+    found = entrants(checkpoints)
+    lengths = experiment.tested_lengths()
+    for entrant in found:
+        if not entrant.is_ours:
+            raise ValueError(
+                f"{entrant.given} is a {entrant.config.model_type!r} model, and fine-tuning takes longfire's own."
+            )
+        entrant.refuse_beyond(max(*lengths, experiment.recipe.length))
+    questions, missing = load_questions(
+        experiment.tasks,
+        experiment.data,
+        to_train=True,
+        with_dev=experiment.select in ("dev", "loss"),
+        limit=experiment.limit,
+        must=experiment.must,
+    )
+    for tokenizer in {tokens_of(tokenizer): tokenizer for tokenizer in (one.tokenizer() for one in found)}.values():
+        for of in questions.values():
+            refuse_no_room(of, tokenizer, lengths, experiment.recipe.length)
+    return Plan(experiment, found, questions, missing)
+
+
+def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: FinetuneRecipe) -> None:
+    """Refuse a folder in which something else was trained. Checkpoints, tasks and lengths may be other ones."""
+    file = out / RECORD
+    if not file.is_file():
+        return
+    before = json.loads(file.read_text(encoding="utf-8"))["setting"]
+    same = ("kind", "select", "dev_examples")
+    there = {**{key: before.get(key) for key in same}, **(before.get("recipe") or {})}
+    here = as_json({**{key: setting[key] for key in same}, **recipe.identity()})
+    if differing := [key for key in here if here[key] != there.get(key)]:
+        shown = ", ".join(f"{key}: {there.get(key)!r} there, {here[key]!r} here" for key in differing[:4])
+        raise ValueError(f"{out} holds another experiment ({shown}). Choose another folder, or delete that one.")

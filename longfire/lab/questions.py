@@ -1,0 +1,153 @@
+"""The questions of tasks: which there are, to train on, to judge by and to test on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from longfire.data.cache import short_hash
+from longfire.errors import hint
+from longfire.tasks import SUITES, TASKS, Example, Task, divide, load_examples, prompt_ids, training_rows
+from longfire.tasks.rows import document_key
+from longfire.training.start import vocabulary
+
+HUB = "hub"
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Of one task."""
+
+    task: Task
+    test: list[Example]
+    train: list[Example]
+    dev: list[Example]
+    """Cut from what was to train on, by document."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Tasks that are trained together, in proportion to their rows."""
+
+    name: str
+    tasks: tuple[str, ...]
+
+
+def mixtures_of(name: str) -> list[Mixture]:
+    """A task; several, joined by +, as one mixture; "scrolls", each task by itself; "glue", one mixture of all."""
+    if name == "scrolls":
+        return [Mixture(task, (task,)) for task in SUITES[name]]
+    if name in SUITES:
+        return [Mixture(name, SUITES[name])]
+    tasks = tuple(dict.fromkeys(name.split("+")))
+    for task in tasks:
+        if task not in TASKS:
+            known = TASKS if len(tasks) > 1 else [*SUITES, "all", *TASKS]
+            raise ValueError(f"there is no task {task!r}{' to join' * (len(tasks) > 1)}. {hint(task, known)}")
+    return [Mixture(name, tasks)]
+
+
+def load_questions(
+    tasks: Sequence[str],
+    data: str | Path | None,
+    *,
+    split: str = "validation",
+    to_train: bool = False,
+    with_dev: bool = False,
+    limit: int | None = None,
+    must: bool = True,
+) -> tuple[dict[str, Questions], dict[str, str]]:
+    """The questions of each task that is there, and of each that is not, why.
+
+    Args:
+        tasks: names.
+        data: as `load_examples` takes it.
+        split: to test on.
+        to_train: whether the train split is needed too.
+        with_dev: whether a part of it is kept to judge by.
+        limit: so many questions to test on, drawn evenly.
+        must: a task that is not there is an error, and not left out.
+    """
+    if data is not None and str(data) != HUB and not Path(data).expanduser().exists():
+        raise FileNotFoundError(f"there is no file or folder {data}. Check the path, or give '{HUB}'.")
+    found: dict[str, Questions] = {}
+    missing: dict[str, str] = {}
+    for name in tasks:
+        task = TASKS[name]
+        try:
+            train = load_examples(task, data, "train") if to_train else []
+            test = load_examples(task, data, split)
+        except FileNotFoundError as error:
+            if must:
+                raise
+            missing[name] = str(error).partition(": looked for")[0].partition(str(data))[2].strip() or str(error)
+            continue
+        train, dev = divide(train) if with_dev else (train, [])
+        if with_dev and not dev:
+            raise ValueError(
+                f"{name} has too little to train on for a part of it to judge by: {len(train)} questions on one "
+                f"document. Choose the model otherwise: --select validation, or last."
+            )
+        found[name] = Questions(task, sample(task, test, limit), train, dev)
+    if not found:
+        raise FileNotFoundError(f"{data} has none of these tasks whole: {', '.join(tasks)}.")
+    return found, missing
+
+
+def sample(task: Task, examples: Sequence[Example], number: int | None) -> list[Example]:
+    """So many of them, evenly spaced; of what counts in groups, whole groups of about so many in all."""
+    if number is None or number >= len(examples):
+        return list(examples)
+    if task.metric != "group_exact_match":
+        return [examples[i * len(examples) // number] for i in range(number)]
+    groups = list(dict.fromkeys(example.group for example in examples))
+    wanted = max(1, round(number * len(groups) / len(examples)))
+    chosen = {groups[i * len(groups) // wanted] for i in range(wanted)}
+    return [example for example in examples if example.group in chosen]
+
+
+def refuse_no_room(questions: Questions, tokenizer: Any, lengths: Sequence[int], trained: int | None) -> None:
+    """Refuse lengths in which a question and its answer have no room, of all that are not to be cut.
+
+    Args:
+        questions: of a task.
+        tokenizer: the model's.
+        lengths: to test at.
+        trained: the length to train at, if any.
+    """
+    task, shortest = questions.task, min([*lengths, *([] if trained is None else [trained])])
+    if shortest <= task.max_answer:
+        raise ValueError(
+            f"a length of {shortest} tokens leaves no room for a prompt: {task.name}'s answers may take "
+            f"{task.max_answer} of them. Give a greater length."
+        )
+    try:
+        if trained is not None:
+            training_rows(_bare([*questions.train, *questions.dev]), tokenizer, trained)
+    except ValueError as error:
+        raise ValueError(f"{task.name}, to train on, {error}") from error
+    try:
+        for example in _bare([*questions.test, *questions.dev]):
+            prompt_ids(example, tokenizer, shortest - task.max_answer)
+    except ValueError as error:
+        kept = f"{task.max_answer} of the {shortest} tokens are for the answer"
+        raise ValueError(f"{task.name}, to test on, where {kept}: {error}") from error
+
+
+def _bare(examples: Sequence[Example]) -> list[Example]:
+    """Without documents, which are cut where need be."""
+    return [replace(example, document="") for example in examples]
+
+
+def fingerprint(examples: Sequence[Example]) -> str:
+    """The same for the same questions and answers in the same order."""
+    documents: dict[int, str] = {}  # many questions are on one
+    for example in examples:
+        if id(example.document) not in documents:
+            documents[id(example.document)] = document_key(example.document)
+    return short_hash([[one.id, one.question, documents[id(one.document)], *one.references] for one in examples])
+
+
+def tokens_of(tokenizer: Any) -> str:
+    """The same for tokenizers that make the same tokens."""
+    return short_hash(vocabulary(tokenizer.backend_tokenizer))

@@ -1,0 +1,27 @@
+"""The paper's numbers (Li et al. 2024, arXiv:2310.04418) as CSV, a file for each table.
+
+    scrolls       base and large; FIRE-S from the table on sharing
+    narrative_qa  F1 by context length, base
+    glue          GLUE and SuperGLUE, base and large; of averages only those that the text states
+
+A number that the paper does not give is missing.
+"""
+
+import csv
+from importlib.resources import files
+from typing import Any
+
+from longfire.errors import one_of
+
+TABLES = ("scrolls", "narrative_qa", "glue")
+
+
+def reported(name: str) -> list[dict[str, Any]]:
+    """The rows of a table: `size`, `encoding`, `label`, then numbers by column; None where there is none."""
+    one_of("the table", name, TABLES)
+    text = files(__package__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
+    words = ("size", "encoding", "label")
+    return [
+        {key: value if key in words else float(value) if value else None for key, value in row.items()}
+        for row in csv.DictReader(text.splitlines())
+    ]

@@ -1,0 +1,173 @@
+"""Downstream tasks as the paper's tables have them: our rows, then the paper's for the same encodings."""
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+from typing import Any
+
+from longfire.evaluation.metrics import average
+from longfire.report.contexts import DASH, INTERVAL, METRICS, Record, contexts_table, encodings_of, interval
+from longfire.report.summary import amount
+from longfire.report.table import text_table
+from longfire.tasks import SUITES, TASKS
+
+Paper = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Rows of the paper by table: "scrolls", "glue", "narrative_qa"."""
+
+WIDTH = 120
+ABREAST = 8
+"""Tasks in one block of columns, at most, as in the paper's table of GLUE."""
+NEAR = "≈"
+SELECTED = {
+    "dev": "Tested is the best model of a run by its answers to a part of the train split that was kept from training",
+    "validation": "Tested is the best model of a run on this very validation split, as in the paper: a choice that "
+    "flatters all",
+    "loss": "Tested is the model of a run with the least loss on a part of the train split that was kept from training",
+    "last": "Tested is the last model of each run",
+}
+IN_THE_PAPER = {"nope", "rope", "rope_pi", "alibi", "kerple_log", "t5", "fire"}
+PAPERS = {
+    "scrolls": "the whole datasets, 25,000 steps of 128 × 8,192 tokens",
+    "glue": "the whole datasets, 25,000 steps of 256 × 1,024 tokens",
+}
+
+
+def downstream_table(record: Record, paper: Paper) -> str:
+    """What was done, its scores, and what is missing or failed.
+
+    A suite has a table for each length, as the paper's; tasks alone that were tested at several lengths one each.
+    """
+    tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
+    parts = [fill(what_was_done(record), WIDTH)]
+    for suite in dict.fromkeys(TASKS[task].suite for task in tasks):
+        of_suite = [task for task in tasks if TASKS[task].suite == suite]
+        if len(lengths) > 1 and tuple(of_suite) != SUITES[suite]:
+            parts += [contexts_table(record, task, paper.get(task, ())) for task in of_suite]
+        else:
+            parts += [suite_table(record, suite, of_suite, length, paper.get(suite, ())) for length in lengths]
+    parts.append(fill(how_to_read(record), WIDTH))
+    if notes := missing(record):
+        parts.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in notes))
+    return "\n\n".join(parts)
+
+
+def suite_table(
+    record: Record, suite: str, tasks: Sequence[str], length: int, paper: Sequence[Mapping[str, Any]]
+) -> str:
+    """Checkpoints down, tasks across, in blocks. The average stands where the whole suite was asked for."""
+    scores = {row["label"]: at_length(row, length) for row in record["rows"]}
+    shared = [task for task in tasks if scores and all(task in found for found in scores.values())]
+    theirs = [row for row in paper if row["size"] == "base" and row["encoding"] in encodings_of(record)]
+    whole = tuple(tasks) == SUITES[suite]
+    averages = ["Average", *([f"of {len(shared)}"] if len(shared) < len(tasks) else [])] if whole else []
+    blocks = [list(tasks[start : start + ABREAST]) for start in range(0, len(tasks), ABREAST)]
+    shown = []
+    for block in blocks:
+        last = averages if block is blocks[-1] else []
+        rows = _head(scores, block, len(last))
+        for label, found in scores.items():
+            plain = {task: one["score"] for task, one in found.items()}
+            own = [average(plain, tasks), average(plain, shared)][: len(last)]
+            rows.append([label, *(_marked(found.get(task)) for task in block), *map(_number, own)])
+            rows.append([INTERVAL, *(f"{interval(found.get(task))} " for task in block), *[""] * len(last)])
+        if theirs:
+            rows.append(["in the paper, base", *[""] * (len(block) + len(last))])
+        for row in theirs:
+            given = row.get("average") or average(row, tasks)
+            own = [given, average(row, shared)][: len(last)]
+            rows.append([f"  {row['label']}", *(_number(row.get(task)) for task in block), *map(_number, own)])
+        shown.append(text_table([f"in {length:,} tokens", *(TASKS[task].title for task in block), *last], rows))
+    return "\n\n".join(shown)
+
+
+def at_length(row: Record, length: int) -> dict[str, Record]:
+    """A row's scores at a length, by task."""
+    return {one["task"]: one for one in row["scores"] if one["length"] == length and "failed" not in one}
+
+
+def what_was_done(record: Record) -> str:
+    """The experiment in a paragraph."""
+    setting, rows = record["setting"], record["rows"]
+    labels = ", ".join(row["label"] for row in rows)
+    lengths = ", ".join(f"{n:,}" for n in setting["lengths"])
+    parts = [f"{labels}: {_checkpoints(rows)}."]
+    if setting["kind"] == "finetune":
+        recipe, mixtures = setting["recipe"], setting["mixtures"]
+        together = max(len(mixture["tasks"]) for mixture in mixtures)
+        on = f"{together} tasks together, each as often as it has rows" if together > 1 else "each task by itself"
+        parts.append(
+            f"Fine-tuned on {on}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch']} × at most "
+            f"{recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
+        )
+    limit = f", {setting['limit']:,} questions a task at most" if setting["limit"] else ""
+    parts.append(f"Tested on the {setting['split']} split of {setting['data']}, in {lengths} tokens{limit}.")
+    if record.get("interrupted"):
+        parts.append("It was interrupted: what is missing was not run.")
+    return " ".join(parts)
+
+
+def how_to_read(record: Record) -> str:
+    """Marks, and what the paper's rows are."""
+    parts = ["Scores are 0 … 100, with their 95 % intervals."]
+    if any(one.get("near_chance") for row in record["rows"] for one in row["scores"]):
+        parts.append(f"{NEAR} is not above what one and the same answer to all questions would score.")
+    suites = dict.fromkeys(TASKS[task].suite for task in record["setting"]["tasks"])
+    if IN_THE_PAPER & {encoding.removesuffix("-s") for encoding in encodings_of(record)}:
+        made = "; ".join(PAPERS[suite] for suite in suites)
+        parts.append(
+            f"The paper's rows: 125M parameters trained on C4, {made}, the best on validation. Where ours are smaller "
+            f"in model, training or data, the two are not to be compared."
+        )
+    return " ".join(parts)
+
+
+def missing(record: Record) -> list[str]:
+    """Tasks that are not in the data, and what failed."""
+    notes = [f"{task} is left out: {why}." for task, why in record["setting"]["missing"].items()]
+    for row in record["rows"]:
+        failed = [(part["mixture"], part["failed"]) for part in row.get("parts", ()) if "failed" in part]
+        failed += [(f"{one['task']} at {one['length']:,}", one["failed"]) for one in row["scores"] if "failed" in one]
+        notes += [f"{row['label']} on {where} failed: {' '.join(why.split())}" for where, why in failed]
+    return notes
+
+
+def _head(scores: Mapping[str, dict[str, Record]], tasks: Sequence[str], more: int) -> list[list[str]]:
+    """Lines above the scores: metric, questions, and chance where a task has one."""
+    ours = list(scores.values())
+
+    def of(task: str, key: str) -> Any:
+        return next((found[task].get(key) for found in ours if task in found), None)
+
+    rows = [["metric", *(METRICS[TASKS[task].metric] for task in tasks)]]
+    rows.append(["questions", *(_count(of(task, "groups") or of(task, "examples")) for task in tasks)])
+    if any(of(task, "chance") is not None for task in tasks):
+        rows.append(["chance", *(_number(of(task, "chance")) for task in tasks)])
+    return [[*row, *[""] * more] for row in rows]
+
+
+def _checkpoints(rows: Sequence[Record]) -> str:
+    sizes = sorted({row["parameters"] for row in rows})
+    shown = amount(sizes[0]) if amount(sizes[0]) == amount(sizes[-1]) else f"{amount(sizes[0])} to {amount(sizes[-1])}"
+    text = f"{'models' if len(rows) > 1 else 'a model'} of {shown} parameters"
+    trained = sorted({row["trained_length"] for row in rows if row["trained_length"]})
+    seen = sorted({row["tokens_seen"] for row in rows if row["tokens_seen"]})
+    if trained:
+        on = f"on {amount(seen[0])}{f' to {amount(seen[-1])}' if len(seen) > 1 else ''} tokens " if seen else ""
+        text += f", pretrained {on}in sequences of {' and '.join(f'{n:,}' for n in trained)}"
+    tuned = sorted({row["finetuned_length"] for row in rows if row["finetuned_length"]})
+    if tuned:
+        text += f", fine-tuned in sequences of up to {' and '.join(f'{n:,}' for n in tuned)}"
+    return text
+
+
+def _number(value: float | None) -> str:
+    return f"{DASH} " if value is None else f"{value:.2f} "
+
+
+def _count(value: int | None) -> str:
+    return f"{DASH} " if value is None else f"{value:,} "
+
+
+def _marked(found: Record | None) -> str:
+    if found is None:
+        return f"{DASH} "
+    return f"{found['score']:.2f}{NEAR if found.get('near_chance') else ' '}"

@@ -1,0 +1,320 @@
+"""Fine-tuning and testing on tasks, from the command line to the tables: whole, resumed, failing, refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from longfire.cli import main
+from longfire.evaluation.metrics import METRICS, Answered
+from longfire.lab import exam as exam_module
+from longfire.lab import part as part_module
+from longfire.lab.entrants import entrants
+from longfire.tasks import TASKS
+from tests.lab.boxes import lines, record_in, write_boxes
+from tests.model.checkpoints import save_checkpoint
+from tests.training.toys import checkpoint
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["--recipe", "tiny", "--tracker", "none", "--steps", "6", "--set", "evaluate_every=3", "warmup=1"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Data and checkpoints."""
+    root = tmp_path_factory.mktemp("place")
+    write_boxes(root / "data")
+    for name in ("fire", "rope", "learned", "alibi"):
+        checkpoint(root / name, name)
+    checkpoint(root / "shared", "fire", share_position_encoding=True)
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """A task of SCROLLS with three checkpoints, one of them extended, tested at two lengths: the folder."""
+    assert main(boxes(place, place / "whole")) == 0
+    return place / "whole"
+
+
+def boxes(place, out, *more):
+    given = [str(place / "fire"), str(place / "shared"), f"{place / 'rope'}:rope_pi=128"]
+    options = ["--data", str(place / "data"), "--out", str(out), "--test-lengths", "96", "128"]
+    return ["finetune", "narrative_qa", *given, *options, *QUICK, *more]
+
+
+def test_a_task_from_the_command_line_to_the_record(whole):
+    record = record_in(whole)
+    assert "interrupted" not in record
+    assert record["setting"]["select"] == "dev"
+    assert [row["label"] for row in record["rows"]] == ["FIRE", "FIRE-S", "RoPE-PI"]
+    assert [row["extended_to"] for row in record["rows"]] == [None, None, 128]
+    assert all(row["trained_length"] == 32 for row in record["rows"])
+    for row in record["rows"]:
+        (part,) = row["parts"]
+        assert part["train_examples"] == {"narrative_qa": 22}  # two documents of 24 are kept to judge by
+        assert part["judged_by"] == {"narrative_qa": 2}
+        assert part["step"] in (3, 6)
+        assert [(one["task"], one["length"], one["examples"]) for one in row["scores"]] == [
+            ("narrative_qa", 96, 7),
+            ("narrative_qa", 128, 7),
+        ]
+        model = json.loads((whole / part["run"] / "model" / "config.json").read_text())
+        assert model["position_encoding"]["name"] == row["encoding"].removesuffix("-s")
+
+
+def test_predictions_lie_beside_their_scores(whole):
+    for row in record_in(whole)["rows"]:
+        for one in row["scores"]:
+            folder = whole / row["parts"][0]["run"] / "test" / f"narrative_qa-{one['length']}"
+            answered = [
+                Answered(line["id"], line["prediction"], tuple(line["references"]))
+                for line in lines(folder / "predictions.jsonl")
+            ]
+            assert [line.id for line in answered] == [f"validation-{i}" for i in range(7)]
+            assert METRICS["f1"](answered) == one["score"]
+            assert json.loads((folder / "scores.json").read_text())["found"] == one
+
+
+def test_scores_by_length_are_a_picture_and_a_table(whole, place, capsys):
+    assert (whole / "contexts-narrative_qa.png").read_bytes().startswith(b"\x89PNG")
+    assert main(boxes(place, whole)) == 0
+    shown = capsys.readouterr().out
+    header = next(line for line in shown.splitlines() if line.startswith("NQA, F1 at"))
+    assert header.split("at")[1].split() == ["96", "128", "(fine-tuned)"]
+    assert "models of 3" in shown
+    assert "recipe tiny: 6 steps of 8 × at most 128 tokens" in shown
+
+
+def written(folder):
+    return {
+        path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name in ("model.safetensors", "scores.json")
+    }
+
+
+def test_what_is_done_is_not_done_again(whole, place, monkeypatch):
+    """But what was not, is: a score that was lost, a checkpoint that is new."""
+    before, scores = written(whole), [row["scores"] for row in record_in(whole)["rows"]]
+    lost = next(path for path in before if "rope" in str(path) and path.name == "scores.json")
+    lost.unlink()
+    asked = []
+    answer = exam_module.answer
+    monkeypatch.setattr(exam_module, "answer", lambda *a, **o: asked.append(o["length"]) or answer(*a, **o))
+    assert main(boxes(place, whole)) == 0
+    assert asked == [int(lost.parent.name.split("-")[1])]
+    after = written(whole)
+    assert {path: when for path, when in after.items() if path != lost} == {
+        path: when for path, when in before.items() if path != lost
+    }
+    assert [row["scores"] for row in record_in(whole)["rows"]] == scores
+
+
+def test_another_experiment_in_the_same_folder_is_refused(whole, place, capsys):
+    for change, said in (
+        (["--seed", "1"], "seed: 0 there, 1 here"),
+        (["--select", "last"], "select: 'dev' there, 'last' here"),
+    ):
+        assert main(boxes(place, whole, *change)) == 2
+        shown = capsys.readouterr().err
+        assert f"holds another experiment ({said})" in shown
+        assert shown.count("\n") == 1
+
+
+def test_a_mixture_of_glue(place, capsys):
+    out = place / "glue"
+    options = ["--data", str(place / "data"), "--out", str(out), "--select", "validation", *QUICK]
+    assert main(["finetune", "glue", str(place / "alibi"), *options]) == 0
+    shown = capsys.readouterr().out
+    record = record_in(out)
+    (row,) = record["rows"]
+    (part,) = row["parts"]
+    assert part["train_examples"] == {"cola": 25, "rte": 25, "multirc": 25}  # nothing is kept back
+    assert part["judged_by"] == {"cola": 8, "rte": 8, "multirc": 8}
+    found = {one["task"]: one for one in row["scores"]}
+    assert list(found) == ["cola", "rte", "multirc"]
+    assert part["score"] == pytest.approx(sum(one["score"] for one in found.values()) / 3)
+    assert (found["multirc"]["groups"], found["cola"]["chance"]) == (4, 50.0)
+    assert found["rte"]["near_chance"] == (found["rte"]["interval"][0] <= found["rte"]["chance"])
+    assert set(record["setting"]["missing"]) == {*record["setting"]["tasks"]} - {"cola", "rte", "multirc"}
+    assert "boolq is left out: has no train split of boolq" in " ".join(shown.split())
+    assert "on this very validation split, as in the paper" in " ".join(shown.split())
+    assert "Average" in shown
+    assert " of 3" in shown
+
+
+@pytest.mark.parametrize(("select", "kept"), [("loss", 22), ("last", 24)])
+def test_other_ways_to_choose(select, kept, place, tmp_path):
+    options = ["--data", str(place / "data"), "--out", str(tmp_path), "--select", select, *QUICK, "--limit", "2"]
+    assert main(["finetune", "narrative_qa", str(place / "rope"), *options]) == 0
+    (part,) = record_in(tmp_path)["rows"][0]["parts"]
+    assert part["train_examples"] == {"narrative_qa": kept}
+    assert (part["score"] is None) == (select == "last")
+    assert record_in(tmp_path)["rows"][0]["scores"][0]["examples"] == 2
+
+
+def test_a_failure_costs_the_others_nothing(place, tmp_path, monkeypatch, capsys):
+    finetune = part_module.finetune
+
+    def failing(recipe, start, rows, run, **options):
+        if "alibi" in str(run):
+            raise RuntimeError("no memory\nand more")
+        return finetune(recipe, start, rows, run, **options)
+
+    monkeypatch.setattr(part_module, "finetune", failing)
+    given = [str(place / "alibi"), str(place / "rope")]
+    command = ["finetune", "narrative_qa", *given, "--data", str(place / "data"), "--out", str(tmp_path), *QUICK]
+    assert main(command) == 1
+    first, second = record_in(tmp_path)["rows"]
+    assert first["parts"][0]["failed"] == "RuntimeError: no memory"
+    assert first["scores"] == []
+    assert second["scores"][0]["examples"] == 7
+    assert "ALiBi on narrative_qa failed: RuntimeError: no memory" in capsys.readouterr().out
+    monkeypatch.setattr(part_module, "finetune", finetune)
+    assert main(command) == 0
+    assert "failed" not in record_in(tmp_path)["rows"][0]["parts"][0]
+
+
+def test_interrupted(place, tmp_path, monkeypatch, capsys):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(part_module, "finetune", stopped)
+    options = ["--data", str(place / "data"), "--out", str(tmp_path), *QUICK]
+    assert main(["finetune", "narrative_qa", str(place / "rope"), *options]) == 130
+    assert record_in(tmp_path)["interrupted"] is True
+    assert "It was interrupted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["narrative_qa", "{}/fire", "{}/learned"], "/learned: the model has 32 positions, and sequences of 128"),
+        (["narrativ_qa", "{}/fire"], "there is no task 'narrativ_qa'. Did you mean 'narrative_qa'"),
+        (["narrative_qa+glue", "{}/fire"], "there is no task 'glue' to join. "),
+        (["qasper", "{}/fire"], "has no train split of qasper"),
+        (["narrative_qa", "{}/nowhere"], "there is no checkpoint in"),
+        (["narrative_qa", "{}/fire", "{}/fire"], "is there twice"),
+        (["narrative_qa", "{}/fire:rope_pi=128"], "a checkpoint with 'fire' cannot become 'rope_pi'"),
+        (["narrative_qa", "{}/rope:ropepi=128"], "is extended to cannot be 'ropepi'. Did you mean 'rope_pi'"),
+        (["narrative_qa", "{}/rope:yarn=far"], "must be a whole number, not 'far'"),
+        (["narrative_qa", "{}/rope:yarn=16"], "16 is not above 32"),
+        (["narrative_qa", "{}/fire", "--length", "64"], "answers may take 64 of them. Give a greater length"),
+        (["narrative_qa", "{}/fire", "--length", "80"], "64 of the 80 tokens are for the answer"),
+        (["narrative_qa", "{}/fire", "--recipe", "huge"], "no fine-tuning recipe named 'huge'"),
+        (["narrative_qa", "{}/fire", "--select", "best"], "select cannot be 'best'"),
+        (["narrative_qa", "{}/fire", "--data", "nowhere"], "there is no file or folder nowhere"),
+        (["narrative_qa", "{}/fire", "--set", "stpes=3"], "a recipe has no 'stpes'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_trained(arguments, message, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = ["--recipe", "tiny", "--data", str(place / "data"), "--out", str(tmp_path / "out")]
+    command = [argument.replace("{}", str(place)) for argument in arguments]
+    assert main(["finetune", command[0], *options, *command[1:]]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_others_models_are_not_fine_tuned(place, tmp_path, capsys):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=257, n_positions=128, n_embd=16, n_layer=1, n_head=2)).save_pretrained(
+        tmp_path
+    )
+    assert main(["finetune", "narrative_qa", str(tmp_path), "--data", str(place / "data"), "--recipe", "tiny"]) == 2
+    assert "is a 'gpt2' model, and fine-tuning takes longfire's own" in capsys.readouterr().err
+
+
+def test_a_dry_run(place, tmp_path, capsys):
+    options = ["--data", str(place / "data"), "--out", str(tmp_path / "out"), "--recipe", "tiny", "--dry-run"]
+    assert main(["finetune", "cola+multirc", str(place / "fire"), *options]) == 0
+    shown = capsys.readouterr().out
+    assert "steps              30" in shown
+    assert "checkpoint         FIRE: " in shown
+    assert any(line.split() == ["cola+multirc", "multirc", "21", "4", "8"] for line in shown.splitlines())
+    assert not (tmp_path / "out").exists()
+
+
+def test_both_suites(place, tmp_path, capsys):
+    """What is there of each, in a folder of its own; the recipe's name is that of the suite and of the size."""
+    options = ["--data", str(place / "data"), "--out", str(tmp_path / "out"), "--recipe", "small", "--dry-run"]
+    assert main(["finetune", "all", str(place / "fire"), *options]) == 0
+    shown = capsys.readouterr().out
+    assert "scrolls-small" in shown
+    assert "glue-small" in shown
+    assert "qasper is left out: has no train split of qasper." in shown
+    assert f"to be written to {tmp_path / 'out' / 'glue'}" in shown
+
+
+def test_checkpoints_are_tested_as_they_are(place, whole, tmp_path, capsys):
+    """At several lengths; a run's folder knows where it was fine-tuned, and its answers are those of before."""
+    runs = [whole / row["parts"][0]["run"] for row in record_in(whole)["rows"]]
+    options = ["--data", str(place / "data"), "--out", str(tmp_path), "--lengths", "96", "128", "--limit", "3"]
+    assert main(["evaluate", "narrative_qa", str(runs[0]), f"{place / 'rope'}:yarn=256", *options]) == 0
+    record = record_in(tmp_path)
+    tuned, stretched = record["rows"]
+    assert (tuned["finetuned_length"], tuned["finetuned_on"]) == (128, ["narrative_qa"])
+    assert (stretched["label"], stretched["extended_to"]) == ("YaRN", 256)
+    assert (tmp_path / "contexts-narrative_qa.png").is_file()
+    before = lines(runs[0] / "test" / "narrative_qa-96" / "predictions.jsonl")
+    (after,) = tmp_path.glob("test/fire-*/narrative_qa-96/predictions.jsonl")
+    assert lines(after) == [before[0], before[2], before[4]]  # drawn evenly
+    capsys.readouterr()
+    assert (
+        main(["evaluate", "scrolls", str(runs[0]), "--data", str(place / "data"), "--out", str(tmp_path / "all")]) == 2
+    )
+    assert "qasper's answers may take 128 of them" in capsys.readouterr().err
+
+
+def test_a_suite_as_it_is_with_anothers_model(place, tmp_path, capsys):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    save_checkpoint(tmp_path / "gpt", "nope")
+    GPT2LMHeadModel(GPT2Config(vocab_size=257, n_positions=128, n_embd=16, n_layer=1, n_head=2)).save_pretrained(
+        tmp_path / "gpt"
+    )
+    options = ["--data", str(place / "data"), "--out", str(tmp_path / "out"), "--length", "128", "--limit", "2"]
+    assert main(["evaluate", "glue", str(tmp_path / "gpt"), *options]) == 0
+    (row,) = record_in(tmp_path / "out")["rows"]
+    assert (row["label"], row["encoding"]) == ("gpt", "gpt2")
+    assert len(row["scores"]) == 3
+    capsys.readouterr()
+    assert main(["evaluate", "glue", str(tmp_path / "gpt"), *options, "--length", "129"]) == 2
+    assert "128 learned positions" in capsys.readouterr().err
+
+
+def test_labels_are_told_apart(place, tmp_path):
+    checkpoint(tmp_path / "other", "fire", initializer_range=0.1)
+    given = [place / "fire", tmp_path / "other", f"{place / 'rope'}:rope_pi=64", f"{place / 'rope'}:rope_pi=128"]
+    found = entrants([*given, place / "rope"])
+    expected = [f"FIRE ({place / 'fire'})", f"FIRE ({tmp_path / 'other'})", "RoPE-PI 64", "RoPE-PI 128", "RoPE"]
+    assert [one.label for one in found] == expected
+    assert len({one.key for one in found}) == 5
+
+
+def test_two_processes_answer_a_share_each(place, whole, tmp_path):
+    """And reach the same: training, judging and testing."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+                "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "longfire"]  # fmt: skip
+    options = ["--data", str(place / "data"), "--out", str(tmp_path), *QUICK]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
+    start = [*torchrun, "finetune", "narrative_qa", str(place / "fire"), *options]
+    done = subprocess.run(start, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("FIRE: a model of") == 1  # from the first alone
+    (predictions,) = tmp_path.glob("runs/*/*/test/*/predictions.jsonl")
+    (of_one,) = whole.glob("runs/fire-[0-9a-f]*/*/test/*-128/predictions.jsonl")
+    assert lines(predictions) == lines(of_one)
+
+
+def test_help_names_the_tasks(capsys):
+    for command in ("finetune", "evaluate"):
+        with pytest.raises(SystemExit, match="0"):
+            main([command, "--help"])
+        shown = capsys.readouterr().out
+        assert set(TASKS) <= set(shown.replace("(", " ").replace(",", " ").replace(":", " ").replace(")", " ").split())

@@ -1,0 +1,123 @@
+"""Which questions are taken, and that what is drawn is drawn evenly; the paper's numbers."""
+
+import pytest
+
+from longfire.evaluation.metrics import Answered, average
+from longfire.lab.exam import scored
+from longfire.lab.questions import fingerprint, load_questions, mixtures_of, sample
+from longfire.lab.reported import TABLES, reported
+from longfire.tasks import SUITES, TASKS, Example
+from tests.lab.boxes import write_boxes
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_boxes(tmp_path_factory.mktemp("data"))
+
+
+def test_mixtures():
+    assert [one.tasks for one in mixtures_of("scrolls")] == [(task,) for task in SUITES["scrolls"]]
+    assert [one.tasks for one in mixtures_of("glue")] == [SUITES["glue"]]
+    assert [one.tasks for one in mixtures_of("cb+rte+cb")] == [("cb", "rte")]
+
+
+def test_train_dev_and_test(data):
+    """A document is on one side, and a group with it."""
+    found, missing = load_questions(["multirc"], data, to_train=True, with_dev=True)
+    of = found["multirc"]
+    assert (len(of.train) + len(of.dev), len(of.test), missing) == (25, 8, {})
+    assert not {one.document for one in of.train} & {one.document for one in of.dev}
+    kept, _ = load_questions(["multirc"], data, to_train=True)
+    assert (len(kept["multirc"].train), kept["multirc"].dev) == (25, [])
+
+
+def test_what_is_missing_is_said_or_refused(data):
+    found, missing = load_questions(["narrative_qa", "qasper", "quality"], data, to_train=True, must=False)
+    assert list(found) == ["narrative_qa"]
+    assert missing == {
+        "qasper": "has no train split of qasper",
+        "quality": "has no train split of quality",
+    }
+    with pytest.raises(FileNotFoundError, match="has no train split of qasper"):
+        load_questions(["narrative_qa", "qasper"], data, to_train=True)
+    with pytest.raises(FileNotFoundError, match="has none of these tasks whole: qasper, quality"):
+        load_questions(["qasper", "quality"], data, to_train=True, must=False)
+
+
+def test_one_document_cannot_be_divided(tmp_path, data):
+    folder = tmp_path / "narrative_qa"
+    folder.mkdir()
+    text = (data / "scrolls" / "narrative_qa" / "train.jsonl").read_text().splitlines()[0]
+    for split in ("train", "validation"):
+        (folder / f"{split}.jsonl").write_text(text)
+    with pytest.raises(ValueError, match="too little to train on for a part of it to judge by: 1 questions"):
+        load_questions(["narrative_qa"], tmp_path, to_train=True, with_dev=True)
+
+
+def questions(count, per_group=1):
+    return [Example(str(i), "?", "", ("a",), str(i // per_group)) for i in range(count)]
+
+
+def test_samples_are_even():
+    assert [one.id for one in sample(TASKS["cola"], questions(10), 4)] == ["0", "2", "5", "7"]
+    assert len(sample(TASKS["cola"], questions(10), 20)) == len(sample(TASKS["cola"], questions(10), None)) == 10
+
+
+def test_samples_of_groups_are_whole_groups():
+    some = sample(TASKS["multirc"], questions(12, per_group=3), 6)
+    assert [one.id for one in some] == ["0", "1", "2", "6", "7", "8"]
+    assert [one.id for one in sample(TASKS["multirc"], questions(12, per_group=3), 1)] == ["0", "1", "2"]
+
+
+def test_a_fingerprint_is_of_questions_documents_and_answers():
+    one = Example("1", "who?", "a tale", ("me",))
+    others = [
+        Example("2", "who?", "a tale", ("me",)),
+        Example("1", "how?", "a tale", ("me",)),
+        Example("1", "who?", "a tail", ("me",)),
+        Example("1", "who?", "a tale", ("me", "you")),
+    ]
+    assert len({fingerprint([example]) for example in (one, *others)}) == 5
+    assert fingerprint([one]) == fingerprint([Example("1", "who?", "a tale", ("me",), "g")])
+
+
+@pytest.mark.parametrize(("right", "near"), [(40, True), (58, True), (90, False), (10, True)])
+def test_chance_stands_beside_the_score(right, near):
+    """60 of 100 labels are True, so who always says True has 60."""
+    answered = []
+    for i in range(100):
+        label = "True" if i < 60 else "False"
+        other = "False" if label == "True" else "True"
+        answered.append(Answered(str(i), label if i % 100 < right else other, (label,), prompt_tokens=i))
+    found = scored(TASKS["boolq"], answered)
+    assert (found["score"], found["chance"], found["near_chance"]) == (right, 60.0, near)
+    assert found["prompt_tokens"] == 49.5
+    assert "near_chance" not in scored(TASKS["narrative_qa"], answered)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_papers_averages_are_those_of_its_numbers(table):
+    """To the last digit that is printed."""
+    rows = reported(table)
+    keys = [key for key in rows[0] if key not in ("size", "encoding", "label", "extended_to", "average")]
+    assert len(keys) == {"scrolls": 7, "narrative_qa": 7, "glue": 15}[table]
+    differing = []
+    for row in rows:
+        own = average(row, keys)
+        if own is not None and row["average"] is not None and abs(own - row["average"]) > 0.006:
+            differing.append((row["size"], row["label"], round(own, 3), row["average"]))
+    assert differing == []
+
+
+def test_the_papers_numbers():
+    scrolls = {(row["size"], row["encoding"]): row for row in reported("scrolls")}
+    assert scrolls["base", "fire"]["contract_nli"] == 82.93
+    assert scrolls["large", "alibi"]["average"] == 16.58
+    assert len(scrolls) == 15
+    glue = {(row["size"], row["encoding"]): row for row in reported("glue")}
+    assert glue["large", "fire"]["wsc"] == 72.12
+    assert (glue["base", "fire-s"]["average"], glue["base", "fire-s"]["cb"]) == (71.04, None)
+    stretched = [row for row in reported("narrative_qa") if row["encoding"] == "rope_pi"]
+    assert [(row["extended_to"], row["32768"]) for row in stretched] == [(8192.0, 0.623), (32768.0, 6.767)]
+    with pytest.raises(ValueError, match="Did you mean 'glue'"):
+        reported("gleu")
