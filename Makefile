@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench docs clean
 
 demo: .venv/installed
 	$(BIN)/longfire compare
@@ -23,6 +23,10 @@ bench: .venv/installed
 	$(BIN)/longfire bench bias --out results/bench/cpu-bias.json
 	$(BIN)/longfire bench attention --device cpu --out results/bench/cpu-attention.json
 	$(BIN)/python benchmarks/update.py
+
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "site/index.html"
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

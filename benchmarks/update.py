@@ -1,17 +1,16 @@
-"""Make the tables of benchmarks/README.md, results/README.md and README.md anew from results/."""
+"""Make the tables of benchmarks/README.md, docs/results.md and README.md anew from results/."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-from longfire.report.compare import compare_table
+from longfire.report.compare import compare_markdown
 from longfire.report.model_speed import model_figures, model_table
 from longfire.report.speed import figures_table, speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
-TABLES = {"bench": speed_table, "model": model_table, "compare": compare_table}
 
 
 def result(name: str) -> dict[str, Any] | None:
@@ -31,7 +30,7 @@ def updated(page: str) -> str:
     def table(match: re.Match[str]) -> str:
         if (record := result(match[1])) is None:
             return match[0]
-        shown = TABLES["compare" if "runs" in record else "model" if is_of_a_model(record) else "bench"](record)
+        shown = model_table(record) if is_of_a_model(record) else speed_table(record)
         return f"<!-- {match[1]} -->\n```\n{shown}\n```"
 
     return re.sub(r"<!-- ([\w-]+) -->\n```\n.*?```", table, page, flags=re.DOTALL)
@@ -43,13 +42,16 @@ def with_figures(page: str) -> str:
     def figures(match: re.Match[str]) -> str:
         if (record := result(match[1])) is None:
             return match[0]
-        table = model_figures(record) if is_of_a_model(record) else figures_table(record)
+        if "runs" in record:
+            table = compare_markdown(record)
+        else:
+            table = model_figures(record) if is_of_a_model(record) else figures_table(record)
         return f"<!-- {match[1]}-figures -->\n{table}\n<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+)-figures -->\n.*?<!-- end -->", figures, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    pages = [(ROOT / room / "README.md", updated) for room in ("benchmarks", "results")]
-    for path, change in [*pages, (ROOT / "README.md", with_figures), (ROOT / "README.md", updated)]:
+    pages = {"benchmarks/README.md": updated, "docs/results.md": with_figures, "README.md": with_figures}
+    for path, change in ((ROOT / name, change) for name, change in pages.items()):
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 import torch
 
 from longfire import ENCODINGS
+from longfire.cli import parser
 
 ROOT = Path(__file__).parents[1]
+WITHOUT_CODE = {"api", "kernel", "log", "results"}
 
 
 def code_blocks(name):
@@ -30,7 +33,7 @@ def test_readme_runs():
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_docs_run(page, tmp_path, monkeypatch):
     blocks = code_blocks(page)
-    assert blocks
+    assert blocks or page.stem in WITHOUT_CODE
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
     exec(compile("\n".join(blocks), page.name, "exec"), {})
@@ -77,12 +80,12 @@ def test_benchmark_tables_are_the_results():
     page = (ROOT / "benchmarks" / "README.md").read_text()
     updated = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["updated"]
     assert updated(page) == page
-    results = (ROOT / "results" / "README.md").read_text()
-    assert updated(results) == results
-    assert results.count("log perplexity at") == len(list((ROOT / "results" / "compare").glob("*.json")))
+    results = (ROOT / "docs" / "results.md").read_text()
+    with_figures = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["with_figures"]
+    assert with_figures(results) == results
+    assert results.count("| log perplexity at |") == len(list((ROOT / "results" / "compare").glob("*.json")))
     assert page.count("encoding ") >= 9
     readme = (ROOT / "README.md").read_text()
-    with_figures = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["with_figures"]
     assert with_figures(readme) == readme
     assert "FIRE fused ÷ SDPA flash" in readme
 
@@ -93,3 +96,34 @@ def test_links_lead_somewhere():
             continue
         for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def command_lines():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        fenced = page.read_text().split("```")[1::2]  # the language, if any, and what is inside
+        for block in [block for block in fenced if block.startswith("\n")]:
+            for line in block.replace("\\\n", " ").splitlines():
+                if re.match(r"(torchrun .*-m )?longfire ", line):
+                    words = shlex.split(line, comments=True)
+                    yield page.name, words[words.index("longfire") + 1 :]
+
+
+@pytest.mark.parametrize(("page", "words"), list(command_lines()), ids=str)
+def test_command_lines_are_understood(page, words):
+    if words and "…" not in words:
+        parser().parse_args(words)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs mkdocs: pip install '.[docs]'")
+def test_the_site_is_built(tmp_path):
+    """Strictly: a page that is not in the contents, a wrong link or a name that is not there are errors."""
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for page in (ROOT / "docs").glob("*.md"):
+        built = tmp_path / f"{page.stem}.html"
+        text = built.read_text(encoding="utf-8")
+        assert "--8&lt;--" not in text
+        for image in re.findall(r'<img[^>]* src="([^"]+)"', text):
+            assert image.startswith("data:") or (built.parent / image).exists(), f"{page.name}: {image}"

@@ -57,6 +57,20 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     return "\n\n".join(shown)
 
 
+def compare_markdown(record: Record) -> str:
+    """The same for a page: what was run, the table, and what the seeds bear out."""
+    lengths, trained = lengths_of(record), record["setting"]["trained_length"]
+    best = {length: clear_best(record, length) for length in lengths}
+    header = ["log perplexity at", *(f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths), "tokens/s"]
+    rows = [header, ["---", *["--:"] * (len(lengths) + 1)]]
+    for line in lines_of(record):
+        cells = [f"**{number(line, n)}**" if line.label == best[n] else number(line, n) for n in lengths]
+        rows.append([line.label, *cells, speed(line)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
+    return "\n\n".join([what_was_run(record), table, plus + seeds_verdict(record), *failures(record)])
+
+
 def number(line: Line, length: int) -> str:
     """Mean ± deviation, or a dash."""
     mean, deviation = mean_and_deviation(line.values(length).values())

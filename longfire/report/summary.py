@@ -200,7 +200,7 @@ def what_was_run(record: Record) -> str:
     seeds, lines = seeds_of(record), lines_of(record)
     done = [run for run in runs if "failed" not in run]
     recipe = (setting.get("recipe") or {}).get("name")
-    fires = _fires((setting.get("recipe") or {}))
+    fires = _fires(setting.get("recipe") or {})
     source = f" of {corpus['name']}" if corpus.get("name") else ""
     parts = [
         f"{', '.join(line.label for line in lines)}: with each of these position encodings a model"

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from longfire.report.compare import close_up, compare_table, loss_curve, plot_compare, thinned
+from longfire.report.compare import close_up, compare_markdown, compare_table, loss_curve, plot_compare, thinned
 from longfire.report.summary import (
     amount,
     clear_best,
@@ -192,3 +192,12 @@ def test_those_that_hold_are_drawn_close_up():
     held = [line for line in lines_of(record) if line.encoding in ("fire", "alibi", "kerple_log")]
     seen = [fmean(line.values(n).values()) for line in held for n in record["setting"]["lengths"]]
     assert low < min(seen) < max(seen) < high < min(max(seen) + 0.1, 3.0)
+
+
+def test_a_page_has_the_same_numbers():
+    record = compare_record()
+    text, page = compare_table(record), compare_markdown(record)
+    numbers = re.findall(r"\d\.\d{3}(?: ± \d\.\d{3})?", text)
+    assert re.findall(r"\d\.\d{3}(?: ± \d\.\d{3})?", page) == numbers
+    assert page.count("**") == 2 * text.count("*", text.index("\n\n"), text.rindex("\n\n"))
+    assert "| --- | --: |" in page

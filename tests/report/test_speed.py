@@ -112,7 +112,8 @@ def test_pages_are_updated_from_the_results_there_are(tmp_path):
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "results" / "bench").mkdir(parents=True)
     script = str(shutil.copy(ROOT / "benchmarks" / "update.py", tmp_path / "benchmarks" / "update.py"))
-    (tmp_path / "results" / "README.md").write_text("nothing yet\n", encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "results.md").write_text("nothing yet\n", encoding="utf-8")
     page, readme = tmp_path / "benchmarks" / "README.md", tmp_path / "README.md"
     page.write_text("<!-- h200-attention -->\n```\n```\nbetween\n<!-- other -->\n```\nold\n```\n", encoding="utf-8")
     readme.write_text("# Speed\n<!-- h200-attention-figures -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
