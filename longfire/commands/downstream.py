@@ -91,7 +91,10 @@ def add_tasks(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         one.add_argument("--data", required=True, metavar="FOLDER", help=DATA)
         lengths = one.add_mutually_exclusive_group()
         lengths.add_argument(
-            "--length", type=int, metavar="N", help="tokens of question, document and answer; that of fine-tuning"
+            "--length",
+            type=int,
+            metavar="N",
+            help="tokens of question, document and answer; those of fine-tuning, or training",
         )
         lengths.add_argument("--lengths", type=int, nargs="+", metavar="N", help="several of them")
         one.add_argument("--split", choices=["validation", "train"], default="validation", help="validation")

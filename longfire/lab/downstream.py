@@ -17,9 +17,9 @@ from typing import Any
 from longfire.data.cache import short_hash
 from longfire.errors import at_least
 from longfire.lab.entrants import Entrant, Known, entrants
-from longfire.lab.exam import examined, is_first
-from longfire.lab.part import Part, Rows, release, say
-from longfire.lab.plan import Plan, refuse_other_experiment
+from longfire.lab.exam import examined_or_failed, is_first, say
+from longfire.lab.part import Part, Rows, release
+from longfire.lab.plan import Plan, refuse_other_experiment, refuse_other_kind
 from longfire.lab.questions import load_questions, refuse_no_room, tokens_of
 from longfire.provenance import provenance
 from longfire.training.start import digest
@@ -48,6 +48,7 @@ def downstream(
         options: for `longfire.training.finetune`, and by it for Hugging Face's TrainingArguments.
     """
     setting = ready.setting()
+    refuse_other_kind(out, "finetune")
     refuse_other_experiment(out, setting, ready.experiment.recipe)
     rows = {entrant.key: {**entrant.about(), "parts": [], "scores": []} for entrant in ready.entrants}
     record: Record = {
@@ -110,6 +111,7 @@ class Exam:
 
 def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save = lambda record: None) -> Record:
     """Test checkpoints without training them; the record is saved after each task and length."""
+    refuse_other_kind(out, "evaluate")
     found = entrants(checkpoints)
     lengths = exam.tested_lengths(found[0])
     for entrant in found:
@@ -132,14 +134,13 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
         for entrant in found:
             known, model = Known(entrant, exam.device, exam.dtype), short_hash([digest(entrant.folder), entrant.key])
             rows.append({**entrant.about(), "scores": []})
+            say(entrant.label)
             for of in questions.values():
                 for length in lengths:
-                    say(f"{entrant.label}, {of.task.name}, {length:,} tokens: {len(of.test)} questions")
                     where = out / "test" / entrant.key / f"{of.task.name}-{length}"
+                    options = {"length": length, "dtype": exam.dtype, "batch_tokens": exam.batch_tokens}
                     rows[-1]["scores"].append(
-                        _examined_or_failed(
-                            known, of, where, length=length, model=model, batch_tokens=exam.batch_tokens
-                        )
+                        examined_or_failed(known, of.task, of.test, where, model=model, **options)
                     )
                     if is_first():
                         save(record)
@@ -151,14 +152,3 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
     if is_first():
         save(record)
     return record
-
-
-def _examined_or_failed(known: Known, of: Any, where: Path, **options: Any) -> Record:
-    try:
-        return examined(known, of.task, of.test, where, **options)
-    except Exception as error:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not isinstance(error, ValueError):
-            raise
-        failed = f"{type(error).__name__}: {error}".splitlines()[0]
-        say(f"failed: {failed}")
-        return {"task": of.task.name, "length": options["length"], "failed": failed}

@@ -13,15 +13,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered, chance, score
 from longfire.lab.questions import fingerprint
 from longfire.storage import write_json
 from longfire.tasks import Example, Task
-from longfire.training.run import as_json
 
 PREDICTIONS, SCORES = "predictions.jsonl", "scores.json"
 
+Scored = dict[str, Any]
 Loader = Callable[[], tuple[Any, Any]]
 """Gives model and tokenizer."""
 
@@ -34,8 +36,9 @@ def examined(
     *,
     length: int,
     model: str,
+    dtype: str | None = None,
     batch_tokens: int | None = None,
-) -> dict[str, Any]:
+) -> Scored:
     """The score of a model on questions; from the folder, where it has been found before.
 
     Args:
@@ -45,9 +48,11 @@ def examined(
         folder: to keep all in.
         length: of prompt and answer, at most.
         model: its digest.
+        dtype: which it is loaded in, if a certain one was asked for.
         batch_tokens: in a batch.
     """
-    asked = as_json({"task": task.name, "length": length, "examples": fingerprint(examples), "model": model})
+    how = {"task": task.name, "metric": task.metric, "max_answer": task.max_answer, "length": length, "dtype": dtype}
+    asked = {**how, "examples": fingerprint(examples), "model": model}
     if (kept := _kept(folder, asked)) is not None:
         return kept
     loaded, tokenizer = load()
@@ -61,7 +66,25 @@ def examined(
     return found
 
 
-def scored(task: Task, answered: Sequence[Answered]) -> dict[str, Any]:
+def examined_or_failed(load: Loader, task: Task, examples: Sequence[Example], folder: Path, **options: Any) -> Scored:
+    """`examined`; or, where that fails, the reason, so that the others are tested all the same."""
+    try:
+        found = examined(load, task, examples, folder, **options)
+    except Exception as error:
+        found = {"task": task.name, "length": options["length"], "failed": failure(error)}
+    result = f"failed: {found['failed']}" if "failed" in found else f"{found['score']:.2f}"
+    say(f"{task.name} in {options['length']:,} tokens, {len(examples):,} questions: {result}")
+    return found
+
+
+def failure(error: Exception) -> str:
+    """In a line, for the record. It is raised where others may wait for this process in vain."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not isinstance(error, ValueError):
+        raise error
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def scored(task: Task, answered: Sequence[Answered]) -> Scored:
     """Score and interval; beside them what one answer to all would score, and whether the score is above it.
 
     `near_chance`: the interval covers chance, or lies below it.
@@ -113,6 +136,12 @@ def answers_of_all(
 def is_first() -> bool:
     """Of the processes that torchrun started; one alone is the first."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def say(what: str) -> None:
+    """To whoever is looking, from the first process."""
+    if is_first():
+        tqdm.write(what, file=sys.stderr)
 
 
 def _kept(folder: Path, asked: dict[str, Any]) -> dict[str, Any] | None:

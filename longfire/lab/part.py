@@ -2,8 +2,6 @@
 
 import gc
 import json
-import os
-import sys
 import time
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +11,7 @@ import torch
 
 from longfire.evaluation.metrics import METRICS
 from longfire.lab.entrants import Entrant, Known
-from longfire.lab.exam import answers_of_all, examined, is_first
+from longfire.lab.exam import answers_of_all, examined_or_failed, failure, is_first, say
 from longfire.lab.plan import Plan
 from longfire.lab.questions import Mixture, fingerprint, tokens_of
 from longfire.tasks import training_rows
@@ -64,9 +62,7 @@ class Part:
         except KeyboardInterrupt:
             raise
         except Exception as error:
-            if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not isinstance(error, ValueError):
-                raise  # on one process perhaps, and others would wait for it
-            self.found["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.found["failed"] = failure(error)
             say(f"failed: {self.found['failed']}")
         release()
         self.found["took"] = round(time.perf_counter() - began, 2)
@@ -128,9 +124,8 @@ class Part:
             of = self.ready.questions[task]
             for length in self.ready.experiment.tested_lengths():
                 where = self.run / "test" / f"{task}-{length}"
-                self.scores.append(
-                    examined(known, of.task, of.test, where, length=length, model=model, batch_tokens=self.batch_tokens)
-                )
+                options = {"length": length, "model": model, "batch_tokens": self.batch_tokens}
+                self.scores.append(examined_or_failed(known, of.task, of.test, where, **options))
 
 
 def release() -> None:
@@ -139,9 +134,3 @@ def release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def say(what: str) -> None:
-    """To whoever is looking, from the first process."""
-    if is_first():
-        print(what, file=sys.stderr, flush=True)

@@ -120,15 +120,27 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path]) -> Plan:
     return Plan(experiment, found, questions, missing)
 
 
+def refuse_other_kind(out: Path, kind: str) -> None:
+    """Refuse a folder with a record of fine-tuning to a record of tests alone, and the other way round."""
+    if (before := _recorded(out)) and before["kind"] != kind:
+        raise ValueError(
+            f"{out} holds a record of {before['kind']}, which this would write over. Choose another folder."
+        )
+
+
 def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: FinetuneRecipe) -> None:
     """Refuse a folder in which something else was trained. Checkpoints, tasks and lengths may be other ones."""
-    file = out / RECORD
-    if not file.is_file():
+    if not (before := _recorded(out)):
         return
-    before = json.loads(file.read_text(encoding="utf-8"))["setting"]
-    same = ("kind", "select", "dev_examples")
-    there = {**{key: before.get(key) for key in same}, **(before.get("recipe") or {})}
+    same = ("select", "dev_examples")
+    there = {**{key: before.get(key) for key in same}, **before["recipe"]}
     here = as_json({**{key: setting[key] for key in same}, **recipe.identity()})
     if differing := [key for key in here if here[key] != there.get(key)]:
         shown = ", ".join(f"{key}: {there.get(key)!r} there, {here[key]!r} here" for key in differing[:4])
         raise ValueError(f"{out} holds another experiment ({shown}). Choose another folder, or delete that one.")
+
+
+def _recorded(out: Path) -> dict[str, Any]:
+    file = out / RECORD
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["setting"] if file.is_file() else {}
+    return found

@@ -1,5 +1,6 @@
 """The questions of tasks: which there are, to train on, to judge by and to test on."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,7 +81,7 @@ def load_questions(
         except FileNotFoundError as error:
             if must:
                 raise
-            missing[name] = str(error).partition(": looked for")[0].partition(str(data))[2].strip() or str(error)
+            missing[name] = _why(error)
             continue
         train, dev = divide(train) if with_dev else (train, [])
         if with_dev and not dev:
@@ -92,6 +93,12 @@ def load_questions(
     if not found:
         raise FileNotFoundError(f"{data} has none of these tasks whole: {', '.join(tasks)}.")
     return found, missing
+
+
+def _why(error: FileNotFoundError) -> str:
+    """Without the paths."""
+    short = re.search(r"has no .+? (of \w+|in it)", str(error))
+    return short[0] if short else str(error)
 
 
 def sample(task: Task, examples: Sequence[Example], number: int | None) -> list[Example]:

@@ -22,7 +22,8 @@ def contexts_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]]
     for row in record["rows"]:
         found = _by_length(row, task)
         rows.append([row["label"], *(_score(found.get(n)) for n in lengths)])
-        rows.append([INTERVAL, *(interval(found.get(n)) for n in lengths)])
+        if any(intervals := [interval(found.get(n)) for n in lengths]):
+            rows.append([INTERVAL, *intervals])
     theirs = [row for row in paper if row["encoding"] in encodings_of(record) and any(str(n) in row for n in lengths)]
     if theirs:
         rows.append(["in the paper, base", *[""] * len(lengths)])

@@ -68,7 +68,8 @@ def suite_table(
             plain = {task: one["score"] for task, one in found.items()}
             own = [average(plain, tasks), average(plain, shared)][: len(last)]
             rows.append([label, *(_marked(found.get(task)) for task in block), *map(_number, own)])
-            rows.append([INTERVAL, *(f"{interval(found.get(task))} " for task in block), *[""] * len(last)])
+            if any(intervals := [interval(found.get(task)) for task in block]):
+                rows.append([INTERVAL, *(f"{text} " for text in intervals), *[""] * len(last)])
         if theirs:
             rows.append(["in the paper, base", *[""] * (len(block) + len(last))])
         for row in theirs:

@@ -318,3 +318,20 @@ def test_help_names_the_tasks(capsys):
             main([command, "--help"])
         shown = capsys.readouterr().out
         assert set(TASKS) <= set(shown.replace("(", " ").replace(",", " ").replace(":", " ").replace(")", " ").split())
+
+
+def test_a_test_that_fails_is_said_and_the_others_are_done(place, tmp_path, monkeypatch, capsys):
+    answer = exam_module.answer
+
+    def failing(*arguments, length, **options):
+        if length == 96:
+            raise RuntimeError("no memory")
+        return answer(*arguments, length=length, **options)
+
+    monkeypatch.setattr(exam_module, "answer", failing)
+    options = ["--data", str(place / "data"), "--out", str(tmp_path), "--lengths", "96", "128", "--limit", "2"]
+    assert main(["evaluate", "narrative_qa", str(place / "fire"), *options]) == 1
+    first, second = record_in(tmp_path)["rows"][0]["scores"]
+    assert first == {"task": "narrative_qa", "length": 96, "failed": "RuntimeError: no memory"}
+    assert second["examples"] == 2
+    assert "FIRE on narrative_qa at 96 failed: RuntimeError: no memory" in capsys.readouterr().out

@@ -1,0 +1,152 @@
+"""Tables of downstream tasks: the paper's layout, what is missing is missing, and pictures by length."""
+
+import pytest
+
+from longfire.lab.reported import reported
+from longfire.report.contexts import contexts_table, plot_contexts
+from longfire.report.downstream import downstream_table
+from longfire.tasks import SUITES
+
+PAPER = {name: reported(name) for name in ("scrolls", "glue", "narrative_qa")}
+
+
+def one(task, score, length=2048, near=None, **more):
+    found = {"task": task, "length": length, "score": score, "interval": [score - 1.25, score + 2.75], "examples": 1234}
+    return {
+        **found,
+        "chance": None if near is None else 50.0,
+        **({} if near is None else {"near_chance": near}),
+        **more,
+    }
+
+
+def row(label, encoding, scores, **more):
+    about = {"parameters": 23_100_000, "trained_length": 512, "tokens_seen": 105_000_000, "finetuned_length": None}
+    return {"label": label, "encoding": encoding, **about, "scores": scores, **more}
+
+
+def record(tasks, rows, lengths=(2048,), missing=None, select="dev", **more):
+    mixtures = [{"name": task, "tasks": [task]} for task in tasks]
+    recipe = {"name": "scrolls-small", "steps": 300, "batch": 32, "length": 2048, "seed": 0}
+    setting = {"kind": "finetune", "name": "scrolls", "tasks": list(tasks), "mixtures": mixtures, "recipe": recipe}
+    setting |= {"lengths": list(lengths), "length": 2048, "missing": missing or {}, "select": select, "limit": None}
+    return {"setting": {**setting, "data": "data", "split": "validation"}, "rows": rows, **more}
+
+
+def cells(table, label):
+    """Of each line with this label."""
+    return [line[len(label) :].split() for line in table.splitlines() if line.startswith(f"{label} ")]
+
+
+def test_a_whole_suite_has_the_papers_layout_and_its_average():
+    scores = [one(task, 10.0 + i) for i, task in enumerate(SUITES["scrolls"])]
+    table = downstream_table(record(SUITES["scrolls"], [row("FIRE", "fire", scores)]), PAPER)
+    assert cells(table, "in 2,048 tokens") == [["QAS", "CNLI", "QMS", "NQA", "SumS", "GovR", "QuAL", "Average"]]
+    assert cells(table, "metric") == [["F1", "EM", "Rgm", "F1", "Rgm", "Rgm", "EM"]]
+    assert cells(table, "questions") == [["1,234"] * 7]
+    assert cells(table, "FIRE") == [["10.00", "11.00", "12.00", "13.00", "14.00", "15.00", "16.00", "13.00"]]
+    assert cells(table, "  95 %")[0][0] == "8.8…12.8"
+    assert cells(table, "  FIRE") == [["16.24", "82.93", "14.58", "9.55", "15.87", "16.31", "24.02", "25.64"]]
+    assert "  Kerple" not in table  # which is not among ours
+    assert "models of" not in table
+    assert "a model of 23.1M parameters, pretrained on 105M tokens in sequences of 512" in table
+    words = " ".join(table.split())
+    assert "kept from training" in words
+    assert "Where ours are smaller in model, training or data, the two are not to be compared" in words
+
+
+def test_what_is_missing_is_missing():
+    """No average then, but the mean of those that all have, called so; the paper's over the same."""
+    there = [task for task in SUITES["scrolls"] if task != "contract_nli"]
+    rows = [
+        row("FIRE", "fire", [one(task, 10.0) for task in there]),
+        row(
+            "RoPE", "rope", [one(task, 20.0) for task in there if task != "quality"],
+            parts=[{"mixture": "quality", "failed": "DivergedError: the loss\nis nan"}],
+        ),
+    ]  # fmt: skip
+    missing = {"contract_nli": "has no train split of contract_nli"}
+    table = downstream_table(record(SUITES["scrolls"], rows, missing=missing), PAPER)
+    assert cells(table, "FIRE") == [["10.00", "–", *["10.00"] * 5, "–", "10.00"]]
+    assert cells(table, "RoPE") == [["20.00", "–", *["20.00"] * 4, "–", "–", "20.00"]]
+    theirs = (16.24 + 14.58 + 9.55 + 15.87 + 16.31) / 5
+    assert cells(table, "  FIRE")[0][-2:] == ["25.64", f"{theirs:.2f}"]
+    assert cells(table, "in 2,048 tokens")[0][-2:] == ["of", "5"]
+    assert "– contract_nli is left out: has no train split of contract_nli." in table
+    assert "– RoPE on quality failed: DivergedError: the loss is nan" in table
+
+
+def test_glue_is_in_two_blocks_and_what_is_near_chance_is_marked():
+    scores = [
+        one(task, 60.0, near=task == "wsc", **({"groups": 5} if task == "multirc" else {})) for task in SUITES["glue"]
+    ]
+    table = downstream_table(record(SUITES["glue"], [row("FIRE-S", "fire-s", scores)]), PAPER)
+    first, second = cells(table, "FIRE-S")
+    assert first == ["60.00"] * 8
+    assert second == [*["60.00"] * 6, "60.00≈", "60.00"]
+    assert cells(table, "  FIRE-S")[1][-1] == "71.04"  # the average alone is known
+    assert cells(table, "questions")[1][4] == "5"  # of which MultiRC's score is the mean
+    assert "≈ is not above what one and the same answer to all questions would score" in " ".join(table.split())
+
+
+def test_one_task_has_one_column_and_no_average():
+    table = downstream_table(record(["qmsum"], [row("ALiBi", "alibi", [one("qmsum", 3.0, interval=None)])]), PAPER)
+    assert cells(table, "ALiBi") == [["3.00"]]
+    assert "95 %" not in table.split("metric")[1].split("paper")[0]
+    assert cells(table, "  ALiBi") == [["5.48"]]
+    assert "Average" not in table
+
+
+def test_encodings_that_the_paper_has_not():
+    table = downstream_table(record(["squality"], [row("YaRN", "yarn", [one("squality", 3.0)])]), PAPER)
+    assert "paper" not in table
+
+
+def test_nothing_is_there_yet():
+    table = downstream_table(record(["qmsum"], [row("FIRE", "fire", [])], interrupted=True), PAPER)
+    assert cells(table, "FIRE") == [["–"]]
+    assert "It was interrupted" in " ".join(table.split())
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [("validation", "on this very validation split"), ("loss", "the least loss"), ("last", "the last model")],
+)
+def test_which_model_was_chosen_is_said(select, said):
+    shown = downstream_table(record(["qmsum"], [row("FIRE", "fire", [])], select=select), PAPER)
+    assert said in " ".join(shown.split())
+
+
+def sweep(lengths=(512, 2048, 16384)):
+    scores = {"fire": (6.0, 8.0, 9.0), "rope_pi": (4.0, 5.0, 0.5)}
+    rows = [
+        row(label, encoding, [one("narrative_qa", y, n) for n, y in zip(lengths, scores[encoding], strict=True)])
+        for label, encoding in (("FIRE", "fire"), ("RoPE-PI", "rope_pi"))
+    ]
+    return record(["narrative_qa"], rows, lengths)
+
+
+def test_scores_by_length():
+    table = contexts_table(sweep(), "narrative_qa", PAPER["narrative_qa"])
+    assert cells(table, "NQA, F1 at") == [["512", "(pretrained)", "2,048", "(fine-tuned)", "16,384"]]
+    assert cells(table, "FIRE") == [["6.00", "8.00", "9.00"]]
+    assert cells(table, "  FIRE") == [["6.23", "8.08", "9.58"]]
+    assert cells(table, "  RoPE-PI 8192") == [["5.24", "4.64", "0.56"]]
+    assert table in downstream_table(sweep(), PAPER)
+    assert "paper" not in contexts_table(sweep((96, 128, 160)), "narrative_qa", PAPER["narrative_qa"])
+
+
+def test_a_length_that_failed_is_a_dash():
+    shown = sweep()
+    shown["rows"][0]["scores"][2] = {"task": "narrative_qa", "length": 16384, "failed": "OutOfMemoryError: it ended"}
+    assert cells(contexts_table(shown, "narrative_qa"), "FIRE") == [["6.00", "8.00", "–"]]
+    assert "FIRE on narrative_qa at 16,384 failed: OutOfMemoryError: it ended" in downstream_table(shown, PAPER)
+
+
+def test_a_picture_by_length(tmp_path):
+    """Also where all scores are 0, one length has none, or a checkpoint has none at all."""
+    poor = sweep()
+    poor["rows"][0]["scores"] = [one("narrative_qa", 0.0, 512, interval=None)]
+    poor["rows"][1]["scores"] = []
+    for name, shown in (("rich", sweep()), ("poor", poor), ("near", sweep((512, 700, 800)))):
+        assert plot_contexts(shown, "narrative_qa", tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
