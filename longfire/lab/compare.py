@@ -28,17 +28,16 @@ from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from longfire.data import Corpus, is_saved, load_corpus
-from longfire.encodings import ENCODINGS, position_parameters
-from longfire.errors import at_least, hint
+from longfire.encodings import position_parameters
+from longfire.errors import at_least
 from longfire.evaluation.perplexity import perplexity_by_length
+from longfire.lab.labels import check_label, folder_name, read_label, written
 from longfire.model import LongfireForCausalLM
 from longfire.provenance import provenance
 from longfire.storage import write_json
 from longfire.training import Recipe, pretrain
 from longfire.training.callbacks import LOSSES, read_losses
 
-SHARED = "-s"
-"""After an encoding's name: one for all layers. FIRE-S is `fire-s`."""
 DEFAULT = ("fire", "alibi", "kerple_log", "rope", "nope")
 MULTIPLES = (1, 2, 4, 8, 16)
 TRIES = 2
@@ -64,8 +63,10 @@ class Comparison:
 
     def __post_init__(self) -> None:
         for label in self.encodings:
-            if _name(label) not in ENCODINGS:
-                raise ValueError(f"there is no encoding named {label!r}. {hint(label, ENCODINGS)}")
+            check_label(label)
+        folders = Counter(folder_name(label) for label in self.encodings)
+        if twice := [name for name, times in folders.items() if times > 1]:
+            raise ValueError(f"{', '.join(twice)}: asked for more than once.")
         for seed in self.seeds:
             at_least("a seed", seed, 0)
         if not self.encodings or not self.seeds:
@@ -79,8 +80,11 @@ class Comparison:
         """Label, seed and recipe of every run; all encodings of a seed before the next seed."""
         for seed in self.seeds:
             for label in self.encodings:
-                shared = label != _name(label)
-                yield label, seed, self.recipe.but(encoding=_name(label), share=shared or self.recipe.share, seed=seed)
+                name, shared, options = read_label(label)
+                changes = {"encoding": name, "share": shared or self.recipe.share, "seed": seed}
+                if options:
+                    changes["encoding_options"] = {**self.recipe.encoding_options, **options}
+                yield label, seed, self.recipe.but(**changes)
 
     def load_corpus(self, progress: bool = False) -> Corpus:
         """The text, from the cache where it is there."""
@@ -242,17 +246,7 @@ def _steps_done(run: Path) -> int:
 
 
 def _folder(out: Path, label: str, seed: int) -> Path:
-    return out / "runs" / f"{label}-{seed}"
-
-
-def _name(label: str) -> str:
-    return label.removesuffix(SHARED)
-
-
-def written(label: str) -> str:
-    """An encoding as a person writes it."""
-    name = {"rope_pi": "RoPE-PI"}.get(_name(label), ENCODINGS[_name(label)].__name__)
-    return name + ("-S" if label != _name(label) else "")
+    return out / "runs" / f"{folder_name(label)}-{seed}"
 
 
 def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:

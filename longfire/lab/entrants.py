@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from longfire.encodings import ENCODINGS
 from longfire.errors import at_least, one_of
 from longfire.evaluation.scoring import position_limit
-from longfire.lab.compare import SHARED, written
+from longfire.lab.labels import SHARED, written
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended
 from longfire.model.generate import load

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from longfire.lab.compare import Comparison, compare
+from longfire.lab.labels import written
 from longfire.training import RECIPES
 
 RECIPE = RECIPES["tiny"].but(steps=3, batch=4, length=16, log_every=1, checkpoint_every=10)
@@ -171,3 +172,40 @@ def alive_in(group):
         if int(of) == group and state != "Z":
             found.append(stat.parent.name)
     return found
+
+
+def test_options_of_an_encoding_are_part_of_its_label(corpus, tmp_path):
+    labels = ("fire", "fire:hidden_layers=1,threshold=None", "fire-s:activation=gelu,init_L=3.5")
+    asked = comparison(corpus, encodings=labels)
+    _, plain, shared = (recipe for _, _, recipe in asked.recipes())
+    assert (plain.encoding, plain.share, plain.encoding_options) == (
+        "fire",
+        False,
+        {"hidden_layers": 1, "threshold": None},
+    )
+    assert (shared.encoding, shared.share, shared.encoding_options) == (
+        "fire",
+        True,
+        {"activation": "gelu", "init_L": 3.5},
+    )
+    assert [written(label) for label in labels[1:]] == [
+        "FIRE (hidden_layers=1, threshold=None)",
+        "FIRE-S (activation=gelu, init_L=3.5)",
+    ]
+    record = compare(comparison(corpus, encodings=("fire:horizon=4",)), tmp_path, jobs=1, progress=False)
+    (run,) = record["runs"]
+    assert run["label"] == "FIRE (horizon=4)"
+    assert (tmp_path / "runs" / "fire-horizon-4-0" / "model").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (("fier",), "there is no encoding named 'fier'"),
+        (("fire:horizn=4",), "fire has no option 'horizn'.*horizon"),
+        (("fire", "fire"), "fire: asked for more than once"),
+    ],
+)
+def test_labels_that_cannot_be(corpus, labels, message):
+    with pytest.raises(ValueError, match=message):
+        comparison(corpus, encodings=labels)

@@ -1,0 +1,49 @@
+"""An encoding as it is typed: `fire`, `fire-s` (one for all layers), `fire:horizon=64,hidden_layers=1` (options)."""
+
+import ast
+import re
+from typing import Any
+
+from longfire.encodings import ENCODINGS
+from longfire.encodings.registry import option_names
+from longfire.errors import hint
+
+SHARED = "-s"
+"""After a name: one encoding for all layers. FIRE-S is `fire-s`."""
+
+
+def folder_name(label: str) -> str:
+    """What its runs' folders are called."""
+    return re.sub(r"[^\w.-]+", "-", label)
+
+
+def read_label(label: str) -> tuple[str, bool, dict[str, Any]]:
+    """`fire-s:horizon=64` → the encoding's name, whether layers share one, and its options."""
+    head, _, rest = label.partition(":")
+    options: dict[str, Any] = {}
+    for given in filter(None, rest.split(",")):
+        name, _, value = given.partition("=")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[name] = value
+    return head.removesuffix(SHARED), head.endswith(SHARED), options
+
+
+def check_label(label: str) -> None:
+    """Refuse what is not there, before anything is trained."""
+    name, _, options = read_label(label)
+    if name not in ENCODINGS:
+        raise ValueError(f"there is no encoding named {label!r}. {hint(name, ENCODINGS)}")
+    known = option_names(ENCODINGS[name])
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{name} has no option {option!r}. {hint(option, known)}")
+
+
+def written(label: str) -> str:
+    """An encoding as a person writes it."""
+    name, shared, _ = read_label(label)
+    options = label.partition(":")[2].replace(",", ", ")
+    plain = {"rope_pi": "RoPE-PI"}.get(name, ENCODINGS[name].__name__)
+    return plain + ("-S" if shared else "") + (f" ({options})" if options else "")
