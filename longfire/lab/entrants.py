@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -120,14 +120,28 @@ def entrants(given: Sequence[str | Path]) -> list[Entrant]:
     found = [_entrant(str(one)) for one in given]
     if twice := [one.given for i, one in enumerate(found) if one.key in [other.key for other in found[:i]]]:
         raise ValueError(f"the checkpoint {twice[0]} is there twice. Give it once.")
-    found = _told_apart(found, lambda one: f" {target}" if (target := _target(one.config)) else "")
-    return _told_apart(found, lambda one: f" ({one.given})")
+    for by in (_by_target, _by_options, _by_folder):
+        counts = Counter(one.label for one in found)
+        shared = {label: [one for one in found if one.label == label] for label in counts if counts[label] > 1}
+        found = [replace(one, label=one.label + by(one, shared.get(one.label, []))) for one in found]
+    return found
 
 
-def _told_apart(found: list[Entrant], by: Callable[[Entrant], str]) -> list[Entrant]:
-    """Those that share a label get something after it."""
-    counts = Counter(one.label for one in found)
-    return [replace(one, label=one.label + by(one)) if counts[one.label] > 1 else one for one in found]
+def _by_target(one: Entrant, others: list[Entrant]) -> str:
+    """What to put after a label that several have: the length that RoPE was extended to."""
+    return f" {_target(one.config)}" if others and _target(one.config) else ""
+
+
+def _by_options(one: Entrant, others: list[Entrant]) -> str:
+    """Options of the encoding in which they differ."""
+    options = [dict(getattr(other.config, "position_encoding", None) or {}) for other in others]
+    own = dict(getattr(one.config, "position_encoding", None) or {})
+    differing = [key for key, value in own.items() if value and any(other.get(key) != value for other in options)]
+    return f" ({', '.join(f'{key}={own[key]}' for key in differing)})" if differing else ""
+
+
+def _by_folder(one: Entrant, others: list[Entrant]) -> str:
+    return f" ({one.given})" if others else ""
 
 
 def _entrant(given: str) -> Entrant:

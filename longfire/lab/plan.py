@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from longfire.errors import at_least, one_of
 from longfire.lab.entrants import Entrant, entrants
 from longfire.lab.questions import Mixture, Questions, load_questions, refuse_no_room, sample, tokens_of
@@ -115,7 +117,7 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path]) -> Plan:
         must=experiment.must,
     )
     for tokenizer in {tokens_of(tokenizer): tokenizer for tokenizer in (one.tokenizer() for one in found)}.values():
-        for of in questions.values():
+        for of in tqdm(questions.values(), "looking over", unit=" tasks", delay=1, leave=False, disable=None):
             refuse_no_room(of, tokenizer, lengths, experiment.recipe.length)
     return Plan(experiment, found, questions, missing)
 

@@ -290,11 +290,14 @@ def test_a_suite_as_it_is_with_anothers_model(place, tmp_path, capsys):
 
 def test_labels_are_told_apart(place, tmp_path):
     checkpoint(tmp_path / "other", "fire", initializer_range=0.1)
+    checkpoint(tmp_path / "near", {"name": "fire", "init_L": 8.0})
     given = [place / "fire", tmp_path / "other", f"{place / 'rope'}:rope_pi=64", f"{place / 'rope'}:rope_pi=128"]
-    found = entrants([*given, place / "rope"])
-    expected = [f"FIRE ({place / 'fire'})", f"FIRE ({tmp_path / 'other'})", "RoPE-PI 64", "RoPE-PI 128", "RoPE"]
-    assert [one.label for one in found] == expected
-    assert len({one.key for one in found}) == 5
+    found = entrants([*given, place / "rope", tmp_path / "near"])
+    assert [one.label for one in found] == [
+        f"FIRE ({place / 'fire'})", f"FIRE ({tmp_path / 'other'})", "RoPE-PI 64", "RoPE-PI 128", "RoPE",
+        "FIRE (init_L=8.0)",
+    ]  # fmt: skip
+    assert len({one.key for one in found}) == 6
 
 
 def test_two_processes_answer_a_share_each(place, whole, tmp_path):
