@@ -3,8 +3,9 @@
 import argparse
 import ast
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,9 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--test-tokens", type=int, metavar="N", help="to test on at each length; on a CPU 32768, unless given"
     )
     one.add_argument("--dev", action="store_true", help="test on the dev split: for whatever is being tuned")
+    one.add_argument(
+        "--also", nargs="+", default=[], metavar="NAME=PATH", help="other texts to test on, none of them trained on"
+    )
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
     add_corpus_options(one)
     add_recipe_options(one)
@@ -230,6 +234,17 @@ def planned_config(recipe: "Recipe") -> "LongfireConfig | None":
     return None if vocabulary is None else recipe.config(vocabulary)
 
 
+def named_texts(given: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """`latex=papers/` → ("latex", "papers/"), where there is such a path."""
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or not re.fullmatch(r"[\w.-]+", name):
+            raise ValueError(f"--also takes NAME=PATH, such as latex=papers/, not {text!r}.")
+        if not path.startswith("hub:") and not Path(path).exists():
+            raise FileNotFoundError(f"there is no file or folder {path}, which --also {name} names.")
+        yield name, path
+
+
 def run_compare(options: argparse.Namespace) -> int:
     """`longfire compare`: 0, 1 if a run failed, 130 if it was interrupted."""
     import torch
@@ -251,6 +266,7 @@ def run_compare(options: argparse.Namespace) -> int:
         tokens,
         "dev" if options.dev else "validation",
         tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
+        tuple(named_texts(options.also)),
     )
     if options.dry_run:
         print(described(recipe))

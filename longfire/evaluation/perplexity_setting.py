@@ -86,12 +86,17 @@ def corpus_of(setting: PerplexitySetting, tokenizer: Any, progress: bool) -> Cor
     saved = is_saved(source)
     used = None if saved else setting.tokenizer or setting.checkpoint
     corpus = load_corpus(source, field=setting.field, validation=own, tokenizer=used, progress=progress)
-    if saved and corpus.tokenizer.get_vocab() != tokenizer.get_vocab():
-        raise ValueError(
-            f"{corpus.folder} holds tokens of another tokenizer than {setting.checkpoint}'s. Give the text itself as "
-            f"--corpus."
-        )
+    if saved:
+        refuse_other_tokens(corpus, tokenizer, setting.checkpoint)
     return corpus
+
+
+def refuse_other_tokens(corpus: Corpus, tokenizer: Any, checkpoint: Path) -> None:
+    """Tokens that were made by another tokenizer mean nothing to a model."""
+    if corpus.tokenizer.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"{corpus.folder} holds tokens of another tokenizer than {checkpoint}'s. Give the text itself instead."
+        )
 
 
 def seen_in_training(checkpoint: Path, corpus: Corpus) -> str | None:

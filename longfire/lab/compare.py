@@ -7,8 +7,6 @@ What is done is not done again: started anew, it goes on. On a CPU several runs 
 so that the numbers do not depend on how many cores there are.
 """
 
-import json
-import math
 import multiprocessing
 import os
 import signal
@@ -19,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,73 +25,15 @@ import torch
 from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
-from longfire.data import Corpus, is_saved, load_corpus
-from longfire.encodings import position_parameters
-from longfire.errors import at_least
-from longfire.evaluation.perplexity import perplexity_by_length
-from longfire.lab.labels import check_label, folder_name, read_label, written
-from longfire.model import LongfireForCausalLM
+from longfire.lab.comparison import Comparison
+from longfire.lab.labels import written
+from longfire.lab.one_run import one_run
 from longfire.provenance import provenance
-from longfire.storage import write_json
-from longfire.training import Recipe, pretrain
+from longfire.training import Recipe
 from longfire.training.callbacks import LOSSES, read_losses
 
-DEFAULT = ("fire", "alibi", "kerple_log", "rope", "nope")
-MULTIPLES = (1, 2, 4, 8, 16)
 TRIES = 2
 """How often a run may lose its process."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What is compared."""
-
-    recipe: Recipe
-    encodings: tuple[str, ...] = DEFAULT
-    seeds: tuple[int, ...] = (0, 1, 2)
-    lengths: tuple[int, ...] = ()
-    """To test at. Empty: 1, 2, 4, 8 and 16 times the training length."""
-    protocol: str = "paper"
-    tokens: int | None = None
-    """To test on at each length. None: all of the validation split."""
-    split: str = "validation"
-    """Or "dev", for whatever is tuned."""
-    corpus: tuple[tuple[str, Any], ...] = ()
-    """Options of `longfire.data.load_corpus`."""
-
-    def __post_init__(self) -> None:
-        for label in self.encodings:
-            check_label(label)
-        folders = Counter(folder_name(label) for label in self.encodings)
-        if twice := [name for name, times in folders.items() if times > 1]:
-            raise ValueError(f"{', '.join(twice)}: asked for more than once.")
-        for seed in self.seeds:
-            at_least("a seed", seed, 0)
-        if not self.encodings or not self.seeds:
-            raise ValueError("give at least one encoding and one seed.")
-
-    def tested_lengths(self) -> list[int]:
-        """In order."""
-        return sorted(self.lengths) or [self.recipe.length * multiple for multiple in MULTIPLES]
-
-    def recipes(self) -> Iterator[tuple[str, int, Recipe]]:
-        """Label, seed and recipe of every run; all encodings of a seed before the next seed."""
-        for seed in self.seeds:
-            for label in self.encodings:
-                name, shared, options = read_label(label)
-                changes = {"encoding": name, "share": shared or self.recipe.share, "seed": seed}
-                if options:
-                    changes["encoding_options"] = {**self.recipe.encoding_options, **options}
-                yield label, seed, self.recipe.but(**changes)
-
-    def load_corpus(self, progress: bool = False) -> Corpus:
-        """The text, from the cache where it is there."""
-        options = dict(self.corpus)
-        source = options.pop("source", None)
-        if "tokenizer" not in options and not is_saved(source):
-            options["tokenizer"] = self.recipe.tokenizer
-            options["vocab_size"] = self.recipe.vocab_size if self.recipe.tokenizer == "bpe" else None
-        return load_corpus(source, progress=progress, **options)
 
 
 def compare(
@@ -165,7 +105,7 @@ def _carried_out(
     ) as bar:
 
         def tick() -> None:
-            bar.update(sum(_steps_done(_folder(out, label, seed)) for label, seed, _ in runs) - bar.n)
+            bar.update(sum(_steps_done(comparison.folder(out, label, seed)) for label, seed, _ in runs) - bar.n)
 
         waiting = [(label, seed) for label, seed, _ in runs]
         lost: Counter[tuple[str, int]] = Counter()
@@ -176,7 +116,11 @@ def _carried_out(
                     done.append((one["encoding"], one["seed"]))
                     yield one
             except BrokenProcessPool:  # one process was killed, and took the pool with it
-                begun = [one for one in waiting if one not in done and (_folder(out, *one) / "recipe.json").exists()]
+                begun = [
+                    one
+                    for one in waiting
+                    if one not in done and (comparison.folder(out, *one) / "recipe.json").exists()
+                ]
                 lost.update(begun)
                 for label, seed in [one for one in begun if lost[one] == TRIES]:
                     done.append((label, seed))
@@ -243,72 +187,3 @@ def _steps_done(run: Path) -> int:
     except OSError:
         return 0
     return int(lines[-1]["step"]) if lines else 0
-
-
-def _folder(out: Path, label: str, seed: int) -> Path:
-    return out / "runs" / f"{folder_name(label)}-{seed}"
-
-
-def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Train and test one encoding with one seed. A failure is part of the record, and costs the others nothing."""
-    run = _folder(out, label, seed)
-    recipe = next(recipe for a, b, recipe in comparison.recipes() if (a, b) == (label, seed))
-    found: dict[str, Any] = {"encoding": label, "label": written(label), "seed": seed}
-    started = time.perf_counter()
-    try:
-        corpus = comparison.load_corpus()
-        folder = pretrain(recipe, corpus, run, **{"tracker": "none", **options})
-        done = json.loads((run / "done.json").read_text(encoding="utf-8"))
-        model = LongfireForCausalLM.from_pretrained(folder).eval()
-        if torch.cuda.is_available():
-            model = model.to("cuda", torch.bfloat16)
-        found |= {key: done[key] for key in ("parameters", "tokens_seen", "unique_tokens", "seconds")}
-        found["tokens_per_second"] = done["tokens/s"]
-        found["position_parameters"] = sum(p.numel() for p in position_parameters(model))
-        found["losses"] = [[line["step"], round(line["loss"], 4)] for line in read_losses(run / LOSSES)]
-        found["perplexity"] = tested(comparison, model, corpus, run)
-        found["biases"] = learned_biases(model, comparison) if seed == comparison.seeds[0] else []
-        found["checkpoint"] = str(folder.relative_to(out))
-    except KeyboardInterrupt:
-        raise
-    except Exception as error:
-        found["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
-    torch.compiler.reset()  # what was compiled for one encoding serves no other
-    found["took"] = round(time.perf_counter() - started, 2)
-    return found
-
-
-def tested(comparison: Comparison, model: LongfireForCausalLM, corpus: Corpus, run: Path) -> dict[str, Any]:
-    """Perplexity by length, kept beside the model for the next time."""
-    file = run / "perplexity.json"
-    asked = [comparison.tested_lengths(), comparison.protocol, comparison.tokens, comparison.split, corpus.fingerprint]
-    if file.exists():
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["asked"] == asked:
-            return dict(kept["found"])
-    found = perplexity_by_length(
-        model,
-        getattr(corpus, comparison.split),
-        comparison.tested_lengths(),
-        protocol=comparison.protocol,
-        tokens=comparison.tokens,
-        progress=False,
-    )
-    write_json(file, {"asked": asked, "found": found})
-    return found
-
-
-@torch.no_grad()
-def learned_biases(model: LongfireForCausalLM, comparison: Comparison) -> list[dict[str, Any]]:
-    """The bias of each layer and head at the last query of the training length and of the longest tested one."""
-    rows = []
-    device = next(model.parameters()).device
-    for query in (comparison.recipe.length - 1, max(comparison.tested_lengths()) - 1):
-        distances = torch.logspace(0, math.log2(query + 1), 64, base=2, device=device).round().long().unique() - 1
-        keys = (query - distances).flip(0)
-        for layer, encoding in enumerate(model.model.encodings):
-            bias = encoding.bias(torch.tensor([query], device=device), keys) if encoding.has_bias else None
-            for head, values in enumerate([] if bias is None else bias[:, 0].tolist()):
-                short = [round(value, 4) for value in values]
-                rows.append({"layer": layer, "head": head, "query": query, "positions": keys.tolist(), "values": short})
-    return rows

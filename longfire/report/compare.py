@@ -17,6 +17,7 @@ from longfire.report.summary import (
     mean_and_deviation,
     seeds_of,
     seeds_verdict,
+    texts_of,
     what_was_run,
 )
 from longfire.report.table import BOLD, PLAIN, text_table
@@ -32,6 +33,25 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
 
     The best of a length is marked where its lead holds over the seeds: in bold type, for a terminal, or with a star.
     """
+    best = {length: clear_best(record, length) for length in lengths_of(record)}
+    mark = "Bold" if bold else "*"
+    marked = f"{mark}: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
+    plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
+    tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts_of(record).items())[1:]]
+    verdict = plus + marked + seeds_verdict(record)
+    shown = [
+        fill(what_was_run(record), WIDTH, break_on_hyphens=False),
+        lengths_table(record, bold),
+        fill(verdict, WIDTH, break_on_hyphens=False),
+        *tables,
+    ]
+    if failed := failures(record):
+        shown.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in failed))
+    return "\n\n".join(shown)
+
+
+def lengths_table(record: Record, bold: bool = False) -> str:
+    """The numbers alone."""
     lines, lengths, trained = lines_of(record), lengths_of(record), record["setting"]["trained_length"]
     best = {length: clear_best(record, length) for length in lengths}
 
@@ -43,18 +63,7 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
 
     rows = [[line.label, *(cell(line, n) for n in lengths), speed(line)] for line in lines]
     header = ["log perplexity at", *(f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths), "tokens/s"]
-    mark = "Bold" if bold else "*"
-    marked = f"{mark}: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
-    plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
-    verdict = plus + marked + seeds_verdict(record)
-    shown = [
-        fill(what_was_run(record), WIDTH, break_on_hyphens=False),
-        text_table(header, rows),
-        fill(verdict, WIDTH, break_on_hyphens=False),
-    ]
-    if failed := failures(record):
-        shown.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in failed))
-    return "\n\n".join(shown)
+    return text_table(header, rows)
 
 
 def compare_markdown(record: Record) -> str:

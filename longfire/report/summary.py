@@ -68,6 +68,15 @@ def lines_of(record: Record) -> list[Line]:
     return list(found.values())
 
 
+def texts_of(record: Record) -> dict[str, Record]:
+    """A record for each text that was tested on: the corpus's own first, then the others by name."""
+    found = {str((record["setting"].get("corpus") or {}).get("name") or "corpus"): record}
+    for name in dict.fromkeys(name for run in record["runs"] for name in run.get("also", {})):
+        runs = [{**run, "perplexity": run["also"].get(name, {})} if "also" in run else run for run in record["runs"]]
+        found[name] = {**record, "runs": runs}
+    return found
+
+
 def label_of(run: dict[str, Any]) -> str:
     """What a person calls the run's encoding."""
     return str(run.get("label") or run["encoding"])

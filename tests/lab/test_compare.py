@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from longfire.cli import main
 from longfire.lab.compare import Comparison, compare
 from longfire.lab.labels import written
+from longfire.report.compare import compare_table
 from longfire.training import RECIPES
 
 RECIPE = RECIPES["tiny"].but(steps=3, batch=4, length=16, log_every=1, checkpoint_every=10)
@@ -209,3 +211,26 @@ def test_options_of_an_encoding_are_part_of_its_label(corpus, tmp_path):
 def test_labels_that_cannot_be(corpus, labels, message):
     with pytest.raises(ValueError, match=message):
         comparison(corpus, encodings=labels)
+
+
+def test_other_texts_are_tested_on(corpus, tmp_path, capsys):
+    text = tmp_path / "other.txt"
+    text.write_text("All work and no play. " * 400, encoding="utf-8")
+    asked = comparison(corpus, encodings=("alibi", "nope"), also=(("play", str(text)),))
+    record = compare(asked, tmp_path / "out", jobs=1, progress=False)
+    for run in record["runs"]:
+        own, other = run["perplexity"]["rows"], run["also"]["play"]["rows"]
+        assert [row["length"] for row in other] == [16, 32]
+        assert all(5 < row["log_perplexity"] < 6 for row in other)
+        assert [row["log_perplexity"] for row in own] != [row["log_perplexity"] for row in other]
+    table = compare_table(record)
+    for run in record["runs"]:
+        for rows in (run["perplexity"]["rows"], run["also"]["play"]["rows"]):
+            assert all(f"{row['log_perplexity']:.3f}" in table for row in rows)
+    assert "play:" in table
+    again = compare(asked, tmp_path / "out", jobs=1, progress=False)
+    assert [run["also"] for run in again["runs"]] == [run["also"] for run in record["runs"]]
+    assert main(["compare", "--also", "play"]) == 2
+    assert "--also takes NAME=PATH, such as latex=papers/, not 'play'" in capsys.readouterr().err
+    assert main(["compare", "--also", f"play={tmp_path / 'none'}"]) == 2
+    assert "which --also play names" in capsys.readouterr().err

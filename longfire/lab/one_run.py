@@ -1,0 +1,99 @@
+"""One encoding with one seed: trained, and tested at every length."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
+from longfire.encodings import position_parameters
+from longfire.evaluation.perplexity import perplexity_by_length
+from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
+from longfire.lab.comparison import Comparison
+from longfire.lab.labels import written
+from longfire.model import LongfireForCausalLM
+from longfire.storage import write_json
+from longfire.training import pretrain
+from longfire.training.callbacks import LOSSES, read_losses
+
+
+def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Train and test one encoding with one seed. A failure is part of the record, and costs the others nothing."""
+    run = comparison.folder(out, label, seed)
+    recipe = next(recipe for a, b, recipe in comparison.recipes() if (a, b) == (label, seed))
+    found: dict[str, Any] = {"encoding": label, "label": written(label), "seed": seed}
+    started = time.perf_counter()
+    try:
+        corpus = comparison.load_corpus()
+        folder = pretrain(recipe, corpus, run, **{"tracker": "none", **options})
+        done = json.loads((run / "done.json").read_text(encoding="utf-8"))
+        model = LongfireForCausalLM.from_pretrained(folder).eval()
+        if torch.cuda.is_available():
+            model = model.to("cuda", torch.bfloat16)
+        found |= {key: done[key] for key in ("parameters", "tokens_seen", "unique_tokens", "seconds")}
+        found["tokens_per_second"] = done["tokens/s"]
+        found["position_parameters"] = sum(p.numel() for p in position_parameters(model))
+        found["losses"] = [[line["step"], round(line["loss"], 4)] for line in read_losses(run / LOSSES)]
+        found["perplexity"] = perplexity(comparison, model, getattr(corpus, comparison.split), corpus, run)
+        for name, source in comparison.also:
+            text = text_for(comparison, folder, source, corpus)
+            found.setdefault("also", {})[name] = perplexity(comparison, model, joined(text), text, run, name)
+        found["biases"] = learned_biases(model, comparison) if seed == comparison.seeds[0] else []
+        found["checkpoint"] = str(folder.relative_to(out))
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        found["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    torch.compiler.reset()  # what was compiled for one encoding serves no other
+    found["took"] = round(time.perf_counter() - started, 2)
+    return found
+
+
+def text_for(comparison: Comparison, folder: Path, source: str, corpus: Corpus) -> Corpus:
+    """Another text in the tokens of a model, from the cache or made already."""
+    if not is_saved(source):
+        return load_corpus(source, tokenizer=folder, cache_dir=dict(comparison.corpus).get("cache_dir"), progress=False)
+    text = load_corpus(source, progress=False)
+    refuse_other_tokens(text, corpus.tokenizer, folder)
+    return text
+
+
+def perplexity(
+    comparison: Comparison, model: LongfireForCausalLM, split: TokenSplit, corpus: Corpus, run: Path, name: str = ""
+) -> dict[str, Any]:
+    """Perplexity by length, kept beside the model for the next time."""
+    file = run / f"perplexity{f'-{name}' if name else ''}.json"
+    asked = [comparison.tested_lengths(), comparison.protocol, comparison.tokens, comparison.split, corpus.fingerprint]
+    if file.exists():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["asked"] == asked:
+            return dict(kept["found"])
+    found = perplexity_by_length(
+        model,
+        split,
+        comparison.tested_lengths(),
+        protocol=comparison.protocol,
+        tokens=comparison.tokens,
+        progress=False,
+    )
+    write_json(file, {"asked": asked, "found": found})
+    return found
+
+
+@torch.no_grad()
+def learned_biases(model: LongfireForCausalLM, comparison: Comparison) -> list[dict[str, Any]]:
+    """The bias of each layer and head at the last query of the training length and of the longest tested one."""
+    rows = []
+    device = next(model.parameters()).device
+    for query in (comparison.recipe.length - 1, max(comparison.tested_lengths()) - 1):
+        distances = torch.logspace(0, math.log2(query + 1), 64, base=2, device=device).round().long().unique() - 1
+        keys = (query - distances).flip(0)
+        for layer, encoding in enumerate(model.model.encodings):
+            bias = encoding.bias(torch.tensor([query], device=device), keys) if encoding.has_bias else None
+            for head, values in enumerate([] if bias is None else bias[:, 0].tolist()):
+                short = [round(value, 4) for value in values]
+                rows.append({"layer": layer, "head": head, "query": query, "positions": keys.tolist(), "values": short})
+    return rows
