@@ -250,7 +250,8 @@ def run_compare(options: argparse.Namespace) -> int:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from longfire.lab.compare import DEFAULT, Comparison, compare
+    from longfire.lab.compare import compare
+    from longfire.lab.comparison import DEFAULT, Comparison
     from longfire.report.compare import compare_table, plot_compare
     from longfire.report.page import report_page
 

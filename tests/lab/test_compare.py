@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from longfire.cli import main
-from longfire.lab.compare import Comparison, compare
+from longfire.lab.compare import compare
+from longfire.lab.comparison import Comparison
 from longfire.lab.labels import written
 from longfire.report.compare import compare_table
 from longfire.training import RECIPES
