@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from longfire.training import FinetuneRecipe
 
 ALL = "all"
+PAPERS = ("scrolls", "glue", "narrative_qa")
+"""The paper's tables to show beside ours."""
 NAMES = (
     f"scrolls ({', '.join(SUITES['scrolls'])}), glue ({', '.join(SUITES['glue'])}: GLUE and SuperGLUE), squality, or "
     f"{ALL} (both suites)"
@@ -181,7 +183,7 @@ def shown(record: dict[str, Any], out: Path) -> int:
     """Print the tables and draw the pictures, on the first process; the exit status."""
     from longfire.lab.exam import is_first
     from longfire.lab.plan import RECORD
-    from longfire.lab.reported import TABLES, reported
+    from longfire.lab.reported import reported
     from longfire.report.contexts import plot_contexts
     from longfire.report.downstream import downstream_table
 
@@ -189,7 +191,7 @@ def shown(record: dict[str, Any], out: Path) -> int:
     status = 130 if record.get("interrupted") else int(failed)
     if not is_first():
         return status
-    print(downstream_table(record, {name: reported(name) for name in TABLES}))
+    print(downstream_table(record, {name: reported(name) for name in PAPERS}))
     tested = {one["task"] for row in record["rows"] for one in row["scores"] if "failed" not in one}
     several = len(record["setting"]["lengths"]) > 1
     pictures = [plot_contexts(record, task, out / f"contexts-{task}.png") for task in sorted(tested) if several]

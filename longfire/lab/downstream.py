@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from longfire.data.cache import short_hash
 from longfire.errors import at_least
 from longfire.lab.entrants import Entrant, Known, entrants
@@ -123,7 +125,7 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState  # type: ignore[import-untyped]
 
-        PartialState()  # a device of its own for each process
+        PartialState(cpu=not torch.cuda.is_available())  # they know each other, and each has a device of its own
     setting = {
         **{"kind": "evaluate", "name": exam.name, "tasks": list(exam.tasks), "missing": missing, "lengths": lengths},
         **{"data": str(exam.data or "hub"), "split": exam.split, "limit": exam.limit},

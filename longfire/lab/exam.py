@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from tqdm import tqdm
 
 from longfire.evaluation.answers import answer, write_predictions
@@ -109,22 +110,19 @@ def answers_of_all(
     """`answer`, with the questions shared among processes, unless a sharded model needs all of them for each."""
     options: dict[str, Any] = {"length": length, "batch_tokens": batch_tokens}
     options["progress"] = is_first() and sys.stderr.isatty()
-    processes = int(os.environ.get("WORLD_SIZE", "1")) if share else 1
-    if processes == 1:
+    if not share or not dist.is_initialized() or dist.get_world_size() == 1:
         return answer(model, tokenizer, task, examples, **options)
-    from accelerate import PartialState  # type: ignore[import-untyped]
-    from accelerate.utils import gather_object  # type: ignore[import-untyped]
-
     mine: dict[int, Answered] = {}
     failed: Exception | None = None
     try:
-        places = range(PartialState().process_index, len(examples), processes)
+        places = range(dist.get_rank(), len(examples), dist.get_world_size())
         own = answer(model, tokenizer, task, [examples[i] for i in places], **options)
         mine = dict(zip(places, own, strict=True))
     except Exception as error:  # all must come to the place where they wait for each other
         failed = error
     said = None if failed is None else f"{type(failed).__name__}: {failed}"
-    parts: list[tuple[dict[int, Answered], str | None]] = gather_object([(mine, said)])
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, (mine, said))
     if failed is not None:
         raise failed
     if others := [error for _, error in parts if error is not None]:

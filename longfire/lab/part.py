@@ -16,6 +16,7 @@ from longfire.lab.plan import Plan
 from longfire.lab.questions import Mixture, fingerprint, tokens_of
 from longfire.tasks import training_rows
 from longfire.training import finetune
+from longfire.training.finetune import keep_corpus
 from longfire.training.start import digest
 
 
@@ -58,6 +59,7 @@ class Part:
         began = time.perf_counter()
         try:
             folder = self.train(tracker, options)
+            release()
             self.test(folder)
         except KeyboardInterrupt:
             raise
@@ -105,6 +107,8 @@ class Part:
             tracker=tracker,
             **options,
         )
+        if self.entrant.extension is not None and is_first():
+            keep_corpus(self.entrant.folder, folder)
         done = json.loads((self.run / "done.json").read_text(encoding="utf-8"))
         self.found |= {
             "train_examples": {task: len(examples) for task, examples in train.items()},
@@ -129,7 +133,7 @@ class Part:
 
 
 def release() -> None:
-    """What one checkpoint took: no other has any use of it, nor of what was compiled for its encoding."""
+    """What training or a checkpoint took: nothing after it has any use of it, nor of what was compiled for it."""
     torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_available():

@@ -301,18 +301,29 @@ def test_labels_are_told_apart(place, tmp_path):
 
 
 def test_two_processes_answer_a_share_each(place, whole, tmp_path):
-    """And reach the same: training, judging and testing."""
+    """And reach what one does: testing alone; training, judging and testing."""
+    script = tmp_path / "both.py"
+    given = [str(place / "fire"), "--data", str(place / "data")]
+    commands = [
+        ["evaluate", "narrative_qa", *given, "--length", "128", "--out", str(tmp_path / "evaluated")],
+        ["finetune", "narrative_qa", *given, "--out", str(tmp_path / "tuned"), *QUICK],
+    ]
+    script.write_text(f"from longfire.cli import main\nfor command in {commands}: assert main(command) == 0\n")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
-                "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "longfire"]  # fmt: skip
-    options = ["--data", str(place / "data"), "--out", str(tmp_path), *QUICK]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
-    start = [*torchrun, "finetune", "narrative_qa", str(place / "fire"), *options]
-    done = subprocess.run(start, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+                "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script)]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(torchrun, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("FIRE: a model of") == 1  # from the first alone
-    (predictions,) = tmp_path.glob("runs/*/*/test/*/predictions.jsonl")
-    (of_one,) = whole.glob("runs/fire-[0-9a-f]*/*/test/*-128/predictions.jsonl")
-    assert lines(predictions) == lines(of_one)
+    assert done.stdout.count("FIRE: a model of") == 2  # from the first process alone
+    assert main([*commands[0][:-1], str(tmp_path / "alone")]) == 0
+    for two, one in (
+        (tmp_path.glob("evaluated/test/*/*/predictions.jsonl"), tmp_path.glob("alone/test/*/*/predictions.jsonl")),
+        (
+            tmp_path.glob("tuned/runs/*/*/test/*/predictions.jsonl"),
+            whole.glob("runs/fire-[0-9a-f]*/*/test/*-128/pred*"),
+        ),
+    ):
+        assert lines(next(two)) == lines(next(one))
 
 
 def test_help_names_the_tasks(capsys):
