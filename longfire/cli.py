@@ -11,6 +11,7 @@ from longfire.commands.downstream import add_finetune
 from longfire.commands.evaluation import add_evaluate
 from longfire.commands.explore import add_explore
 from longfire.commands.generate import add_generate
+from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_compare, add_pretrain
 
@@ -56,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
         add_generate,
         add_explore,
         add_bench,
+        add_reproduce,
     ):
         add(commands)
     return top

@@ -29,6 +29,7 @@ MAY_IMPORT = {
         "errors",
         "storage",
         "encodings",
+        "theorem",
         "engines",
         "model",
         "data",

@@ -1,0 +1,38 @@
+"""The paper's tables and figures, a file each."""
+
+from longfire.errors import hint
+from longfire.lab.entry import Entry
+from longfire.lab.tables import (
+    activation,
+    depth,
+    final_activation,
+    perplexity_512,
+    perplexity_base,
+    perplexity_large,
+    sharing,
+    transform,
+    transform_baselines,
+)
+
+ENTRIES: dict[str, Entry] = {
+    table.ENTRY.name: table.ENTRY
+    for table in (
+        perplexity_base,
+        perplexity_large,
+        sharing,
+        transform,
+        transform_baselines,
+        depth,
+        activation,
+        final_activation,
+        perplexity_512,
+    )
+}
+"""By name, in the paper's order."""
+
+
+def entry_named(name: str) -> Entry:
+    """An entry, or an error that says which there are."""
+    if name not in ENTRIES:
+        raise ValueError(f"the paper has no entry {name!r} here. {hint(name, ENTRIES)}")
+    return ENTRIES[name]

@@ -1,0 +1,7 @@
+"""Table 6: ReLU or GELU in FIRE's MLP."""
+
+from longfire.lab.entry import Entry
+
+ENTRY = Entry(
+    "ablation-activation", "Table 6", "FIRE's MLP with ReLU and GELU", ("fire", "fire:activation=gelu"), "activation"
+)

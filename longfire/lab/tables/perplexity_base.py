@@ -1,0 +1,12 @@
+"""Figures 1 and 7: perplexity by length of base models, on C4, arXiv and GitHub."""
+
+from longfire.lab.entry import BASELINES, Entry
+
+ENTRY = Entry(
+    "perplexity-base",
+    "Figures 1 and 7",
+    "perplexity by length, base models trained at 2048",
+    (*BASELINES, "fire"),
+    reported="perplexity",
+    texts=True,
+)

@@ -1,0 +1,34 @@
+"""Theorem 3.1 in numbers: ALiBi, Kerple, T5 and Sandwich rewritten as FIRE, and how far that is from them."""
+
+from typing import Any
+
+import torch
+
+from longfire.encodings import ENCODINGS, build_encoding
+from longfire.provenance import provenance
+from longfire.theorem import as_fire
+
+NAMES = ("alibi", "kerple_log", "kerple_power", "t5", "sandwich")
+
+
+@torch.no_grad()
+def check_theorem(max_length: int = 2048, num_heads: int = 12, head_dim: int = 64) -> dict[str, Any]:
+    """The largest error over all pairs of positions below `max_length`, relative to the largest bias, in float64."""
+    rows = []
+    positions = torch.arange(max_length)
+    for name in NAMES:
+        torch.manual_seed(0)
+        options = ENCODINGS[name].example
+        own = build_encoding(name, num_heads=num_heads, head_dim=head_dim, **options).double()
+        for parameter in own.parameters():
+            parameter.add_(torch.rand_like(parameter))  # as if it had learned something
+        fire = as_fire(own, max_length)
+        worst = largest = 0.0
+        for block in positions.split(256):
+            seen = positions <= block[:, None]
+            theirs, ours = own.bias(block, positions), fire.bias(block, positions)
+            assert theirs is not None
+            worst = max(worst, float(((theirs - ours).abs() * seen).max()))
+            largest = max(largest, float((theirs.abs() * seen).max()))
+        rows.append({"encoding": name, "max_length": max_length, "largest": largest, "error": worst / (largest or 1.0)})
+    return {"provenance": provenance(), "setting": {"dtype": "float64", "max_length": max_length}, "rows": rows}

@@ -1,0 +1,111 @@
+"""The paper's tables and figures as commands."""
+
+import json
+import re
+
+import pytest
+
+from longfire.cli import main
+from longfire.encodings import ENCODINGS
+from longfire.lab.labels import read_label
+from longfire.lab.reported import reported
+from longfire.lab.scales import SCALES
+from longfire.lab.tables import ENTRIES
+
+
+def test_all_are_named(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    listed = capsys.readouterr().out
+    for name, entry in ENTRIES.items():
+        assert name in listed
+        assert entry.shows in listed
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", ENTRIES)
+def test_what_would_be_run(name, scale, capsys, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    given = ["--corpus", str(text)] if scale == "small" else []
+    assert main(["reproduce", name, "--scale", scale, "--dry-run", "--out", str(tmp_path / "out"), *given]) == 0
+    printed = capsys.readouterr().out
+    entry = ENTRIES[name]
+    assert entry.shows in printed
+    for label in entry.encodings:
+        assert f"{label}, seed {SCALES[scale].seeds[-1]}" in printed
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_is_what_the_paper_reports(name):
+    entry = ENTRIES[name]
+    if entry.reported:
+        assert [row["encoding"] for row in reported(entry.reported)] == list(entry.encodings)
+    for label in entry.encodings:
+        assert read_label(label)[0] in ENCODINGS
+
+
+def test_the_papers_scale_is_the_papers():
+    entry = ENTRIES["perplexity-base"]
+    asked = entry.comparison(SCALES["paper"], (("source", "hub:c4"),))
+    assert asked.tested_lengths() == [512, 1024, 2048, 4096, 8192]
+    assert (asked.recipe.length, asked.recipe.steps, asked.recipe.batch, asked.recipe.start) == (
+        2048,
+        600_000,
+        256,
+        None,
+    )
+    assert [name for name, _ in asked.also] == ["arxiv", "github"]
+    assert ENTRIES["perplexity-large"].comparison(SCALES["paper"], ()).recipe.size == "large"
+    assert ENTRIES["perplexity-512"].comparison(SCALES["paper"], ()).recipe.length == 512
+    assert not ENTRIES["sharing"].comparison(SCALES["paper"], ()).also
+
+
+def test_a_whole_one_and_another_that_reuses_its_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+    text = tmp_path / "text"
+    text.mkdir()
+    for n in range(30):
+        (text / f"{n}.txt").write_text(
+            f"Chapter {n}. " + "The cat sat on the mat, and so did I. " * 60, encoding="utf-8"
+        )
+    out = tmp_path / "out"
+    given = ["--corpus", str(text), "--out", str(out), "--jobs", "1"]
+    assert main(["reproduce", "ablation-activation", *given]) == 0
+    printed = capsys.readouterr().out
+    assert "Table 6: FIRE's MLP with ReLU and GELU" in printed
+    assert "3.360" in printed  # the paper's own
+    record = json.loads((out / "smoke" / "ablation-activation" / "compare.json").read_text())
+    assert [run["label"] for run in record["runs"]] == ["FIRE", "FIRE (activation=gelu)"]
+    assert record["runs"][0]["losses"][-1][1] < record["runs"][0]["losses"][0][1]
+    weights = out / "smoke" / "tiny" / "runs" / "fire-0" / "model" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert main(["reproduce", "sharing", *given]) == 0
+    assert weights.stat().st_mtime_ns == before
+    shared = json.loads((out / "smoke" / "sharing" / "compare.json").read_text())
+    assert shared["runs"][0]["perplexity"] == record["runs"][0]["perplexity"]
+    for name in ("perplexity.png", "losses.png", "report.html"):
+        assert (out / "smoke" / "sharing" / name).stat().st_size > 1000
+
+
+def test_the_theorem(tmp_path, capsys):
+    assert main(["reproduce", "theorem", "--out", str(tmp_path)]) == 0
+    assert "Theorem 3.1" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "theorem.json").read_text())["rows"]
+    assert [row["encoding"] for row in rows] == ["alibi", "kerple_log", "kerple_power", "t5", "sandwich"]
+    assert all(row["error"] < 1e-9 for row in rows)
+    assert all(row["largest"] > 0.1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "reproduce what\\? longfire reproduce --list"),
+        (["perplexty-base"], "perplexity-base"),
+        (["sharing", "--scale", "smal"], "there is no scale named 'smal'.*small"),
+        (["sharing", "--scale", "small"], "the scale small has no text of its own. Give some: --corpus"),
+    ],
+)
+def test_what_cannot_be(words, message, capsys, tmp_path):
+    assert main(["reproduce", *words, "--out", str(tmp_path)]) == 2
+    assert re.search(message, capsys.readouterr().err)
