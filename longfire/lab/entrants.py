@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
@@ -50,7 +50,12 @@ class Entrant:
             found: Any = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
         except (ValueError, OSError) as error:
             raise ValueError(f"{self.folder} has no tokenizer that can be read. Save the model's there.") from error
-        return cast(PreTrainedTokenizerFast, found)
+        if not isinstance(found, PreTrainedTokenizerFast):
+            raise ValueError(
+                f"the tokenizer in {self.folder} is a {type(found).__name__}, and not one of the fast kind, with a "
+                f"tokenizer.json, which this needs."
+            )
+        return found
 
     def start(self) -> Path | LongfireForCausalLM:
         """What fine-tuning begins with."""

@@ -14,9 +14,9 @@ from longfire.lab.entrants import Entrant, Known
 from longfire.lab.exam import answers_of_all, examined_or_failed, failure, is_first, say
 from longfire.lab.plan import Plan
 from longfire.lab.questions import Mixture, fingerprint, tokens_of
-from longfire.tasks import training_rows
+from longfire.tasks import TASKS, Example, training_rows
 from longfire.training import finetune
-from longfire.training.finetune import keep_corpus
+from longfire.training.finetune import Score, keep_corpus
 from longfire.training.start import digest
 
 
@@ -71,10 +71,9 @@ class Part:
 
     def train(self, tracker: str, options: dict[str, Any]) -> Path:
         """The folder of the run's model."""
-        ready, tokenizer = self.ready, self.entrant.tokenizer()
-        experiment = ready.experiment
-        judge = {task: ready.judged(task) for task in self.mixture.tasks} if experiment.select != "last" else {}
-        train = {task: ready.questions[task].train for task in self.mixture.tasks}
+        experiment, tokenizer = self.ready.experiment, self.entrant.tokenizer()
+        judge = {task: self.ready.judged(task) for task in self.mixture.tasks if experiment.select != "last"}
+        train = {task: self.ready.questions[task].train for task in self.mixture.tasks}
         identity = {
             "tasks": list(self.mixture.tasks),
             "train": {task: fingerprint(examples) for task, examples in train.items()},
@@ -83,18 +82,7 @@ class Part:
             "tokenizer": tokens_of(tokenizer),
         }
         rows, dev_rows = self.made(self.mixture, tokenizer)
-        share = not options.get("fsdp")
-
-        def judged(model: Any, step: int) -> float:
-            values = []
-            for name, examples in judge.items():
-                of, length = ready.questions[name].task, experiment.recipe.length
-                answered = answers_of_all(
-                    model, tokenizer, of, examples, length=length, batch_tokens=self.batch_tokens, share=share
-                )
-                values.append(METRICS[of.metric](answered))
-            return fmean(values)
-
+        by_answers = experiment.select in ("dev", "validation")
         folder = finetune(
             experiment.recipe,
             self.entrant.start(),
@@ -103,7 +91,7 @@ class Part:
             tokenizer=tokenizer,
             identity=identity,
             dev_rows=dev_rows,
-            score=judged if experiment.select in ("dev", "validation") else None,
+            score=self.judge_by(judge, tokenizer, share=not options.get("fsdp")) if by_answers else None,
             tracker=tracker,
             **options,
         )
@@ -114,12 +102,24 @@ class Part:
             "train_examples": {task: len(examples) for task, examples in train.items()},
             "train_rows": len(rows),
             "judged_by": {task: len(examples) for task, examples in judge.items()},
-            "step": done["step"],
-            "score": done["score"],
-            **{key: done[key] for key in ("seconds", "tokens", "final_loss")},
+            **{key: done[key] for key in ("step", "score", "seconds", "tokens", "final_loss")},
             "tokens_per_second": done["tokens/s"],
         }
         return folder
+
+    def judge_by(self, questions: dict[str, list[Example]], tokenizer: Any, share: bool) -> Score:
+        """The mean of the tasks' scores on these. `share`: among processes."""
+        length = self.ready.experiment.recipe.length
+        how: dict[str, Any] = {"length": length, "batch_tokens": self.batch_tokens, "share": share}
+
+        def judged(model: Any, step: int) -> float:
+            tasks = {TASKS[name]: examples for name, examples in questions.items()}
+            return fmean(
+                METRICS[task.metric](answers_of_all(model, tokenizer, task, examples, **how))
+                for task, examples in tasks.items()
+            )
+
+        return judged
 
     def test(self, folder: Path) -> None:
         """On all tasks of the mixture, at all lengths."""

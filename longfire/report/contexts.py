@@ -39,7 +39,22 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
 
     figure = Figure(figsize=(9, 5.2), layout="constrained")
     axes: Any = figure.subplots()
-    lengths, marks = record["setting"]["lengths"], _marks(record)
+    scores, tops = _draw(axes, record, task)
+    highest = max(scores, default=0.0)
+    axes.set_ylim(0, 1.12 * min(max(tops, default=highest), 3 * highest) or 1)  # few questions have long intervals
+    _draw_lengths(axes, record["setting"]["lengths"], _marks(record))
+    axes.set_ylabel(f"{METRICS[TASKS[task].metric]} (higher is better)")
+    axes.set_title(f"{task} by context length, with 95 % intervals")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside right center", frameon=False)
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def _draw(axes: Any, record: Record, task: str) -> tuple[list[float], list[float]]:
+    """A line for each row; all scores, and the ends of their intervals."""
     scores: list[float] = []
     tops: list[float] = []
     spare, taken = iter(SPARE * len(record["rows"])), set()
@@ -60,28 +75,22 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
             axes.plot([beside] * 2, one["interval"], color=color, linewidth=1, alpha=0.6, zorder=2)
             tops.append(one["interval"][1])
         scores += y
+    return scores, tops
+
+
+def _draw_lengths(axes: Any, lengths: Sequence[int], marks: Mapping[int, str]) -> None:
     axes.set_xscale("log", base=2)
     ticks = sorted({*lengths, *marks})
     near = any(after < 1.5 * before for before, after in pairwise(ticks))
     axes.set_xticks(ticks, [f"{n:,}" for n in ticks], **({"rotation": 30, "ha": "right"} if near else {}))
     axes.minorticks_off()
-    for (length, what), height in zip(marks.items(), (0, -14), strict=False):
+    for (length, what), height in zip(marks.items(), (-10, -24), strict=False):
         axes.axvline(length, color="gray", linestyle="--", linewidth=1, zorder=1)
         axes.annotate(
-            f"{what} here", (length, 1), xycoords=("data", "axes fraction"), xytext=(5, -10 + height),
+            f"{what} here", (length, 1), xycoords=("data", "axes fraction"), xytext=(5, height),
             textcoords="offset points", color="dimgray", fontsize=9,
         )  # fmt: skip
-    highest = max(scores, default=0.0)
-    axes.set_ylim(0, 1.12 * min(max(tops, default=highest), 3 * highest) or 1)  # few questions have long intervals
     axes.set_xlabel("tokens of context and answer")
-    axes.set_ylabel(f"{METRICS[TASKS[task].metric]} (higher is better)")
-    axes.set_title(f"{task} by context length, with 95 % intervals")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside right center", frameon=False)
-    figure.savefig(path, dpi=110)
-    return path
 
 
 def _by_length(row: Record, task: str) -> dict[int, Record]:
