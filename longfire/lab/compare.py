@@ -150,10 +150,12 @@ def _in_a_pool(
             tick()
             for future in done:
                 yield future.result()
-    finally:
+    except (KeyboardInterrupt, GeneratorExit):
         for process in list((pool._processes or {}).values()):
             process.terminate()  # what is not done goes on from its checkpoint the next time
-        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
@@ -172,6 +174,7 @@ def _quiet_worker(parent: int) -> None:
     """One core, no progress bars among those of others, and an end when the parent ends, however it does."""
     torch.set_num_threads(1)
     disable_progress_bar()
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a process that is ended leaves behind
 
     def watch() -> None:
         while os.getppid() == parent:

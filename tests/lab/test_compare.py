@@ -157,6 +157,7 @@ def test_ctrl_c_is_quiet(corpus, tmp_path):
     _, stderr = started.communicate(timeout=60)
     assert started.returncode == 130
     assert "Traceback" not in stderr
+    assert "leaked" not in stderr
     deadline = time.monotonic() + 20
     while (left := alive_in(started.pid)) and time.monotonic() < deadline:
         time.sleep(0.2)
