@@ -17,7 +17,7 @@ from longfire.evaluation.scoring import position_limit
 from longfire.lab.labels import SHARED, written
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended
-from longfire.model.generate import load
+from longfire.model.generate import TOKENIZER_FILES, load
 from longfire.training.start import checkpoint_folder, digest
 
 GIVEN = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
@@ -46,10 +46,9 @@ class Entrant:
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The checkpoint's."""
-        try:
-            found: Any = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
-        except (ValueError, OSError) as error:
-            raise ValueError(f"{self.folder} has no tokenizer that can be read. Save the model's there.") from error
+        if not any((self.folder / name).is_file() for name in TOKENIZER_FILES):
+            raise ValueError(f"{self.folder} has no tokenizer. Save the model's there.")
+        found: Any = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
         if not isinstance(found, PreTrainedTokenizerFast):
             raise ValueError(
                 f"the tokenizer in {self.folder} is a {type(found).__name__}, and not one of the fast kind, with a "

@@ -229,7 +229,7 @@ def test_others_models_are_not_fine_tuned(place, tmp_path, capsys):
     assert main(["finetune", "narrative_qa", str(tmp_path), "--data", str(place / "data"), "--recipe", "tiny"]) == 2
     assert "is a 'gpt2' model, and fine-tuning takes longfire's own" in capsys.readouterr().err
     assert main(["evaluate", "narrative_qa", str(tmp_path), "--data", str(place / "data"), "--length", "128"]) == 2
-    assert "has no tokenizer that can be read" in capsys.readouterr().err
+    assert "has no tokenizer. Save the model's there" in capsys.readouterr().err
 
 
 def test_a_dry_run(place, tmp_path, capsys):
