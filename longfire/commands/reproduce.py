@@ -76,6 +76,7 @@ def reproduce_lengths(options: argparse.Namespace, scale: Any) -> int:
     from longfire.lab.compare import compare
     from longfire.lab.reported import reported
     from longfire.lab.tables import entry_named
+    from longfire.report.biases import plot_biases
     from longfire.report.compare import plot_compare
     from longfire.report.page import report_page
     from longfire.report.reproduce import reproduced_table
@@ -104,6 +105,8 @@ def reproduce_lengths(options: argparse.Namespace, scale: Any) -> int:
     print(f"{entry.shows}: {entry.what}\n")
     print(reproduced_table(record, reported(entry.reported) if entry.reported else [], bold=sys.stdout.isatty()))
     plot_compare(record, own)
+    for label, curves in record["biases"].items() if entry.draws_biases else ():
+        print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{label}.png')}")
     print(f"\nThe page: {report_page(record, own / 'report.html')}   The numbers: {own / 'compare.json'}")
     if record.get("interrupted"):
         return 130

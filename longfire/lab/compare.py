@@ -174,7 +174,7 @@ def _quiet_worker(parent: int) -> None:
     """One core, no progress bars among those of others, and an end when the parent ends, however it does."""
     torch.set_num_threads(1)
     disable_progress_bar()
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a process that is ended leaves behind
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which outlives an ended process
 
     def watch() -> None:
         while os.getppid() == parent:

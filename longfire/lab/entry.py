@@ -24,6 +24,8 @@ class Entry:
     recipe: str = "base"
     texts: bool = False
     """Tested on other texts too."""
+    draws_biases: bool = False
+    """What was learned is drawn."""
 
     def comparison(
         self,

@@ -84,6 +84,9 @@ def test_a_whole_one_and_another_that_reuses_its_runs(tmp_path, capsys, monkeypa
     assert weights.stat().st_mtime_ns == before
     shared = json.loads((out / "smoke" / "sharing" / "compare.json").read_text())
     assert shared["runs"][0]["perplexity"] == record["runs"][0]["perplexity"]
+    assert main(["reproduce", "biases", *given]) == 0
+    assert (out / "smoke" / "biases" / "biases-fire.png").stat().st_size > 10_000
+    assert weights.stat().st_mtime_ns == before
     for name in ("perplexity.png", "losses.png", "report.html"):
         assert (out / "smoke" / "sharing" / name).stat().st_size > 1000
 

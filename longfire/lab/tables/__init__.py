@@ -4,6 +4,7 @@ from longfire.errors import hint
 from longfire.lab.entry import Entry
 from longfire.lab.tables import (
     activation,
+    biases,
     depth,
     final_activation,
     perplexity_512,
@@ -19,6 +20,7 @@ ENTRIES: dict[str, Entry] = {
     for table in (
         perplexity_base,
         perplexity_large,
+        biases,
         sharing,
         transform,
         transform_baselines,

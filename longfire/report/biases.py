@@ -1,0 +1,34 @@
+"""Learned biases as a picture: a line for each head, of one query, by key."""
+
+from pathlib import Path
+from typing import Any
+
+LAYERS = 4
+"""So many are drawn, evenly taken."""
+
+
+def plot_biases(curves: list[dict[str, Any]], path: Path) -> Path:
+    """Layers down, queries across. `curves`: as a comparison's record has them under an encoding's name."""
+    from matplotlib.figure import Figure
+
+    queries = sorted({curve["query"] for curve in curves})
+    every = sorted({curve["layer"] for curve in curves})
+    layers = every if len(every) <= LAYERS else [every[i * (len(every) - 1) // (LAYERS - 1)] for i in range(LAYERS)]
+    figure = Figure(figsize=(5.2 * len(queries), 2.3 * len(layers)), layout="constrained")
+    grid = figure.subplots(len(layers), len(queries), squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
+        for axes, query in zip(row, queries, strict=True):
+            for curve in curves:
+                if (curve["layer"], curve["query"]) == (layer, query):
+                    keys = [position + 1 for position in curve["positions"]]
+                    axes.plot(keys, curve["values"], linewidth=1.3)
+            axes.set_title(f"layer {layer + 1}, query {query + 1:,}", fontsize=10)
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+    for axes in grid[-1]:
+        axes.set_xlabel("key")
+    for row in grid:
+        row[0].set_ylabel("bias")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    return path
