@@ -169,6 +169,7 @@ TINY = Recipe(
     warmup=20,
     position_rate=3.0,
     start="kerple_log",
+    horizon=1.0,
     tokenizer="bytes",
     checkpoint_every=100,
 )
