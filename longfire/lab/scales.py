@@ -26,7 +26,7 @@ class Scale:
 
 PAPERS = {name: RECIPES[name] for name in ("base", "large", "base-512")}
 SMALL = RECIPES["small"].but(start=None)  # FIRE as published; encodings' own learning rate is ten times the model's
-SMOKE = RECIPES["tiny"].but(start=None, steps=60, batch=16)
+SMOKE = RECIPES["tiny"].but(start=None, horizon=None, steps=60, batch=16)
 
 SCALES = {
     scale.name: scale
