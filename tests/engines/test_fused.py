@@ -15,7 +15,7 @@ from longfire.engines.fused.row import interpolated_row, nodes_of, row_bias
 pytest.importorskip("triton")
 
 from longfire.engines.fused import bias as fused_bias
-from longfire.engines.fused import launch
+from longfire.engines.fused import configs, launch, turns
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -111,6 +111,7 @@ KERNEL_CASES = {
     "middle": (kinked, 300, 30, 1, torch.float32),
     "middle, half precision": (kinked, 300, 30, 1, torch.float16),
     "far": (kinked, 800, 20, 1, torch.float32),
+    "far, a row node before the first block": (kinked, 4226, 2, 1, torch.float32),
     "table": (lambda heads: T5(heads).to(device), 150, 111, 2, torch.float32),
 }
 
@@ -141,6 +142,69 @@ def test_kernels_do_as_the_specification_says(case):
         ["out", "q", "k", "v", "values"], found, spec_attention(q, k, v, values, geometry, do), strict=True
     ):
         assert (got.double() - exact).abs().max() <= tolerance * exact.abs().max(), name
+
+
+NEAR_WAYS = {
+    "by another walk": {"STORE_NEAR": False},
+    "stored, summed over the batch first": {"SUM_FIRST": 1},
+    "stored, summed on the way": {"SUM_FIRST": 9},
+    "stored, heads taking turns": {"FILLED": 0},
+}
+NEAR_CASES = {
+    # smooth, keys, queries, sequences, heads, key heads, padding of each sequence, dropout, bytes that one head takes
+    "padding, hidden keys, dropout": (16, 70, 70, 2, 1, 1, [0, 33], 0.2, 1 << 20),
+    "of the distance alone, with all that": (None, 140, 140, 2, 2, 1, [0, 77], 0.2, 1 << 20),
+    "the last queries, and middle nodes": (16, 270, 10, 1, 2, 2, None, 0.0, 1 << 17),
+}
+
+
+def poisoned(self, *size, **options):
+    """Memory as it may be found."""
+    found = torch.empty(*size, **{"dtype": self.dtype, "device": self.device, **options})
+    return found.fill_(torch.nan) if found.is_floating_point() else found
+
+
+@pytest.mark.parametrize("case", NEAR_CASES)
+def test_near_gradients_are_the_same_in_every_way(case, monkeypatch):
+    smooth, keys, queries, B, H, key_heads, padding, dropout_p, one_head = NEAR_CASES[case]
+    D, scale = 16, 0.25
+    geometry = Geometry(keys, keys - queries, smooth)
+    values = torch.randn(geometry.row_nodes, H, geometry.distance_nodes, device=device)
+    q, do = torch.randn(2, B, H, queries, D, device=device)
+    k, v = torch.randn(2, B, key_heads, keys, D, device=device)
+    shift = key_mask = seed = None
+    if padding is not None:
+        key_mask = (padded(keys, padding)[1] & (torch.rand(B, keys, device=device) < 0.8)).to(torch.uint8)
+        shift = torch.tensor(padding, device=device, dtype=torch.int32)
+        seed = torch.tensor([5], device=device)
+    bias = launch.expanded(values, geometry, False, scale)
+    ways = {way: settings for way, settings in NEAR_WAYS.items() if H > 1 or "turns" not in way}
+    made = [launch.Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p) for _ in ways]
+    out, lse = made[0].forward()
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    monkeypatch.setattr(turns, "DISTANCES", 128)
+    found = []
+    for call, (way, settings) in zip(made, ways.items(), strict=True):
+        with monkeypatch.context() as patch:
+            for name, value in {**settings, **({"NEAR_BYTES": one_head} if "turns" in way else {})}.items():
+                patch.setattr(configs, name, value)
+            found.append(call.backward(do, out, lse, learned=True))
+        assert call.turns.stored == ("stored" in way)
+        assert call.turns.heads == (1 if "turns" in way else H)
+    for gradients in found[1:]:
+        for got, expected in zip(gradients, found[0], strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6 * expected.abs().max().item())
+
+
+def test_what_does_not_fit_is_not_stored():
+    """A bias of the distance alone is near everywhere: what is stored grows with the square of the length."""
+    fire, table = Geometry(32768, 0, 128), Geometry(32768, 0, None)
+    assert turns.near_turns(launch.numbers(fire), 1, 12, 2, 512) == turns.Turns(12, True, False, 256, 1)
+    many = turns.near_turns(launch.numbers(fire), 16, 12, 2, 512)
+    assert (many.heads, many.stored, many.summed) == (1, True, True)
+    assert not turns.near_turns(launch.numbers(table), 1, 12, 2, 512).stored
+    short = turns.near_turns(launch.numbers(Geometry(2048, 0, None)), 16, 12, 2, 32)
+    assert (short.heads, short.stored) == (6, True)
 
 
 # --- the engine ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,17 @@ import triton
 import triton.language as tl
 
 from longfire.engines.fused.expand import cell, node_position
-from longfire.engines.fused.tiles import BLOCK, LENGTHS, TILE, node_at, tile_index
+from longfire.engines.fused.tiles import (
+    BLOCK,
+    LENGTHS,
+    TILE,
+    fragment_offset,
+    gradient_index,
+    near_offsets,
+    node_at,
+    rows_of,
+    tile_index,
+)
 
 
 @triton.jit
@@ -44,64 +54,110 @@ def hat(d, before, here, after, last):
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def rows(
-    dNear, Sums, E, groups, near_blocks, first_node, first_block, keys, last,
-    ROWS: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+def over_batch(
+    dNear, Total, Shift, B, T, S, groups, near, first_block, last_block, rows_per_group, gradients_per_head,
+    EXACT: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """Sums (A, heads, E): near gradients of a row node, at every distance below E."""
-    a, h = tl.program_id(0), tl.program_id(1)
-    d = (tl.program_id(2) * N + tl.arange(0, N))[None, :]
-    start, end = row_range(a, first_node, last, ROWS)
-    end = tl.minimum(end, keys) if tl.min(d) < (near_blocks + 1) * BLOCK else start
-    at = dNear + h.to(tl.int64) * groups * near_blocks * BLOCK * BLOCK
-    total = tl.zeros([N], tl.float32)
-    for step in range((end - start + R - 1) // R):
-        i = (start + step * R + tl.arange(0, R))[:, None]
-        weight, own = row_weight(i, a + first_node, last, ROWS)
-        weight = tl.where((i < end) & (d <= own), weight, 0.0)
-        total += tl.sum(weight * near_at(at, i, i - d, near_blocks, first_block, (2 * d <= i) & (weight > 0)), 0)
-        if start < 2 * E:  # farther on no near pair is compared at the same key
-            slid = i - own + d  # the distance in row i of the key that is at d in this node's row
-            total += tl.sum(
-                weight * near_at(at, i, i - slid, near_blocks, first_block, (2 * slid > i) & (weight > 0)), 0
-            )
-    tl.store(Sums + (a * tl.num_programs(1) + h) * E + tl.program_id(2) * N + tl.arange(0, N), total)
+    """Total (heads, groups of rows of blocks, blocks apart, 128, 128): a tile of it, from the dNear of `queries`."""
+    apart = tl.program_id(0) // 4
+    part = tl.program_id(0) % 4
+    chunk, h = tl.program_id(1), tl.program_id(2)
+    if (apart == 0) & (part % 2 > part // 2):
+        return
+    at = dNear + h.to(tl.int64) * B * gradients_per_head + part * (TILE * TILE) + near_offsets(TILE)
+    total = tl.zeros([4, 128, 8], tl.float32)
+    first = tl.maximum(first_block + chunk * rows_per_group, apart)
+    last = tl.minimum(first_block + (chunk + 1) * rows_per_group, last_block)
+    for block in range(first, last):
+        row0 = block * BLOCK + part // 2 * TILE
+        offset = gradient_index(block, apart, first_block, near, EXACT) * (BLOCK * BLOCK)
+        for b in range(B):
+            query0 = S - T - (tl.load(Shift + b) if SHIFT else 0)
+            # no program came by tiles without queries
+            there = tl.full([4, 128, 8], 1, tl.int1) & (row0 + TILE > query0) & (row0 < query0 + T)
+            own = at + (offset.to(tl.int64) + b * gradients_per_head.to(tl.int64))
+            total += tl.load(own, mask=there, other=0.0).to(tl.float32)
+    Total += ((h * groups + chunk).to(tl.int64) * near + apart) * (BLOCK * BLOCK)
+    r = part // 2 * TILE + tl.arange(0, TILE)[:, None]
+    c = part % 2 * TILE + tl.arange(0, TILE)[None, :]
+    tl.store(Total + r * BLOCK + c, rows_of(total, TILE))
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def node_rows(
-    dNodes, Sums, E, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block, last,
-    ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+def rows(
+    dNear, dMiddle, Sums, Shift, B, T, S, E, groups, near_blocks, middle_blocks, first_node, first_block, last_block,
+    last, gradients_per_head, middle_per_head,
+    ROWS: tl.constexpr, NODES: tl.constexpr, STORED: tl.constexpr, SHIFT: tl.constexpr, N: tl.constexpr,
+    R: tl.constexpr,
 ):  # fmt: skip
-    """Adds to Sums what the nodes of the middle zone say at every distance below E."""
+    """Sums (2, A, heads, E) at every distance below E, of near gradients and of middle nodes (if NODES is not 0).
+
+    First what a row node has of them but for second, what the rows from it to the next node have for that one: those
+    rows see both at the same distance. Near gradients are summed over the batch already or, if STORED, they are those
+    that `queries` stored for each sequence.
+    """
     a, h = tl.program_id(0), tl.program_id(1)
-    d = tl.program_id(2) * N + tl.arange(0, N)
-    start, end = row_range(a, first_node, last, ROWS)
-    first = tl.maximum(start // TILE, 2 * first_block) * NODES
-    stop = tl.minimum(end // TILE + 1, 2 * last_block) * NODES
-    if (tl.max(d, 0) > (near_blocks - 1) * BLOCK * 7 // 8) & (tl.min(d, 0) < end):
-        at = dNodes + h.to(tl.int64) * nodes_per_head
-        total = tl.zeros([N], tl.float32)
-        for step in range((stop - first + R - 1) // R):
+    d = (tl.program_id(2) * N + tl.arange(0, N))[None, :]
+    here, gap = node_position(a + first_node, ROWS)
+    start, end = tl.maximum(here, first_block * BLOCK), tl.minimum(here + gap, last + 1)
+    all_start, all_end = row_range(a, first_node, last, ROWS)
+    all_start = tl.maximum(all_start, first_block * BLOCK)
+    closest = tl.program_id(2) * N
+    own, following = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
+    if closest < (near_blocks + 1) * BLOCK:
+        if STORED:
+            at = dNear + h.to(tl.int64) * B * gradients_per_head
+        else:
+            at = dNear + h.to(tl.int64) * groups * near_blocks * BLOCK * BLOCK
+        stop, all_stop = tl.minimum(end, S), tl.minimum(all_end, S)
+        for step in range((stop - start + R - 1) // R):
+            i = (start + step * R + tl.arange(0, R))[:, None]
+            _node, _left, _right, t = cell(i, last, ROWS)
+            found = near_at(
+                at, Shift, i, i - d, (2 * d <= i) & (i < stop), near_blocks, first_block, B, T, S, gradients_per_head,
+                STORED, SHIFT,
+            )  # fmt: skip
+            own += tl.sum((1 - t) * found, 0)
+            following += tl.sum(t * found, 0)
+        if all_start < 2 * near_blocks * BLOCK:  # farther on no near pair is compared at the same key
+            for step in range((all_stop - all_start + R - 1) // R):
+                i = (all_start + step * R + tl.arange(0, R))[:, None]
+                weight, seen = row_weight(i, a + first_node, last, ROWS)
+                j = seen - d
+                found = near_at(
+                    at, Shift, i, j, (2 * (i - j) > i) & (i < all_stop), near_blocks, first_block, B, T, S,
+                    gradients_per_head, STORED, SHIFT,
+                )  # fmt: skip
+                own += tl.sum(weight * found, 0)
+    # an eighth to spare: compared at the same key, a pair's distance in a node's row is a little another
+    if NODES and (closest + N > (near_blocks - 1) * BLOCK * 7 // 8) & (closest < all_end):
+        nodes = dMiddle + h.to(tl.int64) * middle_per_head
+        first = start // TILE * NODES
+        for step in range(((end + TILE - 1) // TILE * NODES - first + R - 1) // R):
             r = (first + step * R + tl.arange(0, R))[:, None]
             i = r // NODES * TILE + node_at(r % NODES, NODES)
-            weight, own = row_weight(i, a + first_node, last, ROWS)
-            weight = tl.where((i >= start) & (i < end) & (r < stop) & (d[None, :] <= own), weight, 0.0)
-            for slide in tl.static_range(2):
-                # which of the two ways of comparing there is among these rows
-                if (2 * tl.max(d, 0) >= start - (end - start)) if slide else (2 * tl.min(d, 0) <= end):
-                    j = (own if slide else i) - d[None, :]
-                    q = ((j % TILE) * (NODES - 1) + (TILE - 1) // 2) // (TILE - 1)  # the nearest node
-                    there = (2 * (i - j) > i) if slide else (2 * (i - j) <= i)
-                    apart = r // NODES // 2 - j // BLOCK
-                    there &= (
-                        (j >= 0) & (node_at(q, NODES) == j % TILE) & (apart >= near_blocks) & (apart < middle_blocks)
-                    )
-                    index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, False)
-                    offset = index * (NODES * NODES) + r % NODES * NODES + q
-                    total += tl.sum(weight * tl.load(at + offset, mask=there & (weight > 0), other=0.0), 0)
-        pointers = Sums + (a * tl.num_programs(1) + h) * E + d
-        tl.store(pointers, tl.load(pointers) + total)
+            _node, _left, _right, t = cell(i, last, ROWS)
+            found = middle_at(
+                nodes, r, i - d, (2 * d <= i) & (i >= start) & (i < end), near_blocks, middle_blocks, first_block, NODES
+            )
+            own += tl.sum((1 - t) * found, 0)
+            following += tl.sum(t * found, 0)
+        if 2 * (closest + N) > all_start - (all_end - all_start):  # is any compared at the same key?
+            first = all_start // TILE * NODES
+            for step in range(((all_end + TILE - 1) // TILE * NODES - first + R - 1) // R):
+                r = (first + step * R + tl.arange(0, R))[:, None]
+                i = r // NODES * TILE + node_at(r % NODES, NODES)
+                weight, seen = row_weight(i, a + first_node, last, ROWS)
+                j = seen - d
+                found = middle_at(
+                    nodes, r, j, (2 * (i - j) > i) & (i >= all_start) & (i < all_end), near_blocks, middle_blocks,
+                    first_block, NODES,
+                )  # fmt: skip
+                own += tl.sum(weight * found, 0)
+    A, heads = tl.num_programs(0), tl.num_programs(1)
+    offset = (a * heads + h) * E + tl.program_id(2) * N + tl.arange(0, N)
+    tl.store(Sums + offset, own)
+    tl.store(Sums + A * heads * E + offset, following)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -111,30 +167,58 @@ def near(
 ):  # fmt: skip
     """N values of one row node and head, from the sums at every distance."""
     a, h = tl.program_id(0), tl.program_id(1)
+    A, heads = tl.num_programs(0), tl.num_programs(1)
     node = tl.program_id(2) * N + tl.arange(0, N)
     there = node < E
     before, position, after = distance_range(node, DISTANCES)
     widest = tl.max(tl.where(there, after - position, 1), 0)
     here, _step = node_position(a + first_node, ROWS)
     own = tl.minimum(here, last)
-    at = Sums + (a * tl.num_programs(1) + h) * farthest
+    at = Sums + (a * heads + h) * farthest
+    before_it = Sums + ((A + tl.maximum(a - 1, 0)) * heads + h) * farthest
+    farthest_before_it = tl.where(a > 0, farthest, 0)
     total = tl.zeros([N], tl.float32)
     if tl.min(before, 0) < farthest:
         for offset in range(1 - widest, widest):
             d = position + offset
             u = hat(d, before, position, after, own)
-            total += u * tl.load(at + d, mask=(u > 0) & (d < farthest), other=0.0)
+            found = tl.load(at + d, mask=(u > 0) & (d < farthest), other=0.0)
+            found += tl.load(before_it + d, mask=(u > 0) & (d < farthest_before_it), other=0.0)
+            total += u * found
     tl.store(dValues + a * row_stride + (first_head + h) * E + node, total, mask=there)
 
 
 @triton.jit
-def near_at(at, i, j, near_blocks, first_block, wanted):
-    """Near gradients of pairs; 0 where they are not wanted or not near."""
+def middle_at(at, r, j, wanted, near_blocks, middle_blocks, first_block, NODES: tl.constexpr):
+    """Gradients of middle nodes in rows of nodes r; 0 where they are not wanted, or j is none of their keys."""
+    q = ((j % TILE) * (NODES - 1) + (TILE - 1) // 2) // (TILE - 1)  # the nearest node
+    apart = r // NODES // 2 - j // BLOCK
+    there = wanted & (j >= 0) & (node_at(q, NODES) == j % TILE) & (apart >= near_blocks) & (apart < middle_blocks)
+    index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, False)
+    offset = index * (NODES * NODES) + r % NODES * NODES + q
+    return tl.load(at + offset, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def near_at(
+    at, Shift, i, j, wanted, near_blocks, first_block, B, T, S, gradients_per_head,
+    STORED: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """Near gradients of pairs, summed over the batch; 0 where they are not wanted or not near."""
     block = i // BLOCK
     apart = block - j // BLOCK
     inside = wanted & (j >= 0) & (j <= i) & (apart < near_blocks)
-    offset = ((block - first_block) * near_blocks + apart) * (BLOCK * BLOCK) + i % BLOCK * BLOCK + j % BLOCK
-    return tl.load(at + offset, mask=inside, other=0.0)
+    offset = ((block - first_block) * near_blocks + apart) * (BLOCK * BLOCK)
+    if STORED:
+        offset += (i % BLOCK // TILE * 2 + j % BLOCK // TILE) * (TILE * TILE) + fragment_offset(i % TILE, j % TILE)
+        found = inside.to(tl.float32) * 0
+        for b in range(B):
+            row = i - (S - T - (tl.load(Shift + b) if SHIFT else 0))
+            there = inside & (row >= 0) & (row < T)  # no program came by tiles without queries
+            found += tl.load(at + b * gradients_per_head.to(tl.int64) + offset, mask=there, other=0.0).to(tl.float32)
+    else:
+        found = tl.load(at + offset + i % BLOCK * BLOCK + j % BLOCK, mask=inside, other=0.0).to(tl.float32)
+    return found
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -182,19 +266,19 @@ def far(
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def diagonals(dNear, dValues, first_head, E, groups, near_blocks, N: tl.constexpr):
+def diagonals(dNear, dValues, first_head, E, groups, near_blocks, N: tl.constexpr, R: tl.constexpr):
     """Sums along diagonals: the values of a bias of the distance alone. N divides 128."""
-    r = tl.program_id(0) * N % BLOCK + tl.arange(0, N)
+    r = (tl.program_id(0) * N % BLOCK + tl.arange(0, N))[None, :]
     apart = tl.program_id(0) * N // BLOCK
     h = tl.program_id(1)
     at = dNear + h.to(tl.int64) * groups * near_blocks * BLOCK * BLOCK
     total = tl.zeros([N], tl.float32)
     for g in range(groups):
-        for row in range(BLOCK):
-            i = row + 0 * r
+        for row in range(0, BLOCK, R):
+            i = (row + tl.arange(0, R))[:, None]
             block = g * near_blocks + apart + tl.where(i >= r, 0, 1)
             there = block < (g + 1) * near_blocks
             offset = block.to(tl.int64) * (BLOCK * BLOCK) + i * BLOCK + (i - r + BLOCK) % BLOCK
-            total += tl.load(at + offset, mask=there, other=0.0)
-    d = apart * BLOCK + r
+            total += tl.sum(tl.load(at + offset, mask=there, other=0.0), 0)
+    d = tl.program_id(0) * N + tl.arange(0, N)
     tl.store(dValues + (first_head + h) * E + d, total, mask=d < E)

@@ -31,6 +31,14 @@ class Config:
         return {"STAGES": self.stages, "NEAR_STAGES": self.near_stages or self.stages}
 
 
+STORE_NEAR = True
+"""The gradients of near biases are stored by `queries`, where they fit, or made by `near_biases`, which walks again."""
+NEAR_BYTES = 1 << 29
+"""How much of them is kept at a time; heads take turns."""
+FILLED = 1024
+"""Programs that `queries` must have left where it is launched for a few heads at a time."""
+SUM_FIRST = 2
+"""Sequences from which on the batch is summed before gradients are collected, rather than on the way."""
 LONG = 16384
 """Keys from which a kernel is launched as for a long sequence."""
 

@@ -13,6 +13,7 @@ from longfire.engines.fused.tiles import (
     LENGTHS,
     LOG2E,
     TILE,
+    fragment_offset,
     fragment_position,
     near_index,
     node_at,
@@ -156,11 +157,8 @@ def transposed(Near, Out):
     tile = tl.program_id(0) % 4
     element = tl.arange(0, TILE * TILE)
     row, column = fragment_position(element)
-    # the element at (column, row), read back from where `fragment_position` has it
-    swapped = row // 16 * 1024 + (column // 16 * 32 + column % 8 * 4 + row % 8 // 2) * 8
-    swapped += row // 8 % 2 * 4 + column // 8 % 2 * 2 + row % 2
     source = tile % 2 * 2 + tile // 2
-    value = tl.load(Near + block + source * (TILE * TILE) + swapped)
+    value = tl.load(Near + block + source * (TILE * TILE) + fragment_offset(column, row))
     tl.store(Out + block + tile * (TILE * TILE) + element, value)
 
 

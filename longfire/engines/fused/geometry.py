@@ -107,6 +107,13 @@ class Geometry:
         return self.smooth is not None and self.last_block > self.middle
 
     @property
+    def near_gradients(self) -> int:
+        """Blocks of near gradients of one sequence: where all are near, a row of blocks has those that there are."""
+        if self.smooth is not None:
+            return self.blocks * self.near
+        return (self.last_block * (self.last_block + 1) - self.first_block * (self.first_block + 1)) // 2
+
+    @property
     def references(self) -> int:
         """What biases are kept relative to: one number for each row node, or for each distance between blocks."""
         return self.near if self.smooth is None else self.row_nodes

@@ -1,6 +1,6 @@
 """Launching the kernels: shapes, strides and buffers."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +11,7 @@ from torch import Tensor
 from longfire.engines.fused import backward, collect, expand, forward
 from longfire.engines.fused.configs import config
 from longfire.engines.fused.geometry import BLOCK, FAR, LARGEST, MIDDLE, TILE, Geometry
-
-NEAR_BUFFER = 1 << 25
-"""Elements of near gradients that are kept at a time; heads take turns."""
+from longfire.engines.fused.turns import Turns, collect_far, collect_near, near_turns
 
 
 @lru_cache(maxsize=64)
@@ -167,31 +165,45 @@ class Call:
 
     def backward(self, dout: Tensor, out: Tensor, lse: Tensor, learned: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """dq, dk, dv, and the gradient of the values (empty unless `learned`)."""
-        dq, delta, dmiddle, dfar = self.queries(dout, out, lse, learned)
-        dk, dv = self.keys(dout, lse, delta)
-        dvalues = self.q.new_empty(0, dtype=torch.float32)
-        if learned:
-            dvalues = self.values_gradient(dout, lse, delta, dmiddle, dfar)
-        return dq, dk, dv, dvalues
-
-    def queries(self, dout: Tensor, out: Tensor, lse: Tensor, learned: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """dq, delta, and the gradients of middle and far nodes for each sequence."""
+        g = self.geometry
         dq, delta = torch.empty_like(self.q), torch.empty_like(lse)
         zones = [size if learned else 0 for size in (self.per_head["middle_per_head"], self.per_head["far_per_head"])]
         new = self.q.new_empty if self.even(BLOCK) else self.q.new_zeros  # no program comes by tiles without queries
-        dmiddle, dfar = (new(self.B, self.H, size, dtype=torch.float32) for size in zones)
+        dmiddle, dfar = (new(self.B, self.H, size) for size in zones)
+        found = {"dOut": dout, "Lse": lse, "Delta": delta}
+        nodes = {"dMiddle": dmiddle if dmiddle.numel() else delta, "dFar": dfar if dfar.numel() else delta}
+        rows = {**found, **nodes, "Out": out, "dQ": dq}
+        dvalues = self.q.new_empty(0, dtype=torch.float32)
+        if not (learned and self.turns.stored):
+            self.queries(rows, learned)
+        if learned:
+            dvalues = self.q.new_empty(g.row_nodes, self.H, g.distance_nodes, dtype=torch.float32)
+            self.values_gradient(rows, found, dmiddle, dvalues)
+            if dfar.numel():
+                collect_far(dfar, dvalues, g)
+        dk, dv = self.keys(found)
+        return dq, dk, dv, dvalues
+
+    @cached_property
+    def turns(self) -> Turns:
+        """How near gradients are made."""
+        return near_turns(self.geometry, self.B, self.H, self.q.element_size(), self.tiles(TILE))
+
+    def queries(
+        self, rows: dict[str, Tensor], learned: bool, dnear: Tensor | None = None, first_head: int = 0, heads: int = 0
+    ) -> None:
+        """dQ, Delta, and the gradients of nodes, and of near biases, for each sequence; of all heads or some."""
         how = config("queries", self.D, self.q.dtype, self.S)
         tiles = self.tiles(how.BM)
-        backward.queries[(tiles * self.B * self.H,)](
-            Q=self.q, K=self.k, V=self.v, Out=out, dOut=dout, Lse=lse, Delta=delta, dQ=dq,
-            dMiddle=dmiddle if dmiddle.numel() else delta, dFar=dfar if dfar.numel() else delta,
-            tiles=tiles, LEARNED=learned, BM=how.BM, BN=how.BN, **how.launch(),
-            **strides(q=self.q, k=self.k, v=self.v, o=out, do=dout, dq=dq), **self.pointers(), **self.options,
-            **self.zones,
+        backward.queries[(tiles * self.B * (heads or self.H),)](
+            Q=self.q, K=self.k, V=self.v, **rows, dNear=rows["Delta"] if dnear is None else dnear, tiles=tiles,
+            first_head=first_head, gradients_per_head=self.geometry.near_gradients * BLOCK * BLOCK,
+            LEARNED=learned, STORED=dnear is not None, BM=how.BM, BN=how.BN, **how.launch(),
+            **strides(q=self.q, k=self.k, v=self.v, o=rows["Out"], do=rows["dOut"], dq=rows["dQ"]), **self.pointers(),
+            **self.options, **self.zones,
         )  # fmt: skip
-        return dq, delta, dmiddle, dfar
 
-    def keys(self, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    def keys(self, found: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """dk and dv."""
         new = torch.empty_like if self.shift is None else torch.zeros_like  # keys before a sequence's first: in no tile
         if self.group == 1:
@@ -203,75 +215,51 @@ class Call:
         near = torch.empty_like(self.bias[0])
         expand.transposed[(near.numel() // TILE**2,)](self.bias[0], near)
         backward.keys[(tiles * self.B * self.H,)](
-            Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dK=dk, dV=dv,
+            Q=self.q, K=self.k, V=self.v, **found, dK=dk, dV=dv,
             tiles=tiles, EVEN=self.even(how.BM), BM=how.BM, BN=how.BN, **how.launch(), **how.zones(),
-            **strides(q=self.q, k=self.k, v=self.v, do=dout, dk=dk, dv=dv), **{**self.pointers(), "Near": near},
-            **self.options, **self.zones,
+            **strides(q=self.q, k=self.k, v=self.v, do=found["dOut"], dk=dk, dv=dv),
+            **{**self.pointers(), "Near": near}, **self.options, **self.zones,
         )  # fmt: skip
         if self.group > 1:
             dk, dv = (x.unflatten(1, (-1, self.group)).sum(2).to(self.k.dtype) for x in (dk, dv))
         return dk, dv
 
-    def values_gradient(self, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
-        """The gradient of the values (A, H, E)."""
+    def values_gradient(
+        self, rows: dict[str, Tensor], found: dict[str, Tensor], dmiddle: Tensor, dvalues: Tensor
+    ) -> None:
+        """The gradient of the values (A, H, E), but for what far nodes say."""
+        g, turns = self.geometry, self.turns
+        size = g.near_gradients * BLOCK * BLOCK
+        dnear = self.q.new_empty(turns.heads * self.B * size if turns.stored else 0)
+        total = dvalues.new_empty(turns.heads * turns.groups * g.near * BLOCK * BLOCK if turns.summed else 0)
+        cut = {"groups": turns.groups, "rows_per_group": turns.rows_per_group, "last_block": g.last_block}
+        batch = {name: self.options[name] for name in ("B", "T", "S", "SHIFT")}
+        batch |= {"Shift": self.pointers()["Shift"], "gradients_per_head": size}
+        for first_head in range(0, self.H, turns.heads):
+            count = min(turns.heads, self.H - first_head)
+            if not turns.stored:
+                self.near_biases(found, total, first_head, count, cut)
+            else:
+                self.queries(rows, True, dnear, first_head, count)
+                if turns.summed:
+                    collect.over_batch[g.near * 4, turns.groups, count](
+                        dnear, total, near=g.near, first_block=g.first_block, EXACT=g.exact, **cut, **batch
+                    )
+            source = {"dNear": total if turns.summed else dnear, "STORED": not turns.summed, "groups": turns.groups}
+            collect_near({**source, **batch}, dmiddle, dvalues, g, first_head, count)
+
+    def near_biases(
+        self, found: dict[str, Tensor], total: Tensor, first_head: int, heads: int, cut: dict[str, int]
+    ) -> None:
+        """Gradients of near biases, summed over the batch, by another walk."""
         g = self.geometry
-        dvalues = self.q.new_empty(g.row_nodes, self.H, g.distance_nodes, dtype=torch.float32)
-        rows_per_group = max(1, g.blocks // 4) if g.exact else 1
-        groups = triton.cdiv(g.blocks, rows_per_group)
-        per_head = groups * g.near * BLOCK * BLOCK
-        heads = min(self.H, max(1, NEAR_BUFFER // per_head))
-        dnear = self.q.new_empty(heads * per_head, dtype=torch.float32)
         how = config("near_biases", self.D, self.q.dtype, self.S)
         pointers = {name: tensor for name, tensor in self.pointers().items() if name not in ("Middle", "Far")}
-        for first_head in range(0, self.H, heads):
-            count = min(heads, self.H - first_head)
-            backward.near_biases[g.near * 4, groups, count](
-                Q=self.q, K=self.k, V=self.v, dOut=dout, Lse=lse, Delta=delta, dNear=dnear, first_head=first_head,
-                groups=groups, last_block=g.last_block, rows_per_group=rows_per_group, **how.launch(),
-                near_per_head=self.per_head["near_per_head"], references_per_head=self.per_head["references_per_head"],
-                **strides(q=self.q, k=self.k, v=self.v, do=dout), **pointers, **self.options,
-            )  # fmt: skip
-            collect_near(dnear, dmiddle, dvalues, g, first_head, count, groups)
-        if dfar.numel():
-            collect_far(dfar, dvalues, g)
-        return dvalues
-
-
-def collect_near(
-    dnear: Tensor, dmiddle: Tensor, dvalues: Tensor, g: Any, first_head: int, heads: int, groups: int
-) -> None:
-    """What the gradients of near biases and middle nodes of some heads say of their values."""
-    A, H, E = dvalues.shape
-    N, R = 64, 16
-    if g.exact:
-        collect.diagonals[triton.cdiv(E, N), heads](dnear, dvalues, first_head, E, groups, g.near, N=N)
-        return
-    shared = {"first_node": g.first_node, "last": g.last, "ROWS": g.rows_per_octave}
-    # a block to spare: compared at the same key, a pair's distance in a node's row is a little another
-    farthest = ((g.middle if dmiddle.numel() else g.near) + 1) * BLOCK
-    sums = dvalues.new_empty(A, heads, farthest)
-    blocks = {"near_blocks": g.near, "first_block": g.first_block}
-    collect.rows[A, heads, farthest // N](dnear, sums, farthest, groups, keys=g.keys, N=N, R=R, **shared, **blocks)
-    if dmiddle.numel():
-        own = dmiddle[:, first_head : first_head + heads].sum(0)
-        collect.node_rows[A, heads, farthest // N](
-            own, sums, farthest, own.shape[1], middle_blocks=g.middle, last_block=g.last_block, NODES=MIDDLE, N=N, R=R,
-            **shared, **blocks,
+        backward.near_biases[g.near * 4, cut["groups"], heads](
+            Q=self.q, K=self.k, V=self.v, **found, dNear=total, first_head=first_head, **cut, **how.launch(),
+            near_per_head=self.per_head["near_per_head"], references_per_head=self.per_head["references_per_head"],
+            **strides(q=self.q, k=self.k, v=self.v, do=found["dOut"]), **pointers, **self.options,
         )  # fmt: skip
-    collect.near[A, heads, triton.cdiv(E, N)](
-        sums, dvalues, first_head, E, farthest, H * E, DISTANCES=g.distances_per_octave, N=N, **shared, num_warps=2
-    )
-
-
-def collect_far(dfar: Tensor, dvalues: Tensor, g: Any) -> None:
-    """What the gradients of far nodes (B, H, …) say of the values, added."""
-    A, H, E = dvalues.shape
-    N = 64
-    total = dfar.sum(0)
-    collect.far[A, H, triton.cdiv(E, N)](
-        total, dvalues, E, H * E, total.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
-        ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=16,
-    )  # fmt: skip
 
 
 def strides(**tensors: Tensor) -> dict[str, int]:

@@ -48,6 +48,14 @@ def near_index(block, key_block, first_block, near, EXACT: tl.constexpr):
 
 
 @triton.jit
+def gradient_index(block, apart, first_block, near, EXACT: tl.constexpr):
+    """Of the gradients of a near block, for one sequence and head. EXACT: a row of blocks has all that there are."""
+    if EXACT:
+        return (block * (block + 1) - first_block * (first_block + 1)) // 2 + apart
+    return (block - first_block) * near + apart
+
+
+@triton.jit
 def fragment_position(element):
     """Row and column of a tile's elements, kept in the order in which tensor cores hold an accumulator."""
     c_high = element // 1024
@@ -58,13 +66,39 @@ def fragment_position(element):
 
 
 @triton.jit
-def load_near(at, X: tl.constexpr):
-    """A column [X, 64] of tiles of a block: each thread reads what it will hold, with no exchange between threads."""
+def fragment_offset(row, column):
+    """Where in a tile an element is that `fragment_position` has at this row and column."""
+    thread = row // 16 * 32 + row % 8 * 4 + column % 8 // 2
+    return column // 16 * 1024 + thread * 8 + column // 8 % 2 * 4 + row // 8 % 2 * 2 + column % 2
+
+
+@triton.jit
+def near_offsets(X: tl.constexpr):
+    """Of a column [X, 64] of tiles of a block, as threads hold them: 16 bytes at a time."""
     tile = tl.arange(0, X // TILE * 4)[:, None, None]
     offset = tile // 4 * (2 * TILE * TILE) + tile % 4 * 1024
-    offset += tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
-    held = tl.reshape(tl.load(at + offset), [X // TILE, 4, 4, 8, 4, 2, 2, 2])
+    return offset + tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
+
+
+@triton.jit
+def load_near(at, X: tl.constexpr):
+    """A column [X, 64] of tiles of a block: each thread reads what it will hold, with no exchange between threads."""
+    return rows_of(tl.load(at + near_offsets(X)), X)
+
+
+@triton.jit
+def rows_of(held, X: tl.constexpr):
+    """What is at `near_offsets`, by row and column: [X, 64]."""
+    held = tl.reshape(held, [X // TILE, 4, 4, 8, 4, 2, 2, 2])
     return tl.reshape(tl.permute(held, (0, 2, 6, 3, 1, 5, 4, 7)), [X, TILE])
+
+
+@triton.jit
+def store_near(at, value, X: tl.constexpr, there):
+    """A column [X, 64] of tiles of a block, stored by the threads that hold it."""
+    held = tl.permute(tl.reshape(value, [X // TILE, 4, 2, 8, 4, 2, 4, 2]), (0, 4, 1, 3, 6, 5, 2, 7))
+    mask = tl.full([X // TILE * 4, 128, 8], 1, tl.int1) & there
+    tl.store(at + near_offsets(X), tl.reshape(held, [X // TILE * 4, 128, 8]), mask=mask)
 
 
 @triton.jit

@@ -1,0 +1,87 @@
+"""From what the walks leave to the gradient of the values: how many heads at a time, and launching `collect`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longfire.engines.fused import collect, configs
+from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE
+
+DISTANCES, ROWS = 64, 16
+"""What a program of `collect` looks at, at a time."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How the gradients of near biases are made."""
+
+    heads: int
+    """So many heads at a time."""
+    stored: bool
+    """By `queries`, for each sequence; otherwise by `near_biases`."""
+    summed: bool
+    """Over the batch, before they are collected: (heads, groups of rows of blocks, blocks apart, 128, 128)."""
+    groups: int
+    rows_per_group: int
+
+
+def near_turns(g: Any, B: int, H: int, element_size: int, tiles: int) -> Turns:
+    """Stored where that fits, and where a launch of `queries` for some heads alone still fills the device."""
+    rows = max(1, g.blocks // 4) if g.exact else 1
+    groups = -(-g.blocks // rows)
+    total = 4 * groups * g.near * BLOCK * BLOCK  # bytes a head
+    if configs.STORE_NEAR:
+        summed = g.exact or configs.SUM_FIRST <= B
+        size = B * g.near_gradients * BLOCK * BLOCK * element_size + summed * total
+        heads = even_turns(H, configs.NEAR_BYTES // size)
+        if heads == H or (heads and tiles * B * heads >= configs.FILLED):
+            return Turns(heads, True, summed, groups, rows)
+    return Turns(even_turns(H, max(1, configs.NEAR_BYTES // total)), False, True, groups, rows)
+
+
+def even_turns(heads: int, at_most: int) -> int:
+    """Heads a turn, as many in each as can be: 0 if not even one."""
+    return -(-heads // -(-heads // min(at_most, heads))) if at_most > 0 else 0
+
+
+def collect_near(near: dict[str, Any], dmiddle: Tensor, dvalues: Tensor, g: Any, first_head: int, heads: int) -> None:
+    """What the gradients of near biases and middle nodes of some heads say of their values.
+
+    `near` are near ones as `collect.rows` takes them.
+    """
+    A, H, E = dvalues.shape
+    N, R = DISTANCES, ROWS
+    if g.exact:
+        collect.diagonals[-(-E // N), heads](near["dNear"], dvalues, first_head, E, near["groups"], g.near, N=N, R=R)
+        return
+    shared = {"first_node": g.first_node, "last": g.last, "ROWS": g.rows_per_octave}
+    own = over_batch(dmiddle[:, first_head : first_head + heads])
+    # a block to spare: compared at the same key, a pair's distance in a node's row is a little another
+    farthest = ((g.middle if own.numel() else g.near) + 1) * BLOCK
+    sums = dvalues.new_empty(2, A, heads, farthest)
+    collect.rows[A, heads, farthest // N](
+        dMiddle=own if own.numel() else sums, Sums=sums, E=farthest, near_blocks=g.near, middle_blocks=g.middle,
+        first_block=g.first_block, last_block=g.last_block, middle_per_head=own.shape[1],
+        NODES=MIDDLE if own.numel() else 0, N=N, R=R, **near, **shared,
+    )  # fmt: skip
+    collect.near[A, heads, -(-E // N)](
+        sums, dvalues, first_head, E, farthest, H * E, DISTANCES=g.distances_per_octave, N=N, **shared, num_warps=2
+    )
+
+
+def collect_far(dfar: Tensor, dvalues: Tensor, g: Any) -> None:
+    """What the gradients of far nodes (B, H, …) say of the values, added."""
+    A, H, E = dvalues.shape
+    N, R = DISTANCES, ROWS
+    total = over_batch(dfar)
+    collect.far[A, H, -(-E // N)](
+        total, dvalues, E, H * E, total.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
+        ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=R,
+    )  # fmt: skip
+
+
+def over_batch(gradients: Tensor) -> Tensor:
+    """Gradients of nodes (B, heads, …), summed."""
+    return gradients[0] if gradients.shape[0] == 1 else gradients.sum(0, dtype=torch.float32)
