@@ -10,7 +10,7 @@ from longfire.storage import write_json
 from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:
-    from longfire.lab.plan import Plan
+    from longfire.lab.downstream.plan import Plan
     from longfire.training import FinetuneRecipe
 
 ALL = "all"
@@ -114,9 +114,9 @@ def run_finetune(options: argparse.Namespace) -> int:
     """`longfire finetune`: 0, 1 if a part failed, 130 if it was interrupted."""
     from transformers.utils.logging import disable_progress_bar
 
-    from longfire.lab.downstream import downstream
-    from longfire.lab.plan import RECORD, Experiment, plan
-    from longfire.lab.questions import mixtures_of
+    from longfire.lab.downstream.plan import RECORD, Experiment, plan
+    from longfire.lab.downstream.questions import mixtures_of
+    from longfire.lab.downstream.run import downstream
     from longfire.training.run import SHARDED
 
     disable_progress_bar()
@@ -161,8 +161,8 @@ def run_task(options: argparse.Namespace) -> int:
     """`longfire evaluate TASK`: 0, 1 if a part failed, 130 if it was interrupted."""
     from transformers.utils.logging import disable_progress_bar
 
-    from longfire.lab.downstream import Exam, examine
-    from longfire.lab.plan import RECORD
+    from longfire.lab.downstream.plan import RECORD
+    from longfire.lab.downstream.run import Exam, examine
 
     disable_progress_bar()
     suites = list(SUITES) if options.task == ALL else [options.task]
@@ -181,8 +181,8 @@ def run_task(options: argparse.Namespace) -> int:
 
 def shown(record: dict[str, Any], out: Path) -> int:
     """Print the tables and draw the pictures, on the first process; the exit status."""
-    from longfire.lab.exam import is_first
-    from longfire.lab.plan import RECORD
+    from longfire.lab.downstream.exam import is_first
+    from longfire.lab.downstream.plan import RECORD
     from longfire.lab.reported import reported
     from longfire.report.contexts import plot_contexts
     from longfire.report.downstream import downstream_table

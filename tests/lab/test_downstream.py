@@ -10,9 +10,9 @@ import pytest
 
 from longfire.cli import main
 from longfire.evaluation.metrics import METRICS, Answered
-from longfire.lab import exam as exam_module
-from longfire.lab import part as part_module
-from longfire.lab.entrants import entrants
+from longfire.lab.downstream import exam as exam_module
+from longfire.lab.downstream import part as part_module
+from longfire.lab.downstream.entrants import entrants
 from longfire.tasks import TASKS
 from tests.lab.boxes import lines, record_in, write_boxes
 from tests.model.checkpoints import save_checkpoint

@@ -3,8 +3,8 @@
 import pytest
 
 from longfire.evaluation.metrics import Answered, average
-from longfire.lab.exam import scored
-from longfire.lab.questions import fingerprint, load_questions, mixtures_of, sample
+from longfire.lab.downstream.exam import scored
+from longfire.lab.downstream.questions import fingerprint, load_questions, mixtures_of, sample
 from longfire.lab.reported import reported
 from longfire.tasks import SUITES, TASKS, Example
 from tests.lab.boxes import write_boxes

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered, chance, score
-from longfire.lab.questions import fingerprint
+from longfire.lab.downstream.questions import fingerprint
 from longfire.storage import write_json
 from longfire.tasks import Example, Task
 

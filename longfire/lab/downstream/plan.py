@@ -9,8 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 from longfire.errors import at_least, one_of
-from longfire.lab.entrants import Entrant, entrants
-from longfire.lab.questions import Mixture, Questions, load_questions, refuse_no_room, sample, tokens_of
+from longfire.lab.downstream.entrants import Entrant, entrants
+from longfire.lab.downstream.questions import Mixture, Questions, load_questions, refuse_no_room, sample, tokens_of
 from longfire.tasks import Example
 from longfire.training import FinetuneRecipe
 from longfire.training.run import as_json

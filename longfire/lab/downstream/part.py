@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from longfire.evaluation.metrics import METRICS
-from longfire.lab.entrants import Entrant, Known
-from longfire.lab.exam import answers_of_all, examined_or_failed, failure, is_first, say
-from longfire.lab.plan import Plan
-from longfire.lab.questions import Mixture, fingerprint, tokens_of
+from longfire.lab.downstream.entrants import Entrant, Known
+from longfire.lab.downstream.exam import answers_of_all, examined_or_failed, failure, is_first, say
+from longfire.lab.downstream.plan import Plan
+from longfire.lab.downstream.questions import Mixture, fingerprint, tokens_of
 from longfire.tasks import TASKS, Example, training_rows
 from longfire.training import finetune
 from longfire.training.finetune import Score, keep_corpus

@@ -18,11 +18,11 @@ import torch
 
 from longfire.data.cache import short_hash
 from longfire.errors import at_least
-from longfire.lab.entrants import Entrant, Known, entrants
-from longfire.lab.exam import examined_or_failed, is_first, say
-from longfire.lab.part import Part, Rows, release
-from longfire.lab.plan import Plan, refuse_other_experiment, refuse_other_kind
-from longfire.lab.questions import load_questions, refuse_no_room, tokens_of
+from longfire.lab.downstream.entrants import Entrant, Known, entrants
+from longfire.lab.downstream.exam import examined_or_failed, is_first, say
+from longfire.lab.downstream.part import Part, Rows, release
+from longfire.lab.downstream.plan import Plan, refuse_other_experiment, refuse_other_kind
+from longfire.lab.downstream.questions import load_questions, refuse_no_room, tokens_of
 from longfire.provenance import provenance
 from longfire.training.start import digest
 

@@ -1,0 +1,1 @@
+"""Checkpoints fine-tuned on tasks and tested, side by side."""
