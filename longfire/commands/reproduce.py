@@ -2,14 +2,26 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longfire.commands.training import add_corpus_options, corpus_options, named_texts
 from longfire.storage import write_json
+from longfire.tasks import SUITES, TASKS
 
-THEOREM = "theorem"
+if TYPE_CHECKING:
+    from longfire.lab.comparison import Comparison
+    from longfire.lab.entry import Entry, TaskEntry
+    from longfire.lab.scales import Scale
+
+THEOREM, SPEED = "theorem", "speed"
+UNTRAINED = {
+    THEOREM: ("Theorem 3.1", "ALiBi, Kerple, T5 and Sandwich as FIRE"),
+    SPEED: ("Figure 5", "time of a forward pass with each encoding"),
+}
+"""What needs no training."""
 
 
 def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -30,6 +42,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     one.add_argument("--seeds", type=int, nargs="+", metavar="N", help="as the scale has them, unless given")
     one.add_argument("--encodings", nargs="+", metavar="NAME", help="those of the table, unless given")
     one.add_argument("--also", nargs="+", default=[], metavar="NAME=PATH", help="other texts to test on")
+    one.add_argument("--data", metavar="FOLDER", help="of tasks' rows, where tasks are fine-tuned on")
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
     one.add_argument("--out", type=Path, default=Path("reproduce"), help="folder; reproduce, unless given")
     add_corpus_options(one)
@@ -42,17 +55,47 @@ def run_reproduce(options: argparse.Namespace) -> int:
     from longfire.lab.tables import ENTRIES
 
     if options.list:
-        print(f"{THEOREM:20} {'Theorem 3.1':16} ALiBi, Kerple, T5 and Sandwich as FIRE")
-        for entry in ENTRIES.values():
-            print(f"{entry.name:20} {entry.shows:16} {entry.what}")
+        trained = {entry.name: (entry.shows, entry.what) for entry in ENTRIES.values()}
+        for name, (shows, what) in {**UNTRAINED, **trained}.items():
+            print(f"{name:20} {shows:19} {what}")
         return 0
     if options.name is None:
         raise ValueError("reproduce what? longfire reproduce --list names the paper's tables and figures.")
     if options.name == THEOREM:
         return reproduce_theorem(options)
+    if options.name == SPEED:
+        return reproduce_speed(options)
+    from longfire.lab.entry import TaskEntry
     from longfire.lab.scales import scale_named
+    from longfire.lab.tables import entry_named
 
-    return reproduce_lengths(options, scale_named(options.scale))
+    entry, scale = entry_named(options.name), scale_named(options.scale)
+    comparison, runs = planned(options, entry, scale)
+    own = options.out / scale.name / entry.name
+    if options.dry_run:
+        print(f"{entry.shows}: {entry.what}\n{comparison.recipe}")
+        for label, seed, one in comparison.recipes():
+            print(f"{label}, seed {seed}: {one.position_encoding()}")
+        print(f"tested at {comparison.tested_lengths()}; runs in {runs}, results in {own}")
+        return 0
+    if isinstance(entry, TaskEntry):
+        return reproduce_tasks(options, entry, scale, comparison, runs, own)
+    return reproduce_lengths(options, entry, comparison, runs, own)
+
+
+def planned(options: argparse.Namespace, entry: "Entry", scale: "Scale") -> "tuple[Comparison, Path]":
+    """What is trained, and where. Runs of one recipe are shared by all entries."""
+    recipe = scale.recipes[entry.recipe]
+    if options.corpus is None and scale.corpus == "":
+        raise ValueError(f"the scale {scale.name} has no text of its own. Give some: --corpus books/")
+    if options.corpus is None and scale.corpus:
+        options.corpus = [scale.corpus]
+    changes: dict[str, Any] = {"seeds": tuple(options.seeds)} if options.seeds else {}
+    if options.encodings:
+        changes["encodings"] = tuple(options.encodings)
+    corpus = tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items())
+    comparison = entry.comparison(scale, corpus, tuple(named_texts(options.also)), **changes)
+    return comparison, options.out / scale.name / recipe.name
 
 
 def reproduce_theorem(options: argparse.Namespace) -> int:
@@ -69,38 +112,40 @@ def reproduce_theorem(options: argparse.Namespace) -> int:
     return 0
 
 
-def reproduce_lengths(options: argparse.Namespace, scale: Any) -> int:
+def reproduce_speed(options: argparse.Namespace) -> int:
+    """Forward passes of the base model at 2048 tokens; at the scale smoke, of a tiny one."""
+    from longfire.evaluation.model_speed import ModelSetting, measure_model
+    from longfire.lab.scales import scale_named
+    from longfire.report.model_speed import model_table, plot_model
+
+    of: dict[str, Any] = (
+        {} if scale_named(options.scale).name == "smoke" else {"size": "base", "forward": (2048,), "tokens": 32768}
+    )
+    setting = ModelSetting.on(**of, training=(), decoding=(), seconds=0.3, encodings=options.encodings)
+    if options.dry_run:
+        print(*(f"{case}, batch {setting.batch(case)}" for case in setting.cases()), sep="\n")
+        return 0
+    own = options.out / options.scale / SPEED
+    record = measure_model(setting, partial(write_json, own / "model.json"))
+    plot_model(record, own / "model.png")
+    print(f"{model_table(record)}\n\nThe numbers: {own / 'model.json'}   A picture: {own / 'model.png'}")
+    return 130 if record.get("interrupted") else int(any("failed" in row for row in record["rows"]))
+
+
+def reproduce_lengths(
+    options: argparse.Namespace, entry: "Entry", comparison: "Comparison", runs: Path, own: Path
+) -> int:
     """Models trained short and tested long."""
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.lab.compare import compare
     from longfire.lab.reported import reported
-    from longfire.lab.tables import entry_named
     from longfire.report.biases import plot_biases
     from longfire.report.compare import plot_compare
     from longfire.report.page import report_page
     from longfire.report.reproduce import reproduced_table
 
     disable_progress_bar()
-    entry = entry_named(options.name)
-    recipe = scale.recipes[entry.recipe]
-    if options.corpus is None and scale.corpus == "":
-        raise ValueError(f"the scale {scale.name} has no text of its own. Give some: --corpus books/")
-    if options.corpus is None and scale.corpus:
-        options.corpus = [scale.corpus]
-    changes: dict[str, Any] = {"seeds": tuple(options.seeds)} if options.seeds else {}
-    if options.encodings:
-        changes["encodings"] = tuple(options.encodings)
-    corpus = tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items())
-    comparison = entry.comparison(scale, corpus, tuple(named_texts(options.also)), **changes)
-    runs, own = options.out / scale.name / recipe.name, options.out / scale.name / entry.name
-    if options.dry_run:
-        print(f"{entry.shows}: {entry.what}\n{recipe}")
-        print(
-            *(f"{label}, seed {seed}: {one.position_encoding()}" for label, seed, one in comparison.recipes()), sep="\n"
-        )
-        print(f"tested at {comparison.tested_lengths()}; runs in {runs}, results in {own}")
-        return 0
     record = compare(comparison, runs, jobs=options.jobs, save=partial(write_json, own / "compare.json"))
     print(f"{entry.shows}: {entry.what}\n")
     print(reproduced_table(record, reported(entry.reported) if entry.reported else [], bold=sys.stdout.isatty()))
@@ -108,6 +153,46 @@ def reproduce_lengths(options: argparse.Namespace, scale: Any) -> int:
     for label, curves in record["biases"].items() if entry.draws_biases else ():
         print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{label}.png')}")
     print(f"\nThe page: {report_page(record, own / 'report.html')}   The numbers: {own / 'compare.json'}")
+    return ended(record)
+
+
+def reproduce_tasks(
+    options: argparse.Namespace, entry: "TaskEntry", scale: "Scale", comparison: "Comparison", runs: Path, own: Path
+) -> int:
+    """The same models, of the first seed, fine-tuned on tasks."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from longfire.commands.downstream import shown
+    from longfire.lab.compare import compare
+    from longfire.lab.downstream.plan import RECORD, Experiment, plan
+    from longfire.lab.downstream.questions import mixtures_of
+    from longfire.lab.downstream.run import downstream
+    from longfire.training import FINETUNE_RECIPES
+
+    if options.data is None:
+        raise ValueError(f"{entry.name} needs the tasks' rows. Give their folder: --data tasks/ (see docs/tasks.md)")
+    disable_progress_bar()
+    comparison = replace(comparison, seeds=comparison.seeds[:1])
+    record = compare(comparison, runs, jobs=options.jobs, save=partial(write_json, own / "compare.json"))
+    if status := ended(record):
+        return status
+    suite = TASKS[entry.task].suite if entry.task in TASKS else entry.task
+    recipe = FINETUNE_RECIPES[dict(scale.finetuning)[suite]]
+    experiment = Experiment(
+        entry.task,
+        tuple(mixtures_of(entry.task)),
+        recipe,
+        options.data,
+        lengths=entry.lengths(recipe.length),
+        must=entry.task not in SUITES,
+    )
+    ready = plan(experiment, entry.checkpoints(comparison, runs, recipe.length))
+    print(f"{entry.shows}: {entry.what}\n")
+    return shown(downstream(ready, own, save=partial(write_json, own / RECORD)), own)
+
+
+def ended(record: dict[str, Any]) -> int:
+    """The exit status of a comparison."""
     if record.get("interrupted"):
         return 130
     return int(any("failed" in run for run in record["runs"]))

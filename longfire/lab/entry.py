@@ -1,7 +1,10 @@
 """A table or figure of the paper: what it compares, and where its own numbers are."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:  # a list of entries loads nothing heavy
     from longfire.lab.comparison import Comparison
@@ -46,3 +49,30 @@ class Entry:
             "also": also or scale.also if self.texts else (),
         }
         return Comparison(recipe, **{"encodings": self.encodings, **options, **changes})
+
+
+@dataclass(frozen=True)
+class TaskEntry(Entry):
+    """The same models, then fine-tuned on tasks and tested. Beside RoPE stands RoPE-PI."""
+
+    task: str = ""
+    """Or a suite: as `longfire finetune` takes it."""
+    contexts: tuple[float, ...] = ()
+    """Of the fine-tuning length, to test at. Empty: that alone."""
+    stretches: tuple[int, ...] = (1,)
+    """Of the fine-tuning length: how far RoPE-PI is stretched, a row each."""
+
+    def checkpoints(self, comparison: "Comparison", runs: Path, length: int) -> list[str]:
+        """Of the first seed, as `longfire finetune` takes them, for fine-tuning at a length."""
+        found = []
+        for label in comparison.encodings:
+            folder = comparison.folder(runs, label, comparison.seeds[0])
+            found.append(str(folder))
+            if label == "rope":
+                found += [f"{folder}:rope_pi={stretch * length}" for stretch in self.stretches]
+        return found
+
+    def lengths(self, length: int) -> tuple[int, ...]:
+        """To test at, for fine-tuning at a length: those in which a prompt has as much room as an answer."""
+        least = 2 * max(TASKS[task].max_answer for task in SUITES.get(self.task, (self.task,)))
+        return tuple(n for n in (round(context * length) for context in self.contexts) if n >= least)

@@ -22,6 +22,8 @@ class Scale:
     """Other texts to test on, where an entry asks for them."""
     tokens: int | None = None
     """To test on at each length. None: all."""
+    finetuning: tuple[tuple[str, str], ...] = (("scrolls", "scrolls"), ("glue", "glue"))
+    """The recipe that a suite is fine-tuned by."""
 
 
 PAPERS = {name: RECIPES[name] for name in ("base", "large", "base-512")}
@@ -39,8 +41,23 @@ SCALES = {
             corpus="hub:c4",
             also=(("arxiv", "hub:arxiv"), ("github", "hub:github")),
         ),
-        Scale("small", dict.fromkeys(PAPERS, SMALL), seeds=(0, 1, 2), multiples=(1, 2, 4, 8, 16), corpus=""),
-        Scale("smoke", dict.fromkeys(PAPERS, SMOKE), seeds=(0,), multiples=(1, 2, 4, 8, 16), corpus=None, tokens=8192),
+        Scale(
+            "small",
+            dict.fromkeys(PAPERS, SMALL),
+            seeds=(0, 1, 2),
+            multiples=(1, 2, 4, 8, 16),
+            corpus="",
+            finetuning=(("scrolls", "scrolls-small"), ("glue", "glue-small")),
+        ),
+        Scale(
+            "smoke",
+            dict.fromkeys(PAPERS, SMOKE),
+            seeds=(0,),
+            multiples=(1, 2, 4, 8, 16),
+            corpus=None,
+            tokens=8192,
+            finetuning=(("scrolls", "tiny"), ("glue", "tiny")),
+        ),
     )
 }
 

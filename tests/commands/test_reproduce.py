@@ -11,14 +11,16 @@ from longfire.lab.labels import read_label
 from longfire.lab.reported import reported
 from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
+from tests.lab.boxes import write_boxes
 
 
 def test_all_are_named(capsys):
     assert main(["reproduce", "--list"]) == 0
     listed = capsys.readouterr().out
     for name, entry in ENTRIES.items():
-        assert name in listed
-        assert entry.shows in listed
+        assert re.search(rf"^{name} +{entry.shows} +{entry.what}$", listed, re.MULTILINE)
+    for name in ("theorem", "speed"):
+        assert f"{name} " in listed
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -89,6 +91,36 @@ def test_a_whole_one_and_another_that_reuses_its_runs(tmp_path, capsys, monkeypa
     assert weights.stat().st_mtime_ns == before
     for name in ("perplexity.png", "losses.png", "report.html"):
         assert (out / "smoke" / "sharing" / name).stat().st_size > 1000
+
+
+def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
+    """NarrativeQA by context, with RoPE and RoPE-PI stretched to one and to four times the fine-tuning length."""
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+    text = tmp_path / "text"
+    text.mkdir()
+    for n in range(30):
+        (text / f"{n}.txt").write_text(f"Box {n}. " + "It holds moss, and tea. " * 60, encoding="utf-8")
+    out = tmp_path / "out"
+    given = ["--corpus", str(text), "--out", str(out), "--jobs", "1", "--encodings", "rope"]
+    assert main(["reproduce", "narrative-qa", *given]) == 2
+    assert "needs the tasks' rows. Give their folder: --data" in capsys.readouterr().err
+    assert not out.exists()
+    status = main(["reproduce", "narrative-qa", *given, "--data", str(write_boxes(tmp_path / "tasks"))])
+    assert status == 0, capsys.readouterr().err
+    assert "NarrativeQA at growing context" in capsys.readouterr().out
+    record = json.loads((out / "smoke" / "narrative-qa" / "downstream.json").read_text())
+    assert record["setting"]["lengths"] == [128, 256, 384, 512]
+    assert ENTRIES["narrative-qa"].lengths(8192) == (512, 2048, 4096, 8192, 16384, 24576, 32768)
+    assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 128", "RoPE-PI 512"]
+
+
+def test_speed(tmp_path, capsys):
+    assert main(["reproduce", "speed", "--scale", "small", "--dry-run"]) == 0
+    assert "forward fire (shared) n=2048" in capsys.readouterr().out
+    assert main(["reproduce", "speed", "--encodings", "rope", "fire", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "smoke" / "speed" / "model.json").read_text())["rows"]
+    assert [(row["kind"], row["encoding"]) for row in rows] == [("forward", "rope"), ("forward", "fire")]
+    assert all(row["ms"] > 0 for row in rows)
 
 
 def test_the_theorem(tmp_path, capsys):
