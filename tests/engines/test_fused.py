@@ -147,7 +147,7 @@ def test_kernels_do_as_the_specification_says(case):
 NEAR_WAYS = {
     "by another walk": {"STORE_NEAR": False},
     "stored, summed over the batch first": {"SUM_FIRST": 1},
-    "stored, summed on the way": {"SUM_FIRST": 9},
+    "stored, summed on the way": {"SUM_FIRST": 9, "TRANSPOSE_NEAR": False},
     "stored, heads taking turns": {"FILLED": 0},
 }
 NEAR_CASES = {

@@ -191,11 +191,13 @@ def near(
 @triton.jit
 def middle_at(at, r, j, wanted, near_blocks, middle_blocks, first_block, NODES: tl.constexpr):
     """Gradients of middle nodes in rows of nodes r; 0 where they are not wanted, or j is none of their keys."""
-    q = ((j % TILE) * (NODES - 1) + (TILE - 1) // 2) // (TILE - 1)  # the nearest node
-    apart = r // NODES // 2 - j // BLOCK
-    there = wanted & (j >= 0) & (node_at(q, NODES) == j % TILE) & (apart >= near_blocks) & (apart < middle_blocks)
-    index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, False)
-    offset = index * (NODES * NODES) + r % NODES * NODES + q
+    c = j & (TILE - 1)
+    q = (c * (NODES - 1) + (TILE - 1) // 2) // (TILE - 1)  # the nearest node
+    apart = r // NODES // 2 * BLOCK - (j - (j & (BLOCK - 1)))  # blocks, times 128
+    there = wanted & (j >= 0) & (node_at(q, NODES) == c)
+    there &= (apart >= near_blocks * BLOCK) & (apart < middle_blocks * BLOCK)
+    index = tile_index(r // NODES, 0, first_block, near_blocks, middle_blocks, False)  # of the row's first key
+    offset = index * (NODES * NODES) + (j - c) * (NODES * NODES // TILE) + r % NODES * NODES + q
     return tl.load(at + offset, mask=there, other=0.0).to(tl.float32)
 
 
@@ -205,64 +207,110 @@ def near_at(
     STORED: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Near gradients of pairs, summed over the batch; 0 where they are not wanted or not near."""
-    block = i // BLOCK
-    apart = block - j // BLOCK
-    inside = wanted & (j >= 0) & (j <= i) & (apart < near_blocks)
-    offset = ((block - first_block) * near_blocks + apart) * (BLOCK * BLOCK)
+    r, c = i & (BLOCK - 1), j & (BLOCK - 1)  # in the block; and no division where there may be a sign
+    apart = (i - r) - (j - c)  # its blocks, times 128
+    inside = wanted & (j >= 0) & (j <= i) & (apart < near_blocks * BLOCK)
+    offset = (i // BLOCK - first_block) * near_blocks * (BLOCK * BLOCK) + apart * BLOCK
     if STORED:
-        offset += (i % BLOCK // TILE * 2 + j % BLOCK // TILE) * (TILE * TILE) + fragment_offset(i % TILE, j % TILE)
+        offset += (r // TILE * 2 + c // TILE) * (TILE * TILE) + fragment_offset(r % TILE, c % TILE)
         found = inside.to(tl.float32) * 0
         for b in range(B):
             row = i - (S - T - (tl.load(Shift + b) if SHIFT else 0))
             there = inside & (row >= 0) & (row < T)  # no program came by tiles without queries
             found += tl.load(at + b * gradients_per_head.to(tl.int64) + offset, mask=there, other=0.0).to(tl.float32)
     else:
-        found = tl.load(at + offset + i % BLOCK * BLOCK + j % BLOCK, mask=inside, other=0.0).to(tl.float32)
+        found = tl.load(at + offset + r * BLOCK + c, mask=inside, other=0.0).to(tl.float32)
     return found
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def far(
-    dNodes, dValues, E, row_stride, nodes_per_head, near_blocks, middle_blocks, first_node, first_block, last_block,
+def far_rows(
+    dNodes, ByDistance, ByKey, nodes_per_head, tiles, first_far, near_blocks, middle_blocks, first_node, first_block,
     last,
-    ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+    ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """What the far nodes of a row node's queries say, for N tiles, of row nodes from `first_far` on.
+
+    ByDistance (2, A, heads, tiles, 8): where rows are compared at the same distance, by how many tiles the keys are
+    before the query's and how many nodes the query's is further on in its tile than the key's, from 3 before on; as in
+    `rows` first for the node itself, then for the next one. ByKey (A, heads, tiles, 4): where they are compared at the
+    same key, by that key.
+    """
+    a, h = tl.program_id(0) + first_far, tl.program_id(1)
+    here, gap = node_position(a + first_node, ROWS)
+    start, end = row_range(a, first_node, last, ROWS)
+    first_tile = tl.maximum(tl.maximum(start // TILE, 2 * first_block), 2 * middle_blocks)
+    lane = (tl.program_id(2) * N + tl.arange(0, N))[:, None]
+    further = tl.arange(0, 8)[None, :] - (NODES - 1)
+    key_node = tl.arange(0, NODES)[None, :]
+    key = lane * TILE + node_at(key_node, NODES)  # [N, NODES]
+    at = dNodes + h.to(tl.int64) * nodes_per_head
+    own, following = tl.zeros([N, 8], tl.float32), tl.zeros([N, 8], tl.float32)
+    by_key = tl.zeros([N, NODES], tl.float32)
+    for tile in range(first_tile, (end + TILE - 1) // TILE):
+        index = tile_index(tile, 0 * lane, first_block, near_blocks, middle_blocks, True)  # of the row's first tile
+        for p in tl.static_range(NODES):
+            i = tile * TILE + node_at(p, NODES) + 0 * lane
+            _node, _left, _right, t = cell(i, last, ROWS)
+            q = p - further
+            d = lane * TILE + node_at(p, NODES) - node_at(q, NODES)
+            there = (q >= 0) & (q < NODES) & (lane <= tile) & (tile // 2 - (tile - lane) // 2 >= middle_blocks)
+            there &= (i >= here) & (i < here + gap) & (i < end) & (2 * d <= i)
+            found = tl.load(at + (index + tile - lane) * (NODES * NODES) + p * NODES + q, mask=there, other=0.0)
+            own += (1 - t) * found.to(tl.float32)
+            following += t * found.to(tl.float32)
+            weight, _seen = row_weight(i, a + first_node, last, ROWS)
+            there = (tile // 2 - lane // 2 >= middle_blocks) & (i >= start) & (i < end) & (2 * (i - key) > i)
+            found = tl.load(at + (index + lane) * (NODES * NODES) + p * NODES + key_node, mask=there, other=0.0)
+            by_key += weight * found.to(tl.float32)
+    A, heads = tl.num_programs(0), tl.num_programs(1)
+    offset = (tl.program_id(0) * heads + h) * tiles + lane
+    tl.store(ByDistance + offset * 8 + further + (NODES - 1), own)
+    tl.store(ByDistance + (A * heads * tiles + offset) * 8 + further + (NODES - 1), following)
+    tl.store(ByKey + offset * NODES + key_node, by_key)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def far(
+    ByDistance, ByKey, dValues, E, row_stride, tiles, first_far, middle_blocks, first_node, last,
+    ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Adds what the nodes of the far zone say to N values of one row node and head."""
-    a, h = tl.program_id(0), tl.program_id(1)
-    node = tl.program_id(2) * N + tl.arange(0, N)
-    there = node < E
+    a, h = tl.program_id(0) + first_far, tl.program_id(1)
+    A, heads = tl.num_programs(0), tl.num_programs(1)
+    node = (tl.program_id(2) * N + tl.arange(0, N))[None, :]
     before, position, after = distance_range(node, DISTANCES)
-    widest = tl.max(tl.where(there, after - position, 1), 0)
-    start, end = row_range(a, first_node, last, ROWS)
-    first = tl.maximum(start // TILE, 2 * first_block) * NODES
-    stop = tl.minimum(end // TILE + 1, 2 * last_block) * NODES
-    lowest, highest = tl.min(before, 0), tl.max(tl.where(there, after, 0), 0)
+    widest = tl.max(tl.max(tl.where(node < E, after - position, 1), 1), 0)
+    here, _gap = node_position(a + first_node, ROWS)
+    own = tl.minimum(here, last)
     # an eighth to spare: compared at the same key, a pair's distance in a node's row is a little another
-    if (highest > (middle_blocks - 1) * BLOCK * 7 // 8) & (lowest < end):
+    if tl.max(tl.max(after, 1), 0) > (middle_blocks - 1) * BLOCK * 7 // 8:
         total = tl.zeros([N], tl.float32)
-        at = dNodes + h.to(tl.int64) * nodes_per_head
-        for step in range((stop - first + R - 1) // R):
-            r = (first + step * R + tl.arange(0, R))[:, None]
-            i = r // NODES * TILE + node_at(r % NODES, NODES)
-            weight, own = row_weight(i, a + first_node, last, ROWS)
-            weight = tl.where((i >= start) & (i < end) & (r < stop) & there[None, :], weight, 0.0)
-            for slide in tl.static_range(2):
-                # rows from `start` to `end` alone: which of the two ways there is in them
-                if (2 * highest >= start - (end - start)) if slide else (2 * lowest <= end):
-                    base = own if slide else i  # the key at distance 0
-                    smallest = tl.maximum(base - after[None, :], 0)
-                    c0 = smallest // TILE * NODES + (smallest % TILE) * (NODES - 1) // (TILE - 1)
-                    for c in range(2 * widest * NODES // TILE + 3):
-                        j = (c0 + c) // NODES * TILE + node_at((c0 + c) % NODES, NODES)
-                        case = (2 * (i - j) > i) if slide else (2 * (i - j) <= i)
-                        u = hat(base - j, before[None, :], position[None, :], after[None, :], own)
-                        u = tl.where(case, weight * u, 0.0)
-                        zone = r // NODES // 2 - j // BLOCK >= middle_blocks
-                        index = tile_index(r // NODES, j // TILE, first_block, near_blocks, middle_blocks, True)
-                        offset = index * (NODES * NODES) + r % NODES * NODES + (c0 + c) % NODES
-                        total += tl.sum(u * tl.load(at + offset, mask=(u > 0) & zone, other=0.0), 0)
-        pointers = dValues + a * row_stride + h * E + node
-        tl.store(pointers, tl.load(pointers, mask=there, other=0.0) + total, mask=there)
+        at = (tl.program_id(0) * heads + h) * tiles
+        before_it = (A * heads + tl.maximum(tl.program_id(0) - 1, 0) * heads + h) * tiles
+        tiles_before_it = tl.where(tl.program_id(0) > 0, tiles, 0)
+        eighth = tl.arange(0, 8)[:, None]
+        first = tl.maximum(before - TILE, 0) // TILE
+        for step in range((2 * widest + 2 * TILE) // TILE + 2):
+            tile = first + step
+            d = tile * TILE + node_at(eighth, NODES) - node_at(NODES - 1, NODES)
+            u = tl.where(eighth < 2 * NODES - 1, hat(d, before, position, after, own), 0.0)
+            found = tl.load(ByDistance + (at + tile) * 8 + eighth, mask=(u > 0) & (tile < tiles), other=0.0)
+            found += tl.load(
+                ByDistance + (before_it + tile) * 8 + eighth, mask=(u > 0) & (tile < tiles_before_it), other=0.0
+            )
+            total += tl.sum(u * found, 0)
+        key_node = tl.arange(0, NODES)[:, None]
+        first = tl.maximum(own - after, 0) // TILE
+        for step in range(2 * widest // TILE + 2):
+            tile = first + step
+            d = own - tile * TILE - node_at(key_node, NODES)
+            u = hat(d, before, position, after, own)
+            found = tl.load(ByKey + (at + tile) * NODES + key_node, mask=(u > 0) & (tile < tiles), other=0.0)
+            total += tl.sum(u * found, 0)
+        value = tl.program_id(2) * N + tl.arange(0, N)
+        pointers = dValues + a * row_stride + h * E + value
+        tl.store(pointers, tl.load(pointers, mask=value < E, other=0.0) + total, mask=value < E)
 
 
 @triton.jit(do_not_specialize=LENGTHS)

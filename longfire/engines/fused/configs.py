@@ -39,6 +39,8 @@ FILLED = 1024
 """Programs that `queries` must have left where it is launched for a few heads at a time."""
 SUM_FIRST = 2
 """Sequences from which on the batch is summed before gradients are collected, rather than on the way."""
+TRANSPOSE_NEAR = True
+"""Near biases are transposed before `keys`, all at once, or by `keys`, a tile at a time."""
 LONG = 16384
 """Keys from which a kernel is launched as for a long sequence."""
 

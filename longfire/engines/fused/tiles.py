@@ -9,6 +9,7 @@ BLOCK = tl.constexpr(geometry.BLOCK)
 TILE = tl.constexpr(geometry.TILE)
 LENGTHS = [
     "B", "H", "T", "S", "E", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
+    "first_far",
     "first_block", "last_block", "near", "middle", "near_blocks", "middle_blocks", "rows_per_group",
     "references_per_head",
     "farthest",

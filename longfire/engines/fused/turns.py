@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from longfire.engines.fused import collect, configs
-from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE
+from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE, node_index
 
-DISTANCES, ROWS = 64, 16
+DISTANCES, ROWS, TILES = 64, 16, 32
 """What a program of `collect` looks at, at a time."""
 
 
@@ -74,11 +74,26 @@ def collect_near(near: dict[str, Any], dmiddle: Tensor, dvalues: Tensor, g: Any,
 def collect_far(dfar: Tensor, dvalues: Tensor, g: Any) -> None:
     """What the gradients of far nodes (B, H, …) say of the values, added."""
     A, H, E = dvalues.shape
-    N, R = DISTANCES, ROWS
     total = over_batch(dfar)
-    collect.far[A, H, -(-E // N)](
-        total, dvalues, E, H * E, total.shape[1], g.near, g.middle, g.first_node, g.first_block, g.last_block, g.last,
-        ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, NODES=FAR, N=N, R=R,
+    first_far = node_index(max(g.first_block, g.middle) * BLOCK, g.rows_per_octave) - g.first_node
+    # no key is compared at a distance, or by itself, beyond the middle of the row
+    tiles = -(-(g.last_block + 2) // TILES) * TILES
+    by_distance = dvalues.new_empty(2, A - first_far, H, tiles, 2 * FAR)
+    by_key = dvalues.new_empty(A - first_far, H, tiles, FAR)
+    shared = {
+        "first_far": first_far,
+        "first_node": g.first_node,
+        "last": g.last,
+        "ROWS": g.rows_per_octave,
+        "NODES": FAR,
+    }
+    collect.far_rows[A - first_far, H, tiles // TILES](
+        total, by_distance, by_key, total.shape[1], tiles, near_blocks=g.near, middle_blocks=g.middle,
+        first_block=g.first_block, N=TILES, **shared,
+    )  # fmt: skip
+    collect.far[A - first_far, H, -(-E // DISTANCES)](
+        by_distance, by_key, dvalues, E, H * E, tiles, middle_blocks=g.middle, DISTANCES=g.distances_per_octave,
+        N=DISTANCES, **shared,
     )  # fmt: skip
 
 
