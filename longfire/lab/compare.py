@@ -116,11 +116,9 @@ def _carried_out(
                     done.append((one["encoding"], one["seed"]))
                     yield one
             except BrokenProcessPool:  # one process was killed, and took the pool with it
-                begun = [
-                    one
-                    for one in waiting
-                    if one not in done and (comparison.folder(out, *one) / "recipe.json").exists()
-                ]
+                left = [one for one in waiting if one not in done]
+                begun = [one for one in left if (comparison.folder(out, *one) / "recipe.json").exists()]
+                begun = begun or left  # lost before any began: all of them, or this would never end
                 lost.update(begun)
                 for label, seed in [one for one in begun if lost[one] == TRIES]:
                     done.append((label, seed))

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import threading
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,20 @@ def test_a_process_that_is_killed_costs_the_others_nothing(corpus, tmp_path):
     record = compare(comparison(corpus, encodings=("nope", "rope"), lengths=(16,)), tmp_path, jobs=2)
     assert marker.exists()
     assert ["failed" in run for run in record["runs"]] == [False, False]
+
+
+def test_processes_that_are_lost_before_they_begin(corpus, tmp_path, monkeypatch):
+    """As where a script calls compare without `if __name__ == "__main__"`: an end, and no trying for ever."""
+    tries = []
+
+    def lost(*_):
+        tries.append(1)
+        assert len(tries) <= 2
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("longfire.lab.compare._in_a_pool", lost)
+    record = compare(comparison(corpus, encodings=("nope", "rope")), tmp_path, jobs=2)
+    assert ["its process was lost" in run["failed"] for run in record["runs"]] == [True, True]
 
 
 def test_not_under_torchrun(corpus, tmp_path, monkeypatch):
