@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from longfire.tasks.task import Example, Task
@@ -12,7 +13,7 @@ OPTIONS = re.compile(r"\n *\(D\).*?(?=\n\n)", re.DOTALL)
 
 
 def example_of(task: Task, row: Any, where: str) -> Example:
-    """From a row with `input` and `output`; `where` it is, for messages, and its id if it has none."""
+    """From a row with `input` and `output`; `where` it is, for messages; file and line are its id if it has none."""
     if not isinstance(row, dict):
         raise ValueError(f"{where} is not an object with fields but {type(row).__name__}. Write input and output.")
     if row.get("task", task.name) != task.name:
@@ -21,7 +22,8 @@ def example_of(task: Task, row: Any, where: str) -> Example:
     if not question and not document:
         raise ValueError(f"{where}: the input is empty. Mend the row or take it out.")
     group = row.get("group") or (document_key(document) if document else "")
-    return Example(str(row.get("id", where)), question, document, _references(task, row, where), str(group))
+    name = str(row.get("id", Path(where).name))  # without the folder: division must not depend on where data lie
+    return Example(name, question, document, _references(task, row, where), str(group))
 
 
 def document_key(document: str) -> str:

@@ -99,6 +99,15 @@ def test_rows_of_one_id_are_references_of_one_example(tmp_path):
         load_examples(TASKS["qasper"], path, "train")
 
 
+def test_rows_without_an_id_are_the_same_wherever_they_are(tmp_path):
+    rows = [{"input": f"wnli sentence1: {i} sentence2: {i}", "output": "entailment"} for i in range(3)]
+    for folder in ("here", "there/below"):
+        write(tmp_path / folder / "wnli" / "train.jsonl", rows)
+    here, there = (load_examples(TASKS["wnli"], tmp_path / folder, "train") for folder in ("here", "there/below"))
+    assert here == there
+    assert here[2].id == "train.jsonl, line 3"
+
+
 def test_a_limit_counts_examples_and_ends_reading(tmp_path):
     rows = [{**local_row("qasper", n // 2), "output": str(n)} for n in range(10)]
     path = write(tmp_path / "train.jsonl", rows)
