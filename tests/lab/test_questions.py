@@ -1,10 +1,13 @@
 """Which questions are taken, and that what is drawn is drawn evenly; the paper's numbers."""
 
+import re
+
 import pytest
 
+from longfire.data.tokenizers import byte_tokenizer
 from longfire.evaluation.metrics import Answered, average
 from longfire.lab.downstream.exam import scored
-from longfire.lab.downstream.questions import fingerprint, load_questions, mixtures_of, sample
+from longfire.lab.downstream.questions import fingerprint, load_questions, mixtures_of, refuse_no_room, sample
 from longfire.lab.reported import reported
 from longfire.tasks import SUITES, TASKS, Example
 from tests.lab.boxes import write_boxes
@@ -29,6 +32,16 @@ def test_train_dev_and_test(data):
     assert not {one.document for one in of.train} & {one.document for one in of.dev}
     kept, _ = load_questions(["multirc"], data, to_train=True)
     assert (len(kept["multirc"].train), kept["multirc"].dev) == (25, [])
+
+
+def test_a_length_without_room_is_refused_and_the_one_that_is_named_suffices(data):
+    of = load_questions(["narrative_qa"], data)[0]["narrative_qa"]
+    with pytest.raises(ValueError, match="never cut, take") as error:
+        refuse_no_room(of, byte_tokenizer(), [80, 1000], None)
+    enough = int(re.search(r"at least (\d+)", str(error.value))[1])
+    refuse_no_room(of, byte_tokenizer(), [enough], None)
+    with pytest.raises(ValueError, match=f"at least {enough}"):
+        refuse_no_room(of, byte_tokenizer(), [enough - 1], None)
 
 
 def test_what_is_missing_is_said_or_refused(data):

@@ -13,6 +13,8 @@ from longfire.tasks.rows import document_key
 from longfire.training.start import vocabulary
 
 HUB = "hub"
+MOST = 1 << 62
+"""Room that no prompt fills."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,14 @@ def refuse_no_room(questions: Questions, tokenizer: Any, lengths: Sequence[int],
             training_rows(_bare([*questions.train, *questions.dev]), tokenizer, trained)
     except ValueError as error:
         raise ValueError(f"{task.name}, to train on, {error}") from error
-    try:
-        for example in _bare([*questions.test, *questions.dev]):
-            prompt_ids(example, tokenizer, shortest - task.max_answer)
-    except ValueError as error:
-        kept = f"{task.max_answer} of the {shortest} tokens are for the answer"
-        raise ValueError(f"{task.name}, to test on, where {kept}: {error}") from error
+    asked = {example.id: prompt_ids(example, tokenizer, MOST) for example in _bare([*questions.test, *questions.dev])}
+    longest = max(asked, key=lambda name: len(asked[name]))
+    if (needed := len(asked[longest]) + task.max_answer) > shortest:
+        raise ValueError(
+            f"{task.name}, to test on: where {task.max_answer} of the {shortest} tokens are for the answer, example "
+            f"{longest} has no room: its question and the cue, which are never cut, take {len(asked[longest])}. Give "
+            f"a length of at least {needed}, which is enough for all, or leave it out."
+        )
 
 
 def _bare(examples: Sequence[Example]) -> list[Example]:
