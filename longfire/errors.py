@@ -37,3 +37,9 @@ def positive(what: str, value: object, zero_too: bool = False) -> None:
     number = float(value)
     if not (math.isfinite(number) and (number > 0 or (zero_too and number == 0))):
         raise ValueError(f"{what} must be {'at least' if zero_too else 'above'} 0 and finite, not {value!r}.")
+
+
+def in_a_line(error: BaseException) -> str:
+    """Kind and first line of an error, and the next line where the first only announces it."""
+    lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])

@@ -36,9 +36,11 @@ def check_label(label: str) -> None:
     if name not in ENCODINGS:
         raise ValueError(f"there is no encoding named {label!r}. {hint(name, ENCODINGS)}")
     known = option_names(ENCODINGS[name])
-    for option in options:
+    for option, value in options.items():
         if option not in known:
             raise ValueError(f"{name} has no option {option!r}. {hint(option, known)}")
+        if value == "":
+            raise ValueError(f"{label!r}: options have values, such as {name}:{option}=…, and {option!r} has none.")
 
 
 def written(label: str) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.encodings import position_parameters
+from longfire.errors import in_a_line
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
 from longfire.lab.comparison import Comparison
@@ -46,7 +47,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
     except KeyboardInterrupt:
         raise
     except Exception as error:
-        found["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        found["failed"] = in_a_line(error)
     torch.compiler.reset()  # what was compiled for one encoding serves no other
     found["took"] = round(time.perf_counter() - started, 2)
     return found

@@ -110,6 +110,11 @@ def test_a_run_that_fails_costs_the_others_nothing(corpus, tmp_path):
     assert "perplexity" in nope
 
 
+def test_why_an_option_is_refused_is_said(corpus, tmp_path):
+    record = compare(comparison(corpus, encodings=("fire:horizon=far",)), tmp_path, jobs=1, progress=False)
+    assert "horizon must be a whole number, not 'far'" in record["runs"][0]["failed"]
+
+
 def test_a_process_that_is_killed_costs_the_others_nothing(corpus, tmp_path):
     """And its run is begun again once. A worker is killed for real."""
     marker = tmp_path / "killed"
@@ -222,6 +227,7 @@ def test_options_of_an_encoding_are_part_of_its_label(corpus, tmp_path):
     [
         (("fier",), "there is no encoding named 'fier'"),
         (("fire:horizn=4",), "fire has no option 'horizn'.*horizon"),
+        (("fire:horizon",), "'horizon' has none"),
         (("fire", "fire"), "fire: asked for more than once"),
     ],
 )

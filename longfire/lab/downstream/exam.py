@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 from tqdm import tqdm
 
+from longfire.errors import in_a_line
 from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered, chance, score
 from longfire.lab.downstream.questions import fingerprint
@@ -82,7 +83,7 @@ def failure(error: Exception) -> str:
     """In a line, for the record. It is raised where others may wait for this process in vain."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not isinstance(error, ValueError):
         raise error
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return in_a_line(error)
 
 
 def scored(task: Task, answered: Sequence[Answered]) -> Scored:
