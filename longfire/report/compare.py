@@ -33,11 +33,12 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
 
     The best of a length is marked where its lead holds over the seeds: in bold type, for a terminal, or with a star.
     """
-    best = {length: clear_best(record, length) for length in lengths_of(record)}
+    texts = texts_of(record)
+    best = [clear_best(one, length) for one in texts.values() for length in lengths_of(record)]
     mark = "Bold" if bold else "*"
-    marked = f"{mark}: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
+    marked = f"{mark}: better than the next best, and that holds over the seeds. " if any(best) else ""
     plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
-    tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts_of(record).items())[1:]]
+    tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts.items())[1:]]
     verdict = plus + marked + seeds_verdict(record)
     shown = [
         fill(what_was_run(record), WIDTH, break_on_hyphens=False),

@@ -73,7 +73,7 @@ def texts_of(record: Record) -> dict[str, Record]:
     found = {str((record["setting"].get("corpus") or {}).get("name") or "corpus"): record}
     for name in dict.fromkeys(name for run in record["runs"] for name in run.get("also", {})):
         runs = [{**run, "perplexity": run["also"].get(name, {})} if "also" in run else run for run in record["runs"]]
-        found[name] = {**record, "runs": runs}
+        found[f"{name}, the other one" if name in found else name] = {**record, "runs": runs}
     return found
 
 
@@ -184,10 +184,11 @@ def failures(record: Record) -> list[str]:
         if "failed" in run:
             reasons.setdefault((label, f"failed: {_one_line(run['failed'])}"), []).append(seed)
             continue
-        for row in run.get("perplexity", {}).get("rows", ()):
+        texts = {"": run.get("perplexity", {}), **{f" on {name}": of for name, of in run.get("also", {}).items()}}
+        for on, row in ((on, row) for on, of in texts.items() for row in of.get("rows", ())):
             if not is_number(row.get("log_perplexity")):
                 reason = _one_line(row.get("failed") or "the loss is not a finite number")
-                reasons.setdefault((f"{label} at {row['length']:,}", reason), []).append(seed)
+                reasons.setdefault((f"{label}{on} at {row['length']:,}", reason), []).append(seed)
     several = len(seeds_of(record)) > 1
 
     def named(seeds: list[str]) -> str:

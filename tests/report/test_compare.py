@@ -124,6 +124,22 @@ def test_missing_is_missing_and_failed_is_said():
         assert f"– {line}" in shown
 
 
+def test_other_texts_have_a_table_whatever_they_are_called():
+    """Their own failures are said, and a star in them is explained."""
+    record = compare_record(("fire", "alibi"))
+    for run in record["runs"]:
+        run["also"] = {record["setting"]["corpus"]["name"]: run["perplexity"]}
+        run["perplexity"] = {"rows": [{**row, "log_perplexity": 2.0} for row in run["perplexity"]["rows"]]}
+    record["runs"][0]["also"] = {
+        "code": {"rows": [{"length": 64, "failed": "it is long"}]},
+        **record["runs"][0]["also"],
+    }
+    shown = compare_table(record)
+    assert f"{record['setting']['corpus']['name']}, the other one:" in shown
+    assert "*: better than the next best" in shown
+    assert failures(record) == ["FIRE on code at 64, seed 0: it is long"]
+
+
 def test_what_was_run():
     text = what_was_run(compare_record() | {"interrupted": True})
     assert "FIRE, ALiBi, Kerple-log, RoPE, NoPE" in text
