@@ -85,8 +85,8 @@ def over_batch(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def rows(
-    dNear, dMiddle, Sums, Shift, B, T, S, E, groups, near_blocks, middle_blocks, first_node, first_block, last_block,
-    last, gradients_per_head, middle_per_head,
+    dNear, dMiddle, Sums, Shift, B, T, S, E, groups, near_blocks, middle_blocks, first_node, first_block, last,
+    gradients_per_head, middle_per_head,
     ROWS: tl.constexpr, NODES: tl.constexpr, STORED: tl.constexpr, SHIFT: tl.constexpr, N: tl.constexpr,
     R: tl.constexpr,
 ):  # fmt: skip
@@ -97,67 +97,96 @@ def rows(
     that `queries` stored for each sequence.
     """
     a, h = tl.program_id(0), tl.program_id(1)
-    d = (tl.program_id(2) * N + tl.arange(0, N))[None, :]
-    here, gap = node_position(a + first_node, ROWS)
-    start, end = tl.maximum(here, first_block * BLOCK), tl.minimum(here + gap, last + 1)
-    all_start, all_end = row_range(a, first_node, last, ROWS)
-    all_start = tl.maximum(all_start, first_block * BLOCK)
     closest = tl.program_id(2) * N
+    at = dNear + h.to(tl.int64) * (B * gradients_per_head if STORED else groups * near_blocks * BLOCK * BLOCK)
+    own, following = near_rows(
+        at, Shift, a, closest, near_blocks, first_node, first_block, last, B, T, S, gradients_per_head,
+        ROWS, STORED, SHIFT, N, R,
+    )  # fmt: skip
+    if NODES > 0:
+        at_nodes = dMiddle + h.to(tl.int64) * middle_per_head
+        more, more_following = middle_rows(
+            at_nodes, a, closest, near_blocks, middle_blocks, first_node, first_block, last, ROWS, NODES, N, R
+        )
+        own += more
+        following += more_following
+    A, heads = tl.num_programs(0), tl.num_programs(1)
+    offset = (a * heads + h) * E + closest + tl.arange(0, N)
+    tl.store(Sums + offset, own)
+    tl.store(Sums + A * heads * E + offset, following)
+
+
+@triton.jit
+def near_rows(
+    at, Shift, a, closest, near_blocks, first_node, first_block, last, B, T, S, gradients_per_head,
+    ROWS: tl.constexpr, STORED: tl.constexpr, SHIFT: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """What near gradients say to a row node, and to the next, at N distances from `closest` on."""
+    d = (closest + tl.arange(0, N))[None, :]
     own, following = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
-    if closest < (near_blocks + 1) * BLOCK:
-        if STORED:
-            at = dNear + h.to(tl.int64) * B * gradients_per_head
-        else:
-            at = dNear + h.to(tl.int64) * groups * near_blocks * BLOCK * BLOCK
-        stop, all_stop = tl.minimum(end, S), tl.minimum(all_end, S)
-        for step in range((stop - start + R - 1) // R):
+    here, gap = node_position(a + first_node, ROWS)
+    start = tl.maximum(here, first_block * BLOCK)
+    end = tl.minimum(tl.minimum(here + gap, last + 1), S)
+    if (closest < near_blocks * BLOCK) & (2 * closest < end):  # at the same distance
+        for step in range((end - start + R - 1) // R):
             i = (start + step * R + tl.arange(0, R))[:, None]
             _node, _left, _right, t = cell(i, last, ROWS)
             found = near_at(
-                at, Shift, i, i - d, (2 * d <= i) & (i < stop), near_blocks, first_block, B, T, S, gradients_per_head,
+                at, Shift, i, i - d, (2 * d <= i) & (i < end), near_blocks, first_block, B, T, S, gradients_per_head,
                 STORED, SHIFT,
             )  # fmt: skip
             own += tl.sum((1 - t) * found, 0)
             following += tl.sum(t * found, 0)
-        if all_start < 2 * near_blocks * BLOCK:  # farther on no near pair is compared at the same key
-            for step in range((all_stop - all_start + R - 1) // R):
-                i = (all_start + step * R + tl.arange(0, R))[:, None]
-                weight, seen = row_weight(i, a + first_node, last, ROWS)
-                j = seen - d
-                found = near_at(
-                    at, Shift, i, j, (2 * (i - j) > i) & (i < all_stop), near_blocks, first_block, B, T, S,
-                    gradients_per_head, STORED, SHIFT,
-                )  # fmt: skip
-                own += tl.sum(weight * found, 0)
-    # an eighth to spare: compared at the same key, a pair's distance in a node's row is a little another
-    if NODES and (closest + N > (near_blocks - 1) * BLOCK * 7 // 8) & (closest < all_end):
-        nodes = dMiddle + h.to(tl.int64) * middle_per_head
+    start, end = row_range(a, first_node, last, ROWS)
+    start, end = tl.maximum(start, first_block * BLOCK), tl.minimum(end, S)
+    if (closest < (near_blocks + 1) * BLOCK) & (start < 2 * near_blocks * BLOCK):  # at the same key; no pair farther on
+        for step in range((end - start + R - 1) // R):
+            i = (start + step * R + tl.arange(0, R))[:, None]
+            weight, seen = row_weight(i, a + first_node, last, ROWS)
+            j = seen - d
+            found = near_at(
+                at, Shift, i, j, (2 * (i - j) > i) & (i < end), near_blocks, first_block, B, T, S, gradients_per_head,
+                STORED, SHIFT,
+            )  # fmt: skip
+            own += tl.sum(weight * found, 0)
+    return own, following
+
+
+@triton.jit
+def middle_rows(
+    at, a, closest, near_blocks, middle_blocks, first_node, first_block, last,
+    ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """What middle nodes say to a row node, and to the next, at N distances from `closest` on."""
+    d = (closest + tl.arange(0, N))[None, :]
+    own, following = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
+    here, gap = node_position(a + first_node, ROWS)
+    start, end = tl.maximum(here, first_block * BLOCK), tl.minimum(here + gap, last + 1)
+    if (closest + N > (near_blocks - 1) * BLOCK) & (2 * closest < end):  # at the same distance
         first = start // TILE * NODES
         for step in range(((end + TILE - 1) // TILE * NODES - first + R - 1) // R):
             r = (first + step * R + tl.arange(0, R))[:, None]
             i = r // NODES * TILE + node_at(r % NODES, NODES)
             _node, _left, _right, t = cell(i, last, ROWS)
-            found = middle_at(
-                nodes, r, i - d, (2 * d <= i) & (i >= start) & (i < end), near_blocks, middle_blocks, first_block, NODES
-            )
+            wanted = (2 * d <= i) & (i >= start) & (i < end)
+            found = middle_at(at, r, i - d, wanted, near_blocks, middle_blocks, first_block, NODES)
             own += tl.sum((1 - t) * found, 0)
             following += tl.sum(t * found, 0)
-        if 2 * (closest + N) > all_start - (all_end - all_start):  # is any compared at the same key?
-            first = all_start // TILE * NODES
-            for step in range(((all_end + TILE - 1) // TILE * NODES - first + R - 1) // R):
-                r = (first + step * R + tl.arange(0, R))[:, None]
-                i = r // NODES * TILE + node_at(r % NODES, NODES)
-                weight, seen = row_weight(i, a + first_node, last, ROWS)
-                j = seen - d
-                found = middle_at(
-                    nodes, r, j, (2 * (i - j) > i) & (i >= all_start) & (i < all_end), near_blocks, middle_blocks,
-                    first_block, NODES,
-                )  # fmt: skip
-                own += tl.sum(weight * found, 0)
-    A, heads = tl.num_programs(0), tl.num_programs(1)
-    offset = (a * heads + h) * E + tl.program_id(2) * N + tl.arange(0, N)
-    tl.store(Sums + offset, own)
-    tl.store(Sums + A * heads * E + offset, following)
+    start, end = row_range(a, first_node, last, ROWS)
+    start = tl.maximum(start, first_block * BLOCK)
+    # an eighth to spare: compared at the same key, a pair's distance in a node's row is a little another
+    there = (closest + N > (near_blocks - 1) * BLOCK * 7 // 8) & (closest < end)
+    if there & (2 * (closest + N) > start - (end - start)):  # at the same key
+        first = start // TILE * NODES
+        for step in range(((end + TILE - 1) // TILE * NODES - first + R - 1) // R):
+            r = (first + step * R + tl.arange(0, R))[:, None]
+            i = r // NODES * TILE + node_at(r % NODES, NODES)
+            weight, seen = row_weight(i, a + first_node, last, ROWS)
+            j = seen - d
+            wanted = (2 * (i - j) > i) & (i >= start) & (i < end)
+            found = middle_at(at, r, j, wanted, near_blocks, middle_blocks, first_block, NODES)
+            own += tl.sum(weight * found, 0)
+    return own, following
 
 
 @triton.jit(do_not_specialize=LENGTHS)

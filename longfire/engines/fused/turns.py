@@ -63,7 +63,7 @@ def collect_near(near: dict[str, Any], dmiddle: Tensor, dvalues: Tensor, g: Any,
     sums = dvalues.new_empty(2, A, heads, farthest)
     collect.rows[A, heads, farthest // N](
         dMiddle=own if own.numel() else sums, Sums=sums, E=farthest, near_blocks=g.near, middle_blocks=g.middle,
-        first_block=g.first_block, last_block=g.last_block, middle_per_head=own.shape[1],
+        first_block=g.first_block, middle_per_head=own.shape[1],
         NODES=MIDDLE if own.numel() else 0, N=N, R=R, **near, **shared,
     )  # fmt: skip
     collect.near[A, heads, -(-E // N)](
