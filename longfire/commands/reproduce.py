@@ -13,6 +13,7 @@ from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
+    from longfire.lab.downstream.plan import Experiment
     from longfire.lab.entry import Entry, TaskEntry
     from longfire.lab.scales import Scale
 
@@ -85,7 +86,8 @@ def run_reproduce(options: argparse.Namespace) -> int:
 
 def planned(options: argparse.Namespace, entry: "Entry", scale: "Scale") -> "tuple[Comparison, Path]":
     """What is trained, and where. Runs of one recipe are shared by all entries."""
-    recipe = scale.recipes[entry.recipe]
+    given = {field: getattr(options, field) for field in ("tokenizer", "vocab_size")}
+    recipe = scale.recipes[entry.recipe].but(**{field: value for field, value in given.items() if value is not None})
     if options.corpus is None and scale.corpus == "":
         raise ValueError(f"the scale {scale.name} has no text of its own. Give some: --corpus books/")
     if options.corpus is None and scale.corpus:
@@ -95,7 +97,7 @@ def planned(options: argparse.Namespace, entry: "Entry", scale: "Scale") -> "tup
         changes["encodings"] = tuple(options.encodings)
     corpus = tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items())
     comparison = entry.comparison(scale, corpus, tuple(named_texts(options.also)), **changes)
-    return comparison, options.out / scale.name / recipe.name
+    return replace(comparison, recipe=recipe), options.out / scale.name / recipe.name
 
 
 def reproduce_theorem(options: argparse.Namespace) -> int:
@@ -173,9 +175,6 @@ def reproduce_tasks(
         raise ValueError(f"{entry.name} needs the tasks' rows. Give their folder: --data tasks/ (see docs/tasks.md)")
     disable_progress_bar()
     comparison = replace(comparison, seeds=comparison.seeds[:1])
-    record = compare(comparison, runs, jobs=options.jobs, save=partial(write_json, own / "compare.json"))
-    if status := ended(record):
-        return status
     suite = TASKS[entry.task].suite if entry.task in TASKS else entry.task
     recipe = FINETUNE_RECIPES[dict(scale.finetuning)[suite]]
     experiment = Experiment(
@@ -186,9 +185,26 @@ def reproduce_tasks(
         lengths=entry.lengths(recipe.length),
         must=entry.task not in SUITES,
     )
+    refuse_in_vain(experiment, dict(comparison.corpus).get("tokenizer"))
+    record = compare(comparison, runs, jobs=options.jobs, save=partial(write_json, own / "compare.json"))
+    if status := ended(record):
+        return status
     ready = plan(experiment, entry.checkpoints(comparison, runs, recipe.length))
     print(f"{entry.shows}: {entry.what}\n")
     return shown(downstream(ready, own, save=partial(write_json, own / RECORD)), own)
+
+
+def refuse_in_vain(experiment: "Experiment", tokenizer: str | None) -> None:
+    """Before models are trained: refuse rows that are not there, or, as far as tokens are known, have no room."""
+    from longfire.data.tokenizers import byte_tokenizer
+    from longfire.lab.downstream.questions import load_questions, refuse_no_room
+
+    with_dev = experiment.select in ("dev", "loss")
+    questions, _ = load_questions(
+        experiment.tasks, experiment.data, to_train=True, with_dev=with_dev, must=experiment.must
+    )
+    for of in questions.values() if tokenizer == "bytes" else ():
+        refuse_no_room(of, byte_tokenizer(), experiment.tested_lengths(), experiment.recipe.length)
 
 
 def ended(record: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ from longfire.lab.reported import reported
 from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
 from tests.lab.boxes import write_boxes
+from tests.tasks.rows import write
 
 
 def test_all_are_named(capsys):
@@ -104,6 +105,13 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     given = ["--corpus", str(text), "--out", str(out), "--jobs", "1", "--encodings", "rope"]
     assert main(["reproduce", "narrative-qa", *given]) == 2
     assert "needs the tasks' rows. Give their folder: --data" in capsys.readouterr().err
+    assert main(["reproduce", "narrative-qa", *given, "--data", "nowhere"]) == 2
+    assert "there is no file or folder nowhere" in capsys.readouterr().err
+    rows = [{"id": str(i), "input": f"{'Why? ' * 40}\n\nBox {i}.", "output": "tea"} for i in range(9)]
+    for split in ("train", "validation"):
+        write(tmp_path / "long" / "narrative_qa" / f"{split}.jsonl", rows)
+    assert main(["reproduce", "narrative-qa", *given, "--data", str(tmp_path / "long")]) == 2
+    assert "narrative_qa, to train on, example" in capsys.readouterr().err
     assert not out.exists()
     status = main(["reproduce", "narrative-qa", *given, "--data", str(write_boxes(tmp_path / "tasks"))])
     assert status == 0, capsys.readouterr().err
@@ -112,6 +120,11 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     assert record["setting"]["lengths"] == [128, 256, 384, 512]
     assert ENTRIES["narrative-qa"].lengths(8192) == (512, 2048, 4096, 8192, 16384, 24576, 32768)
     assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 128", "RoPE-PI 512"]
+
+
+def test_a_tokenizer_of_ones_own(capsys):
+    assert main(["reproduce", "sharing", "--tokenizer", "bpe", "--vocab", "512", "--dry-run"]) == 0
+    assert "tokenizer='bpe', vocab_size=512" in capsys.readouterr().out
 
 
 def test_speed(tmp_path, capsys):
