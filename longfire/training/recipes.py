@@ -8,6 +8,8 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
+from huggingface_hub.errors import StrictDataclassError
+
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
 from longfire.errors import at_least, hint, one_of, positive
@@ -147,16 +149,19 @@ class Recipe(AnyRecipe):
 
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
         """Of a new model. The vocabulary is rounded up to a multiple of 128, which a GPU multiplies faster."""
-        return LongfireConfig.of_size(
-            self.size,
-            vocab_size=math.ceil(vocab_size / 128) * 128,
-            max_position_embeddings=self.length,
-            position_encoding=self.position_encoding(),
-            share_position_encoding=self.share,
-            attention_dropout=self.attention_dropout,
-            resid_dropout=self.dropout,
-            **special_tokens,
-        )
+        try:
+            return LongfireConfig.of_size(
+                self.size,
+                vocab_size=math.ceil(vocab_size / 128) * 128,
+                max_position_embeddings=self.length,
+                position_encoding=self.position_encoding(),
+                share_position_encoding=self.share,
+                attention_dropout=self.attention_dropout,
+                resid_dropout=self.dropout,
+                **special_tokens,
+            )
+        except StrictDataclassError as error:  # what was wrong is within
+            raise ValueError(str(error.__cause__ or error)) from error
 
 
 TINY = Recipe(

@@ -93,6 +93,11 @@ def test_bad_recipes(change, message):
         RECIPES["small"].but(**change)
 
 
+def test_options_that_the_encoding_refuses():
+    with pytest.raises(ValueError, match=r"^horizon must be a whole number, not 'far'"):
+        RECIPES["tiny"].but(encoding_options={"horizon": "far"}).config(257)
+
+
 def test_unknown_recipe():
     with pytest.raises(ValueError, match=r"no recipe named 'bse'. Did you mean 'base'"):
         recipe_named("bse")
