@@ -155,6 +155,13 @@ def test_other_ways_to_choose(select, kept, place, tmp_path):
     assert record_in(tmp_path)["rows"][0]["scores"][0]["examples"] == 2
 
 
+def test_a_run_that_was_judged_by_other_questions_is_another(place, tmp_path, capsys):
+    options = ["--data", str(place / "data"), "--out", str(tmp_path), "--select", "validation", *QUICK, "--limit"]
+    assert main(["finetune", "narrative_qa", str(place / "rope"), *options, "2"]) == 0
+    assert main(["finetune", "narrative_qa", str(place / "rope"), *options, "3"]) == 1
+    assert "holds another run" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_failure_costs_the_others_nothing(place, tmp_path, monkeypatch, capsys):
     finetune = part_module.finetune
 

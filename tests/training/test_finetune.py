@@ -41,7 +41,9 @@ def losses(run):
 
 
 def scores(run):
-    return {line["step"]: line.get("score", line.get("loss")) for line in read_losses(run / "scores.jsonl")}
+    found = [(line["step"], line.get("score", line.get("loss"))) for line in read_losses(run / "scores.jsonl")]
+    assert len(dict(found)) == len(found), "a step is there twice"
+    return dict(found)
 
 
 def done(run):
