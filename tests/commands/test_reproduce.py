@@ -111,7 +111,7 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     for split in ("train", "validation"):
         write(tmp_path / "long" / "narrative_qa" / f"{split}.jsonl", rows)
     assert main(["reproduce", "narrative-qa", *given, "--data", str(tmp_path / "long")]) == 2
-    assert "narrative_qa, to train on, example" in capsys.readouterr().err
+    assert "narrative_qa, to train on: the longest" in capsys.readouterr().err
     assert not out.exists()
     status = main(["reproduce", "narrative-qa", *given, "--data", str(write_boxes(tmp_path / "tasks"))])
     assert status == 0, capsys.readouterr().err

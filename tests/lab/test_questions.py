@@ -1,6 +1,7 @@
 """Which questions are taken, and that what is drawn is drawn evenly; the paper's numbers."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,25 @@ def test_a_length_without_room_is_refused_and_the_one_that_is_named_suffices(dat
     refuse_no_room(of, byte_tokenizer(), [enough], None)
     with pytest.raises(ValueError, match=f"at least {enough}"):
         refuse_no_room(of, byte_tokenizer(), [enough - 1], None)
+
+
+def test_what_is_too_long_to_train_on(data):
+    of = load_questions(["narrative_qa"], data, to_train=True)[0]["narrative_qa"]
+    of.train[3] = replace(of.train[3], references=("tea", "moss and tea " * 20))
+    with pytest.raises(ValueError, match=r"narrative_qa, to train on: the longest .* room for 128") as error:
+        refuse_no_room(of, byte_tokenizer(), [1000], 128)
+    enough = int(re.search(r"at least (\d+)", str(error.value))[1])
+    refuse_no_room(of, byte_tokenizer(), [1000], enough)
+    with pytest.raises(ValueError, match=f"at least {enough}"):
+        refuse_no_room(of, byte_tokenizer(), [1000], enough - 1)
+
+
+def test_one_file_is_not_trained_on_and_tested_on_alike(data, tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_bytes((data / "scrolls" / "narrative_qa" / "train.jsonl").read_bytes())
+    assert load_questions(["narrative_qa"], file)[0]["narrative_qa"].test
+    with pytest.raises(ValueError, match=r"mine.jsonl is one file, which would be trained on and tested on alike"):
+        load_questions(["narrative_qa"], file, to_train=True)
 
 
 def test_what_is_missing_is_said_or_refused(data):

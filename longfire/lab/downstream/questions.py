@@ -73,6 +73,11 @@ def load_questions(
     """
     if data is not None and str(data) != HUB and not Path(data).expanduser().exists():
         raise FileNotFoundError(f"there is no file or folder {data}. Check the path, or give '{HUB}'.")
+    if to_train and data is not None and Path(data).expanduser().is_file() and Path(data).suffix.lower() != ".zip":
+        raise ValueError(
+            f"{data} is one file, which would be trained on and tested on alike. Give a folder with train.jsonl and "
+            f"validation.jsonl."
+        )
     found: dict[str, Questions] = {}
     missing: dict[str, str] = {}
     for name in tasks:
@@ -130,11 +135,14 @@ def refuse_no_room(questions: Questions, tokenizer: Any, lengths: Sequence[int],
             f"a length of {shortest} tokens leaves no room for a prompt: {task.name}'s answers may take "
             f"{task.max_answer} of them. Give a greater length."
         )
-    try:
-        if trained is not None:
-            training_rows(_bare([*questions.train, *questions.dev]), tokenizer, trained)
-    except ValueError as error:
-        raise ValueError(f"{task.name}, to train on, {error}") from error
+    if trained is not None:
+        rows = training_rows(_bare([*questions.train, *questions.dev]), tokenizer, MOST)
+        if (needed := max(len(row["input_ids"]) for row in rows)) > trained:
+            raise ValueError(
+                f"{task.name}, to train on: the longest question and answer, which are never cut, take {needed} tokens "
+                f"with the cue, and there is room for {trained}. Give a length of at least {needed}, or leave out what "
+                f"is longer than yours."
+            )
     asked = {example.id: prompt_ids(example, tokenizer, MOST) for example in _bare([*questions.test, *questions.dev])}
     longest = max(asked, key=lambda name: len(asked[name]))
     if (needed := len(asked[longest]) + task.max_answer) > shortest:
