@@ -169,20 +169,21 @@ def reproduce_tasks(
     from longfire.lab.downstream.plan import RECORD, Experiment, plan
     from longfire.lab.downstream.questions import mixtures_of
     from longfire.lab.downstream.run import downstream
-    from longfire.training import FINETUNE_RECIPES
 
     if options.data is None:
         raise ValueError(f"{entry.name} needs the tasks' rows. Give their folder: --data tasks/ (see docs/tasks.md)")
     disable_progress_bar()
     comparison = replace(comparison, seeds=comparison.seeds[:1])
     suite = TASKS[entry.task].suite if entry.task in TASKS else entry.task
-    recipe = FINETUNE_RECIPES[dict(scale.finetuning)[suite]]
+    recipe = scale.finetuning[suite]
     experiment = Experiment(
         entry.task,
         tuple(mixtures_of(entry.task)),
         recipe,
         options.data,
         lengths=entry.lengths(recipe.length),
+        limit=scale.questions,
+        dev_examples=scale.questions or 64,
         must=entry.task not in SUITES,
     )
     refuse_in_vain(experiment, dict(comparison.corpus).get("tokenizer"))

@@ -73,6 +73,6 @@ class TaskEntry(Entry):
         return found
 
     def lengths(self, length: int) -> tuple[int, ...]:
-        """To test at, for fine-tuning at a length: those in which a prompt has as much room as an answer."""
-        least = 2 * max(TASKS[task].max_answer for task in SUITES.get(self.task, (self.task,)))
+        """To test at, for fine-tuning at a length: those in which a prompt has three times an answer's room."""
+        least = 4 * max(TASKS[task].max_answer for task in SUITES.get(self.task, (self.task,)))
         return tuple(n for n in (round(context * length) for context in self.contexts) if n >= least)

@@ -1,9 +1,9 @@
 """How large a reproduction is: the paper's (a cluster), small (one GPU), smoke (a laptop, two minutes)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from longfire.errors import hint
-from longfire.training import RECIPES, Recipe
+from longfire.training import FINETUNE_RECIPES, RECIPES, FinetuneRecipe, Recipe
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,15 @@ class Scale:
     """Other texts to test on, where an entry asks for them."""
     tokens: int | None = None
     """To test on at each length. None: all."""
-    finetuning: tuple[tuple[str, str], ...] = (("scrolls", "scrolls"), ("glue", "glue"))
-    """The recipe that a suite is fine-tuned by."""
+    finetuning: dict[str, FinetuneRecipe] = field(default_factory=lambda: FINETUNE_RECIPES)
+    """By suite."""
+    questions: int | None = None
+    """To test on, of a task. None: all."""
 
 
 PAPERS = {name: RECIPES[name] for name in ("base", "large", "base-512")}
 SMALL = RECIPES["small"].but(start=None)  # FIRE as published; encodings' own learning rate is ten times the model's
+SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=2048, batch=2, steps=4, evaluate_every=2, checkpoint_every=2)  # bytes
 SMOKE = RECIPES["tiny"].but(start=None, horizon=None, steps=60, batch=16)
 
 SCALES = {
@@ -47,7 +50,7 @@ SCALES = {
             seeds=(0, 1, 2),
             multiples=(1, 2, 4, 8, 16),
             corpus="",
-            finetuning=(("scrolls", "scrolls-small"), ("glue", "glue-small")),
+            finetuning={suite: FINETUNE_RECIPES[f"{suite}-small"] for suite in ("scrolls", "glue")},
         ),
         Scale(
             "smoke",
@@ -56,7 +59,8 @@ SCALES = {
             multiples=(1, 2, 4, 8, 16),
             corpus=None,
             tokens=8192,
-            finetuning=(("scrolls", "tiny"), ("glue", "tiny")),
+            finetuning=dict.fromkeys(("scrolls", "glue"), SMOKE_TASKS),
+            questions=4,
         ),
     )
 }

