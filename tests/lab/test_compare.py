@@ -257,3 +257,12 @@ def test_other_texts_are_tested_on(corpus, tmp_path, capsys):
     assert "--also takes NAME=PATH, such as latex=papers/, not 'play'" in capsys.readouterr().err
     assert main(["compare", "--also", f"play={tmp_path / 'none'}"]) == 2
     assert "which --also play names" in capsys.readouterr().err
+
+
+def test_what_was_found_on_one_split_is_not_taken_for_another(corpus, tmp_path):
+    found = {}
+    for split in ("validation", "dev", "validation"):
+        record = compare(comparison(corpus, encodings=("nope",), split=split), tmp_path, jobs=1, progress=False)
+        rows = [row["log_perplexity"] for row in record["runs"][0]["perplexity"]["rows"]]
+        assert found.setdefault(split, rows) == rows
+    assert found["dev"] != found["validation"]

@@ -76,7 +76,7 @@ def test_a_run(whole, corpus):
     tokenizer = AutoTokenizer.from_pretrained(whole / "model")
     ids = tokenizer("def main():", return_tensors="pt")["input_ids"]
     assert model(ids).logits.shape == (1, ids.shape[1], model.config.vocab_size)
-    assert model.config.position_encoding == {"name": "fire", "init_L": 8.0}
+    assert model.config.position_encoding == {"name": "fire", "init_L": 8.0, "horizon": 32}
 
 
 def test_a_run_that_is_done_is_not_done_again(whole, corpus):
