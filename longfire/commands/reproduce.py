@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longfire.commands.training import add_corpus_options, corpus_options, named_texts
+from longfire.commands.training import add_corpus_options, corpus_options, ended, named_texts
 from longfire.storage import write_json
 from longfire.tasks import SUITES, TASKS
 
@@ -206,10 +206,3 @@ def refuse_in_vain(experiment: "Experiment", tokenizer: str | None) -> None:
     )
     for of in questions.values() if tokenizer == "bytes" else ():
         refuse_no_room(of, byte_tokenizer(), experiment.tested_lengths(), experiment.recipe.length)
-
-
-def ended(record: dict[str, Any]) -> int:
-    """The exit status of a comparison."""
-    if record.get("interrupted"):
-        return 130
-    return int(any("failed" in run for run in record["runs"]))

@@ -1,7 +1,6 @@
 """`longfire pretrain` and `longfire compare`."""
 
 import argparse
-import ast
 import json
 import re
 import sys
@@ -143,15 +142,14 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
     """`steps=100` → {"steps": 100}."""
+    from longfire.lab.labels import literal
+
     found = {}
     for setting in given:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ValueError(f"--set takes FIELD=VALUE, such as steps=100, not {setting!r}.")
-        try:
-            found[name.replace("-", "_")] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            found[name.replace("-", "_")] = value
+        found[name.replace("-", "_")] = literal(value)
     return found
 
 
@@ -283,6 +281,11 @@ def run_compare(options: argparse.Namespace) -> int:
     page = options.out / "report.html"
     report_page(record, page)
     print(f"\nThe page: {page}   The numbers: {file}")
+    return ended(record)
+
+
+def ended(record: dict[str, Any]) -> int:
+    """The exit status of a comparison."""
     if record.get("interrupted"):
         return 130
     return int(any("failed" in run for run in record["runs"]))

@@ -23,11 +23,16 @@ def read_label(label: str) -> tuple[str, bool, dict[str, Any]]:
     options: dict[str, Any] = {}
     for given in filter(None, rest.split(",")):
         name, _, value = given.partition("=")
-        try:
-            options[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            options[name] = value
+        options[name] = literal(value)
     return head.removesuffix(SHARED), head.endswith(SHARED), options
+
+
+def literal(text: str) -> Any:
+    """As Python reads it; what it cannot read is a text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def check_label(label: str) -> None:

@@ -24,7 +24,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from longfire.errors import at_least
-from longfire.storage import write_json as write_json
+from longfire.storage import write_json
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.recipes import AnyRecipe
 from longfire.training.trainer import RecipeTrainer
