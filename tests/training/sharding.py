@@ -6,6 +6,7 @@ from pathlib import Path
 
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
+from torch.distributed import destroy_process_group
 from torch.distributed.tensor import DTensor
 
 from longfire.cli import main
@@ -30,4 +31,6 @@ def counted(self, args, state, control, model=None, **options):
 
 AcceleratorState.__init__ = with_fsdp
 Watch.on_step_end = counted
-sys.exit(main(sys.argv[1:]))
+status = main(sys.argv[1:])
+destroy_process_group()  # its threads would abort a process that ends before them
+sys.exit(status)
