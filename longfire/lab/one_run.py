@@ -11,6 +11,7 @@ import torch
 from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.encodings import position_parameters
 from longfire.errors import in_a_line
+from longfire.evaluation.learned import learned_by_layer
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
 from longfire.lab.comparison import Comparison
@@ -42,6 +43,8 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         for name, source in comparison.also:
             text = text_for(comparison, folder, source, corpus)
             found.setdefault("also", {})[name] = perplexity(comparison, model, joined(text), text, run, name)
+        if learned := learned_by_layer(model.model.encodings):
+            found["learned"] = learned
         found["biases"] = learned_biases(model, comparison) if seed == comparison.seeds[0] else []
         found["checkpoint"] = str(folder.relative_to(out))
     except KeyboardInterrupt:

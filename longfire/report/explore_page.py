@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from longfire.evaluation.learned import learned_c, learned_L
 from longfire.report.html import write_page
 from longfire.report.learned import (
     ANTI_LOCAL,
@@ -11,8 +12,6 @@ from longfire.report.learned import (
     LOCAL,
     Learned,
     described,
-    learned_c,
-    learned_L,
     look_back,
     read_checkpoint,
 )

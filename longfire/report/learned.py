@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from longfire.encodings import ENCODINGS, FIRE, PositionEncoding
+from longfire.evaluation.learned import learned_c, learned_L
 from longfire.theorem import Cosine, Step
 
 FAR = 16
@@ -89,18 +90,6 @@ def is_plain(fire: FIRE) -> bool:
     own = all(getattr(type(fire), name) is getattr(FIRE, name) for name in ("psi", "normalized_distance", "f", "bias"))
     known = (nn.Linear, *ACTIVATIONS)
     return own and all(type(layer) in known and getattr(layer, "approximate", "none") == "none" for layer in fire.mlp)
-
-
-def learned_c(encoding: PositionEncoding) -> float | None:
-    """FIRE's c, which only its size matters of; None where there is none, or one per head."""
-    c = getattr(encoding, "c", None) if isinstance(encoding, FIRE) else None
-    return abs(float(c.detach())) if isinstance(c, Tensor) and c.numel() == 1 else None
-
-
-def learned_L(encoding: PositionEncoding) -> float | None:
-    """FIRE's threshold; None where there is none."""
-    L = encoding.L if isinstance(encoding, FIRE) else None
-    return None if L is None else float(L.detach())
 
 
 def _weights(fire: FIRE) -> dict[str, Any]:

@@ -68,6 +68,15 @@ def test_the_record(compared):
     assert "learned" not in record["biases"]
 
 
+def test_what_fire_learned_is_recorded(compared):
+    """c and L of each layer; where layers share one, once; of other encodings nothing."""
+    fire, shared, learned = compared[1]["runs"]
+    assert [row["layer"] for row in fire["learned"]] == [0, 1]
+    assert all(0 < row["L"] < 16 and row["c"] > 0 for row in fire["learned"])  # it starts at a quarter of 16
+    assert len(shared["learned"]) == 1
+    assert "learned" not in learned
+
+
 def test_lengths_that_an_encoding_has_not(compared):
     """Learned positions end at the training length: that row says so, and the other stands."""
     learned = compared[1]["runs"][2]
