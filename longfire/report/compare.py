@@ -20,7 +20,7 @@ from longfire.report.summary import (
     texts_of,
     what_was_run,
 )
-from longfire.report.table import BOLD, PLAIN, text_table
+from longfire.report.table import BOLD, PLAIN, markdown_table, text_table
 
 WIDTH = 120
 HOLDS = 0.5
@@ -72,11 +72,11 @@ def compare_markdown(record: Record) -> str:
     lengths, trained = lengths_of(record), record["setting"]["trained_length"]
     best = {length: clear_best(record, length) for length in lengths}
     header = ["log perplexity at", *(f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths), "tokens/s"]
-    rows = [header, ["---", *["--:"] * (len(lengths) + 1)]]
+    rows = []
     for line in lines_of(record):
         cells = [f"**{number(line, n)}**" if line.label == best[n] else number(line, n) for n in lengths]
         rows.append([line.label, *cells, speed(line)])
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    table = markdown_table(header, rows)
     plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
     return "\n\n".join([what_was_run(record), table, plus + seeds_verdict(record), *failures(record)])
 

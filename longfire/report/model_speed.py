@@ -5,7 +5,7 @@ from typing import Any
 
 from longfire.evaluation.model_speed import BASELINE, DECODING, FORWARD, TRAINING
 from longfire.evaluation.speed import SHARED
-from longfire.report.table import text_table
+from longfire.report.table import markdown_table, text_table
 
 TITLES = {
     FORWARD: "forward, milliseconds",
@@ -45,15 +45,15 @@ def model_table(record: dict[str, Any]) -> str:
 
 def model_figures(record: dict[str, Any]) -> str:
     """FIRE's and FIRE-S's speed relative to RoPE's on each of its kernels, in Markdown. More is faster."""
-    lines = ["| tokens a second, RoPE = 1 | RoPE by | FIRE | FIRE-S | T5 |", "| --- | --- | --: | --: | --: |"]
+    lines = []
     rows = record["rows"]
     for kind, n in dict.fromkeys((row["kind"], row["n"]) for row in rows):
         same = {row["encoding"]: row for row in rows if (row["kind"], row["n"]) == (kind, n) and "ms" in row}
         for ratio in (key for key in same.get("fire", {}) if key.startswith("÷")):
             cells = [f"{1 / same[name][ratio]:.2f}" if name in same else "–" for name in ("fire", SHARED, "t5")]
             engine = ratio.removeprefix(f"÷ {BASELINE} (").removesuffix(")")
-            lines.append(f"| {kind}, {n:,} {HEADS[kind]} | {engine} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            lines.append([f"{kind}, {n:,} {HEADS[kind]}", engine, *cells])
+    return markdown_table(["tokens a second, RoPE = 1", "RoPE by", "FIRE", "FIRE-S", "T5"], lines, left=2)
 
 
 def _machine(record: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from textwrap import fill
 from typing import Any
 
 from longfire.evaluation.speed import BASELINES, BOTH, FORWARD, MEMORY, NO_BIAS, RATIOS, SHARED
-from longfire.report.table import text_table
+from longfire.report.table import markdown_table, text_table
 
 WIDTH = 120
 LISTING = ("fire", "sdpa")
@@ -113,12 +113,9 @@ def figures_table(record: dict[str, Any]) -> str:
         return _number(other / ours if ours and other else None, ratio=True)
 
     batches = {row["n"]: row["batch"] for row in record["rows"]}
-    lines = [
-        ["", *(f"{batches[n]} × {n:,} tokens" for n in lengths)],
-        ["---", *("--:" for _ in lengths)],
-        *([label, *(figure(n, against, what) for n in lengths)] for label, (against, what) in FIGURES.items()),
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    header = ["", *(f"{batches[n]} × {n:,} tokens" for n in lengths)]
+    shown = [[label, *(figure(n, against, what) for n in lengths)] for label, (against, what) in FIGURES.items()]
+    return markdown_table(header, shown)
 
 
 def _machine(record: dict[str, Any]) -> str:

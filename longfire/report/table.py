@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""Tables for a terminal, and for a page in Markdown."""
 
 import re
 from collections.abc import Sequence
@@ -19,6 +19,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int =
 
     rule = "  ".join("─" * width for width in widths)
     return "\n".join([line(table[0]), rule, *(line(row) for row in table[1:])])
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """The same as Markdown."""
+    rule = ["---" if column < left else "--:" for column in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 
 
 def _width(cell: str) -> int:
