@@ -59,7 +59,7 @@ TORCH_ALONE = {"errors", "operators", "encodings", "theorem", "engines"}
 KERNELS = {
     *(PACKAGE / "encodings" / "kernels").glob("*.py"),
     *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "expand", "collect", "forward", "backward")),
-    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("decode", "launch")),
+    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("decode", "launch", "lines")),
 }
 """Files that import Triton, each itself imported only when its kernels run."""
 

@@ -1,6 +1,6 @@
 """Attention: one entry, several engines."""
 
 from longfire.engines.dispatch import ENGINES, AttentionPlan, attention, attention_plan
-from longfire.engines.prepared import PreparedBias, prepare_bias
+from longfire.engines.prepared import PreparedBias, prepare_bias, prepare_rows
 
-__all__ = ["ENGINES", "AttentionPlan", "PreparedBias", "attention", "attention_plan", "prepare_bias"]
+__all__ = ["ENGINES", "AttentionPlan", "PreparedBias", "attention", "attention_plan", "prepare_bias", "prepare_rows"]

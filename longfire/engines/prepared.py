@@ -1,5 +1,7 @@
 """A bias made once and used by many layers: FIRE-S, where all layers share one encoding."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,6 @@ from longfire.operators import HAS_TRITON
 
 if TYPE_CHECKING:
     from longfire.engines.fused.bias import FusedBias
-    from longfire.engines.fused.row import RowBias
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -30,30 +31,38 @@ class PreparedBias:
     """(H, T, S) or (B, H, T, S), where it was made as a dense tensor."""
     fused: "FusedBias | None" = None
     """As the fused engine takes it, where it was made for that."""
-    row: "RowBias | None" = None
-    """As the fused engine takes that of a single query, where it was made for that."""
+    drawn: bool = False
+    """The tensor is of single queries, with lines between its nodes, and −inf at keys after them."""
+    key_mask: Tensor | None = None
+    """(B, S): the tensor is −inf at keys that it hides."""
 
     def __repr__(self) -> str:
-        form = "fused" if self.fused or self.row else None if self.tensor is None else tuple(self.tensor.shape)
+        form = "fused" if self.fused or self.drawn else None if self.tensor is None else tuple(self.tensor.shape)
         return f"PreparedBias({form}: {self.q_positions.shape[-1]} queries, {self.k_positions.shape[-1]} keys)"
 
     def dense(self) -> Tensor | None:
         """As a dense tensor, made now if it was not."""
         return self.encoding.bias(self.q_positions, self.k_positions) if self.tensor is None else self.tensor
 
-    def check_same(self, q_positions: Tensor | None, k_positions: Tensor | None) -> None:
-        """Refuse other positions than those it was made for."""
+    def check_same(self, q_positions: Tensor | None, k_positions: Tensor | None, key_mask: Tensor | None) -> None:
+        """Refuse other positions and another mask than those it was made for."""
         for name, given, own in (("q", q_positions, self.q_positions), ("k", k_positions, self.k_positions)):
-            if given is None or given is own:
-                continue
-            same = given.shape == own.shape
-            if same and can_check_values(given) and can_check_values(own):
-                same = bool(torch.equal(given, own))
-            if not same:
+            if not _same(given, own):
                 raise ValueError(
                     f"the bias was prepared for other {name}_positions than these. Leave positions out (the prepared "
                     f"ones are used), or prepare a bias for these."
                 )
+        if self.key_mask is not None and not _same(key_mask, self.key_mask):
+            raise ValueError("the bias was prepared for another key_mask than this. Prepare one for this, or for none.")
+
+
+def _same(given: Tensor | None, own: Tensor) -> bool:
+    """Not given is the same; what cannot be looked at is, if it has the same shape."""
+    if given is None or given is own:
+        return True
+    if given.shape != own.shape or not (can_check_values(given) and can_check_values(own)):
+        return given.shape == own.shape
+    return bool(torch.equal(given, own))
 
 
 def prepare_bias(
@@ -63,6 +72,7 @@ def prepare_bias(
     *,
     in_order: bool = False,
     padding: Tensor | None = None,
+    key_mask: Tensor | None = None,
     like: Tensor | None = None,
 ) -> PreparedBias:
     """The encoding's bias at these positions, for `longfire.attention` in as many layers as share it.
@@ -77,6 +87,7 @@ def prepare_bias(
             positions, which in a compiled graph nobody can.
         padding: (B,) whole numbers, part of the promise: so many keys of each sequence are padding before its first
             one, which has position 0 as they do, and `key_mask` hides them.
+        key_mask: what attention will be given as such, with `like`: it need not look at it again then.
         like: a tensor of the precision and head size (its last dimension) that q will have, if it is scaled as usual:
             what the fused engine reads is then made now. Otherwise it is made for the first layer that asks, or, where
             each layer is compiled by itself, by all of them.
@@ -96,13 +107,34 @@ def prepare_bias(
         if like is not None:
             fused.expand(like)
         return PreparedBias(encoding, q_positions, k_positions, in_order, padding, fused=fused)
-    if decodes and like is not None and HAS_TRITON and q_positions.is_cuda:
-        from longfire.engines.fused.bias import computed_in
-        from longfire.engines.fused.row import nodes_of, row_bias
-
-        nodes = nodes_of(encoding)
-        if nodes is not None and nodes < S and computed_in(like) != torch.float32:
-            row = row_bias(encoding, q_positions)
-            return PreparedBias(encoding, q_positions, k_positions, in_order, padding, row=row)
+    rows = prepare_rows([encoding], q_positions, k_positions, key_mask, like)
+    if rows is not None:
+        return rows[0]
     bias = encoding.bias(q_positions, k_positions)
     return PreparedBias(encoding, q_positions, k_positions, in_order, padding, tensor=bias)
+
+
+def prepare_rows(
+    encodings: Sequence[PositionEncoding],
+    q_positions: Tensor,
+    k_positions: Tensor,
+    key_mask: Tensor | None,
+    like: Tensor | None,
+) -> list[PreparedBias] | None:
+    """The biases of single queries, as in cached decoding, for the layers' encodings at once.
+
+    None where that is no gain: on a CPU, in float32, for few keys or many queries. Arguments are `prepare_bias`'s.
+    """
+    from longfire.engines.fused.bias import computed_in
+    from longfire.engines.fused.row import nodes_of, row_biases
+
+    one = q_positions.shape[-1] == 1 and not torch.is_grad_enabled()
+    if not (one and HAS_TRITON and q_positions.is_cuda) or like is None or computed_in(like) == torch.float32:
+        return None
+    if any((nodes_of(encoding) or math.inf) >= k_positions.shape[-1] for encoding in encodings):
+        return None
+    rows = row_biases(encodings, q_positions, k_positions, key_mask)
+    return [
+        PreparedBias(encoding, q_positions, k_positions, tensor=row[:, :, None], drawn=True, key_mask=key_mask)
+        for encoding, row in zip(encodings, rows, strict=True)
+    ]

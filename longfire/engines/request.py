@@ -161,7 +161,7 @@ class Request:
         if isinstance(self.bias, PositionEncoding):
             self.check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
         elif isinstance(self.bias, PreparedBias):
-            self.bias.check_same(self.q_positions, self.k_positions)
+            self.bias.check_same(self.q_positions, self.k_positions, self.key_mask)
             made = self.bias.tensor if self.bias.fused is None else self.bias.fused.values[:, :, None]
             if made is not None:
                 self.check_heads(made.shape[-3], "the prepared bias")

@@ -3,6 +3,8 @@
 It calls an encoding's three hooks, embed, rotate and bias, and never asks which encoding it has.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,10 +47,10 @@ class LongfireAttention(nn.Module):
         positions: Positions,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
-        shared: "Shared | None" = None,
+        prepared: "Prepared | None" = None,
     ) -> tuple[Tensor, Tensor | None]:
         B, T, C = hidden.shape
-        encoding = self.position_encoding if shared is None else shared.encoding
+        encoding = self.position_encoding if prepared is None else prepared.encoding
         assert encoding is not None
         qkv = self.qkv_proj(hidden).view(B, T, 3, self.num_heads, self.head_dim)
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))  # (B, H, T, D)
@@ -59,7 +61,7 @@ class LongfireAttention(nn.Module):
             self.config._attn_implementation,
             (q, k, v),
             attention_mask,
-            encoding if shared is None else shared.bias,
+            encoding if prepared is None else prepared.bias,
             positions,
             scaling=self.scaling,
             dropout=self.config.attention_dropout if self.training else 0.0,
@@ -67,14 +69,12 @@ class LongfireAttention(nn.Module):
         return self.out_proj(out.reshape(B, T, C)), weights
 
 
-class Shared:
-    """One encoding for all layers, and its bias in this forward pass, made once."""
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A layer's encoding, or that of all, and its bias in this forward pass, made before the first layer."""
 
-    def __init__(self, encoding: PositionEncoding, positions: Positions, like: Tensor) -> None:
-        self.encoding = encoding
-        self.bias: PositionEncoding | PreparedBias = encoding
-        if encoding.has_bias:
-            self.bias = positions.prepare(encoding, like)
+    encoding: PositionEncoding
+    bias: PositionEncoding | PreparedBias
 
 
 class LongfireLayer(GradientCheckpointingLayer):
@@ -201,16 +201,24 @@ class LongfireModel(LongfirePreTrainedModel):
         mask, positions = masks_and_positions(self.config, hidden, attention_mask, position_ids, past_key_values)
         for encoding in self.encodings:
             hidden = encoding.embed(hidden, positions.queries)
-        shared = (
-            None
-            if self.position_encoding is None
-            else Shared(self.position_encoding, positions, hidden[..., : self.config.head_dim])
-        )
-        for layer in self.layers:
+        prepared = self._prepare(positions, hidden[..., : self.config.head_dim])
+        for layer, bias in zip(self.layers, prepared, strict=True):
             hidden = layer(
-                hidden, positions=positions, attention_mask=mask, past_key_values=past_key_values, shared=shared
+                hidden, positions=positions, attention_mask=mask, past_key_values=past_key_values, prepared=bias
             )
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), past_key_values=past_key_values)
+
+    def _prepare(self, positions: Positions, like: Tensor) -> Sequence[Prepared | None]:
+        """For each layer the bias that is made for several at once: None where it makes its own."""
+        ours = self.config._attn_implementation == attention.NAME
+        one = self.position_encoding
+        if one is not None:
+            bias = positions.prepare(one, like if ours else None) if one.has_bias else one
+            return [Prepared(one, bias)] * len(self.layers)
+        rows = positions.prepare_rows(self.encodings, like) if ours else None
+        if rows is None:
+            return [None] * len(self.layers)
+        return [Prepared(row.encoding, row) for row in rows]
 
 
 def masks_and_positions(

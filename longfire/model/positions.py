@@ -7,13 +7,14 @@ Padding on the left has no positions of its own (it is hidden, and shown as 0), 
 that it has alone. Padding on the right, which causal attention hides, goes on counting.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
-from longfire.engines import PreparedBias, prepare_bias
+from longfire.engines import PreparedBias, prepare_bias, prepare_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +34,19 @@ class Positions:
 
     def prepare(self, encoding: PositionEncoding, like: Tensor | None = None) -> PreparedBias:
         """The encoding's bias, for layers to share, or for those who cannot look at positions."""
-        in_order = self.in_order or self.padding is not None
-        return prepare_bias(encoding, self.queries, self.keys, in_order=in_order, padding=self.padding, like=like)
+        return prepare_bias(
+            encoding,
+            self.queries,
+            self.keys,
+            in_order=self.in_order or self.padding is not None,
+            padding=self.padding,
+            key_mask=self.key_mask,
+            like=like,
+        )
+
+    def prepare_rows(self, encodings: Sequence[PositionEncoding], like: Tensor) -> list[PreparedBias] | None:
+        """The biases of layers that decode, at once; None where each had better make its own."""
+        return prepare_rows(encodings, self.queries, self.keys, self.key_mask, like)
 
 
 def find_positions(

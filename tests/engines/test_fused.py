@@ -8,12 +8,14 @@ import torch
 
 from longfire import FIRE, T5, KerpleLog, NoPE, PositionEncoding, Sandwich, attention, attention_plan, prepare_bias
 from longfire.encodings import DistanceBias
+from longfire.engines import PreparedBias
 from longfire.engines.fused import spec
 from longfire.engines.fused.geometry import Geometry, node_index, node_position, smoothness
-from longfire.engines.fused.row import interpolated_row, nodes_of, row_bias
+from longfire.engines.fused.row import interpolated_row, node_values, nodes_of, row_biases
 
 pytest.importorskip("triton")
 
+from longfire.encodings.kernels import fire as fire_kernel
 from longfire.engines.fused import bias as fused_bias
 from longfire.engines.fused import configs, launch, turns
 
@@ -329,12 +331,61 @@ def test_decoding_at_nodes():
             close(*both(encoding, q, k, v, gradients=False, **options), tolerance=5e-3)
             q_positions = options.get("q_positions", torch.tensor([S - 1], device=device))
             k_positions = options.get("k_positions", torch.arange(S, device=device))
-            row = interpolated_row(row_bias(encoding, q_positions), q_positions, k_positions)[:, :, None]
+            nodes = node_values([encoding], q_positions)
+            row = interpolated_row(nodes, encoding.smooth_beyond // 2, q_positions, k_positions)[:, :, None]
             exact = {name: option for name, option in options.items() if "positions" not in name}
             seen = (torch.atleast_2d(k_positions) <= torch.atleast_2d(q_positions))[:, None, None]
             dense = row.float().masked_fill(~seen, -torch.inf)
             expected = attention(q, k, v, dense, causal=False, impl="reference", **exact)
             close([attention(q, k, v, encoding, impl="fused", **options)], [expected], tolerance=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["alike", "unlike", "another encoding"])
+def test_decoding_at_nodes_for_layers_at_once(kind, monkeypatch):
+    """Rows of several encodings are each its own, and what hides keys is in them."""
+    monkeypatch.setattr(fire_kernel, "serve_cpu", True)
+    encodings = [kinked(2), kinked(2), kinked(2)]
+    encodings[1].L_multiplier.data.fill_(-1.5)
+    if kind == "unlike":
+        encodings[1].smooth_beyond = 128
+    if kind == "another encoding":
+        encodings[1] = KerpleLog(2).to(device)
+        encodings[1].distance_only, encodings[1].smooth_beyond = False, encodings[0].smooth_beyond
+    S = 1000
+    positions, key_mask = padded(S, [0, 333])
+    positions = positions + 5000
+    with torch.no_grad():
+        rows = row_biases(encodings, positions[:, -9:-8], positions, key_mask)
+        for encoding, row in zip(encodings, rows, strict=True):
+            own = encoding.bias(positions[:, -9:-8], positions)[:, :, 0]
+            seen = (key_mask & (positions <= positions[:, -9:-8]))[:, None].expand_as(own)
+            assert row.shape == own.shape
+            assert (row[~seen] == -torch.inf).all()
+            assert (row - own)[seen].abs().max() < 0.02
+            (alone,) = row_biases([encoding], positions[:, -9:-8], positions, key_mask)
+            torch.testing.assert_close(row, alone, rtol=1e-6, atol=1e-6)
+
+
+def test_a_prepared_row():
+    """It is used as it is: by the kernel without looking at the mask again, and by other engines."""
+    encoding, S = kinked(2), 700
+    q, k, v = (torch.randn(2, 2, n, 16, device=device).half() for n in (1, S, S))
+    positions, key_mask = padded(S, [0, 333])
+    where = positions[:, -1:], positions
+    expected = attention(q, k, v, encoding, q_positions=where[0], k_positions=where[1], key_mask=key_mask)
+    with torch.no_grad():
+        for mask in (key_mask, None):
+            (row,) = row_biases([encoding], *where, mask)
+            prepared = PreparedBias(encoding, *where, tensor=row[:, :, None], drawn=True, key_mask=mask)
+            for impl in ("fused", "sdpa", "reference"):
+                found = attention(q, k, v, prepared, key_mask=key_mask, impl=impl)
+                close([found], [expected], tolerance=5e-3)
+            plan = attention_plan(q, k, v, prepared, key_mask=key_mask, impl="fused")
+            assert "interpolated" in plan.why
+            assert 0 < plan.error < 0.02
+    prepared = PreparedBias(encoding, *where, tensor=row[:, :, None], drawn=True, key_mask=key_mask)
+    with pytest.raises(ValueError, match="prepared for another key_mask"):
+        attention(q, k, v, prepared, key_mask=torch.ones_like(key_mask))
 
 
 def test_decoding_at_any_positions():

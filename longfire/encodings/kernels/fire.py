@@ -6,6 +6,8 @@
 `FIRE.bias` is the specification. Everything has the precision of float32.
 """
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -84,6 +86,37 @@ def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
     return bias
 
 
+def serves_together(fires: Sequence[FIRE], q_positions: Tensor) -> bool:
+    """Whether `fire_biases` can make their biases: they are of one kind, and nobody asks for gradients."""
+    kinds = {
+        (*(tuple(linear.weight.shape) for linear in fire.linears), len(fire.mlp), type(fire.mlp[1]), fire.log,
+         fire.threshold, fire.first_position, fire.eps, fire.horizon)
+        for fire in fires
+    }  # fmt: skip
+    return len(kinds) == 1 and not torch.is_grad_enabled() and all(serves(fire, q_positions) for fire in fires)
+
+
+@torch.no_grad()
+def fire_biases(fires: Sequence[FIRE], q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    """The biases of several, in one launch, the heads of one after those of another: (B, heads of all, T, S)."""
+    fire = fires[0]
+    biases: Tensor = _biases(
+        q_positions,
+        k_positions,
+        [each.c for each in fires if each.log],
+        [each.L_multiplier for each in fires if each.threshold == "learned"],
+        [each.init_L for each in fires if each.threshold is not None],
+        [tensor for each in fires for linear in each.linears for tensor in (linear.weight, linear.bias)],
+        len(fires),
+        type(fire.mlp[1]) is nn.GELU,
+        len(fire.mlp) == 2 * len(fire.linears),
+        fire.first_position,
+        fire.eps,
+        fire.horizon or 0,
+    )
+    return biases
+
+
 def _make_bias(
     q_positions: Tensor,
     k_positions: Tensor,
@@ -101,7 +134,70 @@ def _make_bias(
     eps: float,
     horizon: int,
 ) -> Tensor:
-    out = _empty_bias(q_positions, k_positions, w3)
+    options = gelu, final_activation, first_position, eps, horizon
+    return _launch(q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, *options)
+
+
+def _make_biases(
+    q_positions: Tensor,
+    k_positions: Tensor,
+    c: list[Tensor],
+    L_multiplier: list[Tensor],
+    init_L: list[Tensor],
+    linears: list[Tensor],
+    layers: int,
+    gelu: bool,
+    final_activation: bool,
+    first_position: int,
+    eps: float,
+    horizon: int,
+) -> Tensor:
+    L = list(torch._foreach_mul(init_L, L_multiplier)) if L_multiplier else init_L  # the kernel takes |L|
+    each = len(linears) // layers
+    kinds = [c, L, *(linears[slot::each] for slot in range(each))]
+    packed, stride = _pack(kinds, layers)
+    first = [packed.pop(0) if kind else None for kind in kinds[:2]]
+    deep = [packed[0], packed[1], *(packed[2:4] if each == 6 else (None, None)), *packed[-2:]]
+    options = gelu, final_activation, first_position, eps, horizon
+    return _launch(q_positions, k_positions, *first, *deep, *options, layers=layers, stride=stride)
+
+
+def _pack(kinds: list[list[Tensor]], layers: int) -> tuple[list[Tensor], int]:
+    """Parameters as the first of `layers` has them, in one buffer, and how far from there the next one's are."""
+    kinds = [kind for kind in kinds if kind]
+    sizes = [(kind[0].numel() + 3) // 4 * 4 for kind in kinds]  # each where many elements can be loaded at once
+    buffer = kinds[0][0].new_empty(layers, sum(sizes))
+    rows = [row.split(sizes) for row in buffer.unbind()]
+    places = [
+        rows[layer][slot][: tensor.numel()].view(tensor.shape)
+        for slot, kind in enumerate(kinds)
+        for layer, tensor in enumerate(kind)
+    ]
+    torch._foreach_copy_(places, [tensor for kind in kinds for tensor in kind])
+    return places[::layers], buffer.shape[1]
+
+
+def _launch(
+    q_positions: Tensor,
+    k_positions: Tensor,
+    c: Tensor | None,
+    L: Tensor | None,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor | None,
+    b2: Tensor | None,
+    w3: Tensor,
+    b3: Tensor,
+    gelu: bool,
+    final_activation: bool,
+    first_position: int,
+    eps: float,
+    horizon: int,
+    layers: int = 1,
+    stride: int = 0,
+) -> Tensor:
+    """Parameters of the first of `layers`; the next one's are `stride` elements on."""
+    out = _empty_bias(q_positions, k_positions, w3, layers)
     if out.numel() > 0:
         q, k = _batched(q_positions, k_positions)
         B, T, S = *q.shape, k.shape[-1]
@@ -109,8 +205,8 @@ def _make_bias(
         N, warps = (128, 4) if max(constants["WP"], constants["HP"]) <= 32 else (64, 8)
         chunks = triton.cdiv(S, N)
         with torch.cuda.device_of(out):
-            forward[(B * T * chunks,)](
-                q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), out, T, S, chunks, *q.stride(), *k.stride(),
+            forward[B * T * chunks, layers](
+                q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), out, T, S, chunks, *q.stride(), *k.stride(), stride,
                 first_position, eps, horizon, **constants, PRECISION=FORWARD_PRECISION, N=N, num_warps=warps,
             )  # fmt: skip
     return out
@@ -187,9 +283,16 @@ def _backward(ctx, dbias):
 _bias = Operator("longfire::fire_bias", _make_bias, _bias_fake, _setup_context, _backward)
 
 
-def _empty_bias(q_positions: Tensor, k_positions: Tensor, w3: Tensor) -> Tensor:
+def _biases_fake(q_positions, k_positions, c, L_multiplier, init_L, linears, layers, *options):
+    return _empty_bias(q_positions, k_positions, linears[-2], layers)
+
+
+_biases = Operator("longfire::fire_biases", _make_biases, _biases_fake)
+
+
+def _empty_bias(q_positions: Tensor, k_positions: Tensor, w3: Tensor, layers: int = 1) -> Tensor:
     batch = () if q_positions.ndim == k_positions.ndim == 1 else (_batch_size(q_positions, k_positions),)
-    return w3.new_empty(*batch, w3.shape[0], q_positions.shape[-1], k_positions.shape[-1])
+    return w3.new_empty(*batch, layers * w3.shape[0], q_positions.shape[-1], k_positions.shape[-1])
 
 
 def _batch_size(q_positions: Tensor, k_positions: Tensor) -> int:
@@ -243,7 +346,7 @@ def _constants(
     }
 
 
-LENGTHS = ["T", "S", "chunks", "pairs", "programs", "q_b", "q_t", "k_b", "k_s", "first_position", "horizon"]
+LENGTHS = ["T", "S", "chunks", "pairs", "programs", "q_b", "q_t", "k_b", "k_s", "stride", "first_position", "horizon"]
 """Arguments whose value must not bring about another compilation."""
 
 
@@ -339,16 +442,19 @@ def hidden(x, w1, b1, w2_t, b2, DEEP: tl.constexpr, GELU: tl.constexpr, PRECISIO
 
 @triton.jit(do_not_specialize=LENGTHS)
 def forward(
-    QPositions, KPositions, C, L, W1, B1, W2, B2, W3, B3, Out, T, S, chunks, q_b, q_t, k_b, k_s, first_position, eps,
-    horizon,
+    QPositions, KPositions, C, L, W1, B1, W2, B2, W3, B3, Out, T, S, chunks, q_b, q_t, k_b, k_s, stride,
+    first_position, eps, horizon,
     H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, LOG: tl.constexpr, THRESHOLD: tl.constexpr,
     HORIZON: tl.constexpr, CLAMP: tl.constexpr, DEEP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr,
     PRECISION: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """The biases of one query and N keys, for all heads."""
+    """The biases of one query and N keys, for all heads of a layer."""
     b, i, j = place(tl.program_id(0), T, chunks, N)
-    c = tl.load(C) if LOG else 0.0
-    threshold = tl.load(L) if THRESHOLD else 0.0
+    layer = tl.program_id(1)
+    on = layer * stride
+    W1, B1, W2, B2, W3, B3 = W1 + on, B1 + on, W2 + on, B2 + on, W3 + on, B3 + on
+    c = tl.load(C + on) if LOG else 0.0
+    threshold = tl.abs(tl.load(L + on)) if THRESHOLD else 0.0
     x, _, _, _ = normalized(
         QPositions, KPositions, b, i, j, c, threshold, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
         LOG, THRESHOLD, HORIZON, CLAMP,
@@ -361,7 +467,7 @@ def forward(
     if FINAL:
         out = activated(out, GELU)
     head = tl.arange(0, HP)[None, :]
-    Out += (b.to(tl.int64) * H * T + i) * S
+    Out += ((b.to(tl.int64) * tl.num_programs(1) + layer) * H * T + i) * S
     tl.store(Out + head * (T.to(tl.int64) * S) + j[:, None], out, mask=(head < H) & (j < S)[:, None])
 
 

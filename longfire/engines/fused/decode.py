@@ -1,7 +1,6 @@
 """One query a sequence, as in cached decoding: the keys are split among programs, and each is read once.
 
-With a single query the bias is one row, for any positions: as a tensor (H, S), or at nodes (`row.RowBias`) where S is
-longer than those.
+With a single query the bias is one row, for any positions: a tensor (H, S), which `row` makes where S is long.
 """
 
 import torch
@@ -9,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longfire.engines.fused.expand import LOWEST, cell
+from longfire.engines.fused.lines import row_stride
 from longfire.engines.fused.tiles import LENGTHS, LOG2E, load_rows
 from longfire.operators import Operator
 
@@ -19,32 +18,6 @@ KEYS = 64
 """In a tile."""
 STAGES = 3
 """Of the pipeline."""
-
-
-@triton.jit(do_not_specialize=["S", "E", "H"])
-def lines(
-    Nodes, QPositions, KPositions, Mask, Out, nodes_b, nodes_h, qp_b, kp_b, H, S, E,
-    PER_OCTAVE: tl.constexpr, MASK: tl.constexpr, HEADS: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
-    """What is added to the scores of N keys, for HEADS heads: lines between nodes, and −inf where nothing is seen."""
-    b = tl.program_id(2).to(tl.int64)
-    j = tl.program_id(0) * N + tl.arange(0, N)
-    inside = j < S
-    seen = inside
-    if MASK:
-        seen &= tl.load(Mask + b * S + j, mask=inside, other=0) != 0
-    i = tl.load(QPositions + b * qp_b).to(tl.int32)
-    position = tl.load(KPositions + b * kp_b + j, mask=inside, other=0).to(tl.int32)
-    node, _left, _right, u = cell(tl.maximum(i - position, 0), i, PER_OCTAVE)  # [N]
-    after = tl.minimum(node + 1, E - 1)
-    for member in range(HEADS):
-        h = tl.program_id(1) * HEADS + member
-        if h < H:
-            at = Nodes + b * nodes_b + h * nodes_h
-            low = tl.maximum(tl.load(at + node), LOWEST)
-            high = tl.maximum(tl.load(at + after), LOWEST)
-            line = tl.where(u > 0, low + u * (high - low), low)
-            tl.store(Out + (b * H + h) * S + j, tl.where(seen, line, float("-inf")), mask=inside)
 
 
 @triton.jit
@@ -124,16 +97,12 @@ def _decode(
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
-    q_positions: Tensor | None,
-    k_positions: Tensor | None,
     mask: Tensor | None,
-    nodes: int,
     scale: float,
 ) -> Tensor:
     """One query a sequence: q (B, H, 1, D) → (B, H, 1, D).
 
-    bias (1 or B, H, S) in float32 or None; with `nodes` (1 or B, H, E), for positions (1 or B, 1) and (1 or B, S).
-    mask (B, S) in uint8: 0 is hidden.
+    bias (1 or B, H, S) in float32 or None, the elements of a row next to each other; mask (B, S) in uint8: 0 is hidden.
     """
     B, H, _, D = q.shape
     G, S = k.shape[1:3]
@@ -145,12 +114,7 @@ def _decode(
     lse = q.new_empty(B, H, splits, dtype=torch.float32)
     out = torch.empty_like(q)
     with torch.cuda.device_of(q):
-        if nodes:
-            assert bias is not None
-            assert q_positions is not None
-            assert k_positions is not None
-            bias, mask = _lines(bias, q_positions, k_positions, mask, nodes), None
-        bias_b, bias_h = (0, 0) if bias is None else (_row_stride(bias), bias.stride(1))
+        bias_b, bias_h = (0, 0) if bias is None else (row_stride(bias), bias.stride(1))
         part[splits, G, B](
             q, k, v, q if bias is None else bias, q if mask is None else mask, parts, lse, *q.stride()[:2],
             *k.stride()[:3], *v.stride()[:3], bias_b, bias_h, H, S, H // G, length, scale, D=D, DP=DP, M=M, BN=KEYS,
@@ -160,25 +124,6 @@ def _decode(
         )  # fmt: skip
         combine[B, H](parts, lse, out, *out.stride()[:2], H, splits, D=D, DP=DP, N=triton.next_power_of_2(splits))
     return out
-
-
-def _lines(nodes: Tensor, q_positions: Tensor, k_positions: Tensor, mask: Tensor | None, per_octave: int) -> Tensor:
-    """The bias of each key, and −inf where `mask` hides it, (1 or B, H, S): made once, not by every program anew."""
-    given = [nodes, q_positions, k_positions, mask]
-    B, H, S = max(1 if tensor is None else len(tensor) for tensor in given), nodes.shape[1], k_positions.shape[1]
-    out = nodes.new_empty(B, H, S)
-    N, HEADS = 256, 4
-    lines[triton.cdiv(S, N), triton.cdiv(H, HEADS), B](
-        nodes, q_positions, k_positions, nodes if mask is None else mask, out, _row_stride(nodes), nodes.stride(1),
-        _row_stride(q_positions), _row_stride(k_positions), H, S, nodes.shape[2], PER_OCTAVE=per_octave,
-        MASK=mask is not None, HEADS=HEADS, N=N, num_warps=4,
-    )  # fmt: skip
-    return out
-
-
-def _row_stride(tensor: Tensor) -> int:
-    """0 where one row serves the whole batch."""
-    return 0 if len(tensor) == 1 else tensor.stride(0)
 
 
 def _decode_fake(q: Tensor, *_: object) -> Tensor:

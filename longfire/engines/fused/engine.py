@@ -193,6 +193,8 @@ def _by_nodes(request: Request) -> bool:
     from longfire.engines.fused.bias import computed_in
     from longfire.engines.fused.row import nodes_of
 
+    if isinstance(request.bias, PreparedBias):
+        return request.bias.drawn
     if request.encoding is None or computed_in(request.q) == torch.float32:
         return False
     if not (request.causal or request.in_order):  # keys after the query have a bias of their own
@@ -201,22 +203,21 @@ def _by_nodes(request: Request) -> bool:
     return nodes is not None and nodes < request.shape[3]
 
 
-def _row(request: Request):  # type: ignore[no-untyped-def]
-    from longfire.engines.fused.row import row_bias
+def _row(request: Request) -> tuple[Tensor, Tensor | None]:
+    """A bias made at nodes, (1 or B, H, S), and what else hides keys."""
+    from longfire.engines.fused.row import row_biases
 
-    if isinstance(request.bias, PreparedBias) and request.bias.row is not None:
-        return request.bias.row
-    return row_bias(_encoding(request), request.positions[0])
+    if isinstance(request.bias, PreparedBias):
+        assert request.bias.tensor is not None
+        return request.bias.tensor[:, :, 0], None if request.bias.key_mask is not None else request.key_mask
+    return row_biases([_encoding(request)], *request.positions, request.key_mask)[0], None
 
 
 def _row_error(request: Request) -> float:
-    from longfire.engines.fused.row import interpolated_row
-
-    q_positions, k_positions = request.positions
-    own = request.dense_bias()
+    own = _encoding(request).bias(*request.positions)
     visible = request.visible()
     assert own is not None
-    error = interpolated_row(_row(request), q_positions, k_positions)[:, :, None] - own
+    error = _row(request)[0][:, :, None] - own
     return float((error if visible is None else error.masked_fill(~visible, 0.0)).abs().max())
 
 
@@ -224,18 +225,18 @@ def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from longfire.engines.fused.decode import decode_attention
 
     B, H, _, S = request.shape
-    visible = request.visible()
-    mask = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0].to(torch.uint8).contiguous()
-    bias, positions, nodes = None, (None, None), 0
+    bias = None
     if _by_nodes(request):
-        row = _row(request)
-        bias, nodes = row.values, row.per_octave
+        bias, kept = _row(request)
         request.check_heads(bias.shape[1], type(_encoding(request)).__name__)
-        positions = tuple(torch.atleast_2d(p).contiguous() for p in request.positions)
-    elif (dense := request.dense_bias()) is not None:
-        bias = torch.broadcast_to(dense, (*((1,) if dense.ndim < 4 else (dense.shape[0],)), H, 1, S))[:, :, 0]
-        bias = bias.float().contiguous()
-    out: Tensor = decode_attention(q, k, v, bias, *positions, mask, nodes, request.scaling)
+    else:
+        visible = request.visible()
+        kept = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0]
+        if (dense := request.dense_bias()) is not None:
+            bias = torch.broadcast_to(dense, (*((1,) if dense.ndim < 4 else (dense.shape[0],)), H, 1, S))[:, :, 0]
+            bias = bias.float().contiguous()
+    mask = None if kept is None else kept.to(torch.uint8).contiguous()
+    out: Tensor = decode_attention(q, k, v, bias, mask, request.scaling)
     return out
 
 

@@ -230,3 +230,31 @@ def test_serves_what_it_can_and_no_more(monkeypatch):
     assert served == [False]
     monkeypatch.setattr(fire_kernel, "serve_cpu", False)
     assert not fire_kernel.serves(made().cpu(), positions.cpu())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"hidden_layers": 1, "threshold": "fixed"},
+        {"threshold": None, "log": False, "activation": "gelu"},
+        {"final_activation": True, "horizon": 30, "width": 13},
+    ],
+    ids=str,
+)
+def test_several_at_once(options):
+    """In one launch, each with its own parameters."""
+    fires = [made(**options) for _ in range(3)]
+    q_positions, k_positions = torch.tensor([[7], [40]], device=device), torch.arange(60, device=device).expand(2, -1)
+    assert not fire_kernel.serves_together(fires, q_positions)  # with gradients
+    with torch.no_grad():
+        assert fire_kernel.serves_together(fires, q_positions)
+        together = fire_kernel.fire_biases(fires, q_positions, k_positions)
+        alone = torch.cat([fire_kernel.fire_bias(fire, q_positions, k_positions) for fire in fires], dim=1)
+    torch.testing.assert_close(together, alone, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("other", [{"width": 16}, {"horizon": 9}, {"hidden_layers": 1}, {"threshold": None}], ids=str)
+def test_unlike_ones_are_not_made_at_once(other):
+    with torch.no_grad():
+        assert not fire_kernel.serves_together([made(), made(**other)], torch.tensor([3], device=device))
