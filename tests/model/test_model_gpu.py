@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import StaticCache
 
 from longfire import ENCODINGS, attention_plan
 from longfire.model.loss import IGNORED, linear_cross_entropy
@@ -91,6 +92,29 @@ def test_generate(name):
     assert torch.equal(model.generate(ids, **options), expected)
     assert torch.equal(model.generate(ids, cache_implementation="static", disable_compile=True, **options), expected)
     assert torch.equal(model.generate(ids, cache_implementation="static", **options), expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_decoding_far_out(shared, compiled):
+    """So far that all layers' biases are made at once, from nodes: the next token's logits, in a padded batch."""
+    torch.compiler.reset()
+    model = gpu_model("fire", torch.bfloat16, share_position_encoding=shared)
+    ids = tokens(2, 2801).cuda()
+    mask = torch.ones_like(ids)
+    mask[1, :100] = 0
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask, use_cache=False).logits[:, -1]
+        without = model(ids[:, -1:], use_cache=False).logits[:, -1]
+        cache = StaticCache(model.config, max_cache_len=3000)
+        model(ids[:, :-1], attention_mask=mask[:, :-1], past_key_values=cache)
+        step = torch.compile(model, fullgraph=True, mode="reduce-overhead") if compiled else model
+        seen = torch.zeros(2, 1, 1, 3000, dtype=torch.bool, device="cuda")
+        seen[:, 0, 0, :2801] = mask.bool()
+        positions = mask.cumsum(-1)[:, -1:] - 1
+        found = step(ids[:, -1:], attention_mask=seen, position_ids=positions, past_key_values=cache).logits[:, -1]
+    assert distance(found, expected) < 0.02
+    assert distance(without, expected) > 0.2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
