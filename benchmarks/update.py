@@ -5,17 +5,43 @@ import re
 from pathlib import Path
 from typing import Any
 
+from longfire.commands.downstream import PAPERS
+from longfire.lab.reported import reported
 from longfire.report.compare import compare_markdown
+from longfire.report.contexts import plot_contexts
+from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.model_speed import model_figures, model_table
 from longfire.report.speed import figures_table, speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+DOWNSTREAM = "downstream"
+TASKS = {
+    "qmsum": "QMSum: questions on meetings",
+    "squality": "SQuALITY: questions on stories, answered at length",
+    "glue": "GLUE and SuperGLUE",
+    "narrative-qa": "NarrativeQA by context",
+}
+"""Records of checkpoints on tasks, and what they are headed with."""
+PICTURES = {"narrative-qa": "images/narrative-qa-small.png"}
+"""Of scores by length, beside docs/results.md."""
+SECTION = """
+## Fine-tuned on long documents, questions and GLUE
+
+Checkpoints that were pretrained in short sequences, then fine-tuned on tasks and tested, as `longfire finetune` and
+`longfire evaluate` recorded it in `results/downstream/`; [Downstream tasks](tasks.md) says how. Scores are 0 … 100, and
+more is better. A 95 % interval says how far other questions would move a score, not how far another seed of training
+would.
+
+“Paper, base” is the paper's figure for the same encoding: 125M parameters, pretrained on C4 in sequences of 2,048
+tokens, fine-tuned on the whole datasets in 25,000 steps, the best model of a run on the validation split. The scores of
+a small-scale run can be compared with each other, and not with the paper's.
+"""
 
 
-def result(name: str) -> dict[str, Any] | None:
+def result(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
     """The record of this name, in whichever folder it is."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob(f"*/{name}.json")]
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in results.glob(f"*/{name}.json")]
     return found[0] if found else None
 
 
@@ -36,22 +62,39 @@ def updated(page: str) -> str:
     return re.sub(r"<!-- ([\w-]+) -->\n```\n.*?```", table, page, flags=re.DOTALL)
 
 
-def with_figures(page: str) -> str:
-    """The page with all between `<!-- name-figures -->` and `<!-- end -->` made anew from name.json."""
+def with_figures(page: str, results: Path = RESULTS) -> str:
+    """The page with all between `<!-- name-figures -->` and `<!-- end -->` made anew from name.json.
+
+    What is said of checkpoints on tasks is there as long as its record is, and so is the head of their section.
+    """
 
     def figures(match: re.Match[str]) -> str:
-        if (record := result(match[1])) is None:
-            return match[0]
-        if "runs" in record:
-            table = compare_markdown(record)
+        name, record = match[1], result(match[1], results)
+        if name == DOWNSTREAM:
+            shown = SECTION if any(result(one, results) for one in TASKS) else ""
+        elif record is None:
+            shown = "" if name in TASKS else match[2]
+        elif "runs" in record:
+            shown = f"{compare_markdown(record)}\n"
+        elif "kind" in record["setting"]:
+            paper = {table: reported(table) for table in PAPERS}
+            shown = f"\n### {TASKS.get(name, name)}\n\n{downstream_markdown(record, paper, PICTURES.get(name))}\n"
         else:
-            table = model_figures(record) if is_of_a_model(record) else figures_table(record)
-        return f"<!-- {match[1]}-figures -->\n{table}\n<!-- end -->"
+            shown = f"{model_figures(record) if is_of_a_model(record) else figures_table(record)}\n"
+        return f"<!-- {name}-figures -->\n{shown}<!-- end -->"
 
-    return re.sub(r"<!-- ([\w-]+)-figures -->\n.*?<!-- end -->", figures, page, flags=re.DOTALL)
+    return re.sub(r"<!-- ([\w-]+)-figures -->\n(.*?)<!-- end -->", figures, page, flags=re.DOTALL)
+
+
+def draw_pictures() -> None:
+    """Those of records that are there."""
+    for name, picture in PICTURES.items():
+        if (record := result(name)) is not None:
+            plot_contexts(record, record["setting"]["tasks"][0], ROOT / "docs" / picture)
 
 
 if __name__ == "__main__":
+    draw_pictures()
     pages = {"benchmarks/README.md": updated, "docs/results.md": with_figures, "README.md": with_figures}
     for path, change in ((ROOT / name, change) for name, change in pages.items()):
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

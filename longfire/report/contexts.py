@@ -29,7 +29,7 @@ def contexts_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]]
         rows.append(["in the paper, base", *[""] * len(lengths)])
     for one in theirs:
         rows.append([f"  {one['label']}", *(_number(one.get(str(n))) for n in lengths)])
-    header = [f"{TASKS[task].title}, {METRICS[TASKS[task].metric]} at", *(_named(record, n) for n in lengths)]
+    header = [f"{TASKS[task].title}, {METRICS[TASKS[task].metric]} at", *(named(record, n) for n in lengths)]
     return text_table(header, rows)
 
 
@@ -109,7 +109,8 @@ def _marks(record: Record) -> dict[int, str]:
     return marks
 
 
-def _named(record: Record, length: int) -> str:
+def named(record: Record, length: int) -> str:
+    """A length, and what was done at it."""
     what = _marks(record).get(length)
     return f"{length:,}" + (f" ({what})" if what else "")
 

@@ -90,7 +90,7 @@ def what_was_done(record: Record) -> str:
     setting, rows = record["setting"], record["rows"]
     labels = ", ".join(row["label"] for row in rows)
     lengths = ", ".join(f"{n:,}" for n in setting["lengths"])
-    parts = [f"{labels}: {_checkpoints(rows)}."]
+    parts = [f"{labels}: {models(rows)}."]
     if setting["kind"] == "finetune":
         recipe, mixtures = setting["recipe"], setting["mixtures"]
         together = max(len(mixture["tasks"]) for mixture in mixtures)
@@ -145,7 +145,8 @@ def _head(scores: Mapping[str, dict[str, Record]], tasks: Sequence[str], more: i
     return [[*row, *[""] * more] for row in rows]
 
 
-def _checkpoints(rows: Sequence[Record]) -> str:
+def models(rows: Sequence[Record]) -> str:
+    """What the checkpoints are, as far as it is known: size, pretraining, and fine-tuning before this."""
     sizes = sorted({row["parameters"] for row in rows})
     shown = amount(sizes[0]) if amount(sizes[0]) == amount(sizes[-1]) else f"{amount(sizes[0])} to {amount(sizes[-1])}"
     text = f"{'models' if len(rows) > 1 else 'a model'} of {shown} parameters"
@@ -153,11 +154,20 @@ def _checkpoints(rows: Sequence[Record]) -> str:
     seen = sorted({row["tokens_seen"] for row in rows if row["tokens_seen"]})
     if trained:
         on = f"on {amount(seen[0])}{f' to {amount(seen[-1])}' if len(seen) > 1 else ''} tokens " if seen else ""
+        texts = sorted({row["corpus"] for row in rows if row.get("corpus")})
+        on += f"{'of' if seen else 'on'} {in_a_row(texts)} " if texts else ""
         text += f", pretrained {on}in sequences of {' and '.join(f'{n:,}' for n in trained)}"
     tuned = sorted({row["finetuned_length"] for row in rows if row["finetuned_length"]})
     if tuned:
-        text += f", fine-tuned in sequences of up to {' and '.join(f'{n:,}' for n in tuned)}"
+        tasks = sorted({task for row in rows for task in row.get("finetuned_on") or ()})
+        on = f"on {in_a_row(tasks)} " if tasks else ""
+        text += f", fine-tuned {on}in sequences of up to {' and '.join(f'{n:,}' for n in tuned)}"
     return text
+
+
+def in_a_row(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _number(value: float | None) -> str:

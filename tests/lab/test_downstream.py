@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -268,6 +269,8 @@ def test_checkpoints_are_tested_as_they_are(place, whole, tmp_path, capsys):
     record = record_in(tmp_path)
     tuned, stretched = record["rows"]
     assert (tuned["finetuned_length"], tuned["finetuned_on"]) == (128, ["narrative_qa"])
+    how = {"name": "tiny", "steps": 6, "batch": 8, "seed": 0, "select": "dev"}
+    assert (tuned["finetuned"], stretched["finetuned"]) == (how, None)
     assert (stretched["label"], stretched["extended_to"]) == ("YaRN", 256)
     assert (tmp_path / "contexts-narrative_qa.png").is_file()
     before = lines(runs[0] / "test" / "narrative_qa-96" / "predictions.jsonl")
@@ -278,6 +281,13 @@ def test_checkpoints_are_tested_as_they_are(place, whole, tmp_path, capsys):
         main(["evaluate", "scrolls", str(runs[0]), "--data", str(place / "data"), "--out", str(tmp_path / "all")]) == 2
     )
     assert "qasper's answers may take 128 of them" in capsys.readouterr().err
+
+
+def test_the_record_knows_the_text_of_pretraining(place, tmp_path):
+    folder = shutil.copytree(place / "fire", tmp_path / "fire")
+    assert entrants([folder])[0].about()["corpus"] is None
+    (folder / "corpus.json").write_text('{"name": "books"}')
+    assert entrants([folder])[0].about()["corpus"] == "books"
 
 
 def test_a_suite_as_it_is_with_anothers_model(place, tmp_path, capsys):

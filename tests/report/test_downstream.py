@@ -2,35 +2,10 @@
 
 import pytest
 
-from longfire.lab.reported import reported
 from longfire.report.contexts import contexts_table, plot_contexts
 from longfire.report.downstream import downstream_table
 from longfire.tasks import SUITES
-
-PAPER = {name: reported(name) for name in ("scrolls", "glue", "narrative_qa")}
-
-
-def one(task, score, length=2048, near=None, **more):
-    found = {"task": task, "length": length, "score": score, "interval": [score - 1.25, score + 2.75], "examples": 1234}
-    return {
-        **found,
-        "chance": None if near is None else 50.0,
-        **({} if near is None else {"near_chance": near}),
-        **more,
-    }
-
-
-def row(label, encoding, scores, **more):
-    about = {"parameters": 23_100_000, "trained_length": 512, "tokens_seen": 105_000_000, "finetuned_length": None}
-    return {"label": label, "encoding": encoding, **about, "scores": scores, **more}
-
-
-def record(tasks, rows, lengths=(2048,), missing=None, select="dev", **more):
-    mixtures = [{"name": task, "tasks": [task]} for task in tasks]
-    recipe = {"name": "scrolls-small", "steps": 300, "batch": 32, "length": 2048, "seed": 0}
-    setting = {"kind": "finetune", "name": "scrolls", "tasks": list(tasks), "mixtures": mixtures, "recipe": recipe}
-    setting |= {"lengths": list(lengths), "length": 2048, "missing": missing or {}, "select": select, "limit": None}
-    return {"setting": {**setting, "data": "data", "split": "validation"}, "rows": rows, **more}
+from tests.report.downstream_records import PAPER, one, record, row, sweep
 
 
 def cells(table, label):
@@ -115,15 +90,6 @@ def test_nothing_is_there_yet():
 def test_which_model_was_chosen_is_said(select, said):
     shown = downstream_table(record(["qmsum"], [row("FIRE", "fire", [])], select=select), PAPER)
     assert said in " ".join(shown.split())
-
-
-def sweep(lengths=(512, 2048, 16384)):
-    scores = {"fire": (6.0, 8.0, 9.0), "rope_pi": (4.0, 5.0, 0.5)}
-    rows = [
-        row(label, encoding, [one("narrative_qa", y, n) for n, y in zip(lengths, scores[encoding], strict=True)])
-        for label, encoding in (("FIRE", "fire"), ("RoPE-PI", "rope_pi"))
-    ]
-    return record(["narrative_qa"], rows, lengths)
 
 
 def test_scores_by_length():

@@ -88,6 +88,8 @@ class Entrant:
         """For the record: what it is, and what it was trained on and at, as far as it is known."""
         own = _done(self.folder)
         tuned = own if "chosen_by" in own else {}
+        recipe, on = tuned.get("recipe", {}), tuned.get("identity", {}).get("on", {})
+        how = {**{key: recipe.get(key) for key in ("name", "steps", "batch", "seed")}, "select": on.get("select")}
         return {
             "label": self.label,
             "encoding": self.encoding,
@@ -96,8 +98,10 @@ class Entrant:
             "trained_length": getattr(self.config, "max_position_embeddings", None),
             "extended_to": _target(self.config),
             "tokens_seen": own.get("tokens_seen"),
-            "finetuned_length": tuned.get("recipe", {}).get("length"),
-            "finetuned_on": tuned.get("identity", {}).get("on", {}).get("tasks"),
+            "corpus": _read(self.folder / "corpus.json").get("name"),
+            "finetuned_length": recipe.get("length"),
+            "finetuned_on": on.get("tasks"),
+            "finetuned": how if tuned else None,
         }
 
 
@@ -189,8 +193,10 @@ def _target(config: Any) -> int | None:
 
 def _done(folder: Path) -> dict[str, Any]:
     """What the run that made a checkpoint says of itself, if one did."""
-    file = folder.parent / "done.json"
-    if folder.name != "model" or not file.is_file():
-        return {}
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return _read(folder.parent / "done.json") if folder.name == "model" else {}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Nothing, where there is none."""
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return found
