@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longfire.commands.training import add_corpus_options, corpus_options, ended, named_texts
+from longfire.commands.training import add_corpus_options, corpus_options, described, ended, named_texts
 from longfire.storage import write_json
 from longfire.tasks import SUITES, TASKS
 
@@ -74,7 +74,7 @@ def run_reproduce(options: argparse.Namespace) -> int:
     comparison, runs = planned(options, entry, scale)
     own = options.out / scale.name / entry.name
     if options.dry_run:
-        print(f"{entry.shows}: {entry.what}\n{comparison.recipe}")
+        print(f"{entry.shows}: {entry.what}", described(comparison.recipe), sep="\n")
         for label, seed, one in comparison.recipes():
             print(f"{label}, seed {seed}: {one.position_encoding()}")
         print(f"tested at {comparison.tested_lengths()}; runs in {runs}, results in {own}")
@@ -141,6 +141,7 @@ def reproduce_lengths(
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.lab.compare import compare
+    from longfire.lab.labels import file_name
     from longfire.lab.reported import reported
     from longfire.report.biases import plot_biases
     from longfire.report.compare import plot_compare
@@ -153,7 +154,7 @@ def reproduce_lengths(
     print(reproduced_table(record, reported(entry.reported) if entry.reported else [], bold=sys.stdout.isatty()))
     plot_compare(record, own)
     for label, curves in record["biases"].items() if entry.draws_biases else ():
-        print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{label}.png')}")
+        print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{file_name(label)}.png')}")
     print(f"\nThe page: {report_page(record, own / 'report.html')}   The numbers: {own / 'compare.json'}")
     return ended(record)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from longfire.data import Corpus, is_saved, load_corpus
 from longfire.errors import at_least
-from longfire.lab.labels import check_label, folder_name, read_label
+from longfire.lab.labels import check_label, file_name, read_label
 from longfire.training import Recipe
 
 DEFAULT = ("fire", "alibi", "kerple_log", "rope", "nope")
@@ -37,7 +37,7 @@ class Comparison:
     def __post_init__(self) -> None:
         for label in self.encodings:
             check_label(label)
-        folders = Counter(folder_name(label) for label in self.encodings)
+        folders = Counter(file_name(label) for label in self.encodings)
         if twice := [name for name, times in folders.items() if times > 1]:
             raise ValueError(f"{', '.join(twice)}: asked for more than once.")
         for seed in self.seeds:
@@ -70,4 +70,4 @@ class Comparison:
 
     def folder(self, out: Path, label: str, seed: int) -> Path:
         """Of a run."""
-        return out / "runs" / f"{folder_name(label)}-{seed}"
+        return out / "runs" / f"{file_name(label)}-{seed}"

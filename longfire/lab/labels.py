@@ -12,9 +12,9 @@ SHARED = "-s"
 """After a name: one encoding for all layers. FIRE-S is `fire-s`."""
 
 
-def folder_name(label: str) -> str:
-    """What its runs' folders are called."""
-    return re.sub(r"[^\w.-]+", "-", label)
+def file_name(label: str) -> str:
+    """What its runs' folders and pictures are called: with letters, digits, _, - and . alone, as every system takes."""
+    return re.sub(r"[^\w.-]+", "-", label, flags=re.ASCII)
 
 
 def read_label(label: str) -> tuple[str, bool, dict[str, Any]]:

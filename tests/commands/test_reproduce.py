@@ -87,8 +87,9 @@ def test_a_whole_one_and_another_that_reuses_its_runs(tmp_path, capsys, monkeypa
     assert weights.stat().st_mtime_ns == before
     shared = json.loads((out / "smoke" / "sharing" / "compare.json").read_text())
     assert shared["runs"][0]["perplexity"] == record["runs"][0]["perplexity"]
-    assert main(["reproduce", "biases", *given]) == 0
-    assert (out / "smoke" / "biases" / "biases-fire.png").stat().st_size > 10_000
+    assert main(["reproduce", "biases", *given, "--encodings", "fire", "fire:activation=gelu"]) == 0
+    for name in ("biases-fire.png", "biases-fire-activation-gelu.png"):
+        assert (out / "smoke" / "biases" / name).stat().st_size > 10_000
     assert weights.stat().st_mtime_ns == before
     for name in ("perplexity.png", "losses.png", "report.html"):
         assert (out / "smoke" / "sharing" / name).stat().st_size > 1000
@@ -124,7 +125,10 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
 
 def test_a_tokenizer_of_ones_own(capsys):
     assert main(["reproduce", "sharing", "--tokenizer", "bpe", "--vocab", "512", "--dry-run"]) == 0
-    assert "tokenizer='bpe', vocab_size=512" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "\ntokenizer          bpe\n" in shown
+    assert "\nvocab_size         512\n" in shown
+    assert max(map(len, shown.splitlines())) <= 160
 
 
 def test_speed(tmp_path, capsys):
