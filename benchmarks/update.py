@@ -1,4 +1,4 @@
-"""Make the tables of benchmarks/README.md, docs/results.md and README.md anew from results/."""
+"""Make the tables of benchmarks/README.md, docs/results.md, docs/claims.md and README.md anew from results/."""
 
 import json
 import re
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from longfire.commands.downstream import PAPERS
-from longfire.lab.reported import reported
+from longfire.lab.reported import TABLES, reported
+from longfire.report.claims.page import claims_markdown
 from longfire.report.compare import compare_markdown
 from longfire.report.contexts import plot_contexts
 from longfire.report.downstream_markdown import downstream_markdown
@@ -86,6 +87,17 @@ def with_figures(page: str, results: Path = RESULTS) -> str:
     return re.sub(r"<!-- ([\w-]+)-figures -->\n(.*?)<!-- end -->", figures, page, flags=re.DOTALL)
 
 
+def with_claims(page: str, results: Path = RESULTS) -> str:
+    """The page with all between `<!-- claims -->` and `<!-- end -->` made anew from all records."""
+    records = {
+        f"{path.parent.name}/{path.stem}": json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(results.glob("*/*.json"))
+    }
+    shown = claims_markdown(records, {table: reported(table) for table in TABLES})
+    head, _, rest = page.partition("<!-- claims -->\n")
+    return f"{head}<!-- claims -->\n{shown}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+
+
 def draw_pictures() -> None:
     """Those of records that are there."""
     for name, picture in PICTURES.items():
@@ -96,5 +108,6 @@ def draw_pictures() -> None:
 if __name__ == "__main__":
     draw_pictures()
     pages = {"benchmarks/README.md": updated, "docs/results.md": with_figures, "README.md": with_figures}
+    pages["docs/claims.md"] = with_claims
     for path, change in ((ROOT / name, change) for name, change in pages.items()):
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -17,7 +17,7 @@ from longfire import ENCODINGS
 from longfire.cli import parser
 
 ROOT = Path(__file__).parents[1]
-WITHOUT_CODE = {"api", "kernel", "log", "results"}
+WITHOUT_CODE = {"api", "claims", "kernel", "log", "results"}
 
 
 def code_blocks(name):
@@ -88,6 +88,11 @@ def test_benchmark_tables_are_the_results():
     readme = (ROOT / "README.md").read_text()
     assert with_figures(readme) == readme
     assert "FIRE fused ÷ SDPA flash" in readme
+
+
+def test_the_claims_are_judged_by_the_results():
+    page = (ROOT / "docs" / "claims.md").read_text()
+    assert runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["with_claims"](page) == page
 
 
 def test_links_lead_somewhere():

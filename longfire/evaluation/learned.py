@@ -1,11 +1,15 @@
-"""What a FIRE has learned in two numbers: c of its logarithm, and its threshold L."""
+"""What encodings have learned, in numbers: FIRE's c and threshold L, and how far each head looks back."""
 
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from longfire.encodings import FIRE, PositionEncoding
+
+LOCAL, ANTI_LOCAL = 0.8, 1.2
+"""A head whose mean look-back is less or more than this share of an even head's."""
 
 
 def learned_c(encoding: PositionEncoding) -> float | None:
@@ -20,7 +24,35 @@ def learned_L(encoding: PositionEncoding) -> float | None:
     return None if L is None else float(L.detach())
 
 
-def learned_by_layer(encodings: Iterable[PositionEncoding]) -> list[dict[str, Any]]:
-    """Layer, c and L of each FIRE that has one of them."""
-    found = ({"layer": i, "c": learned_c(one), "L": learned_L(one)} for i, one in enumerate(encodings))
-    return [one for one in found if one["c"] is not None or one["L"] is not None]
+def learned_by_layer(encodings: Iterable[PositionEncoding], query: int) -> list[dict[str, Any]]:
+    """Layer, c, L and the heads' look-back from a query, counted from 1, of each FIRE."""
+    return [
+        {
+            "layer": layer,
+            "c": learned_c(encoding),
+            "L": learned_L(encoding),
+            "look_back": [round(head, 4) for head in look_back(encoding, query).tolist()],
+        }
+        for layer, encoding in enumerate(encodings)
+        if isinstance(encoding, FIRE)
+    ]
+
+
+@torch.no_grad()
+def bias_of(encoding: PositionEncoding, query: int, distances: Iterable[int]) -> Tensor:
+    """The bias of each head (H, distances) for a query, counted from 1; on the CPU."""
+    device = next((one.device for one in (*encoding.parameters(), *encoding.buffers())), None)
+    keys = torch.tensor([query - 1 - distance for distance in distances], device=device)
+    bias = encoding.bias(torch.tensor([query - 1], device=device), keys)
+    assert bias is not None
+    return bias[:, 0].cpu()
+
+
+def look_back(encoding: PositionEncoding, query: int) -> Tensor:
+    """How far each head looks back where all keys are alike, (H,): 1 is as far as a head without a bias.
+
+    The mean distance under the softmax of the bias, divided by that of even attention.
+    """
+    distances = torch.arange(query)
+    weights = bias_of(encoding, query, distances.tolist()).double().softmax(-1)
+    return weights @ distances.double() / max((query - 1) / 2, 1e-9) if query > 1 else torch.ones(len(weights))

@@ -43,7 +43,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         for name, source in comparison.also:
             text = text_for(comparison, folder, source, corpus)
             found.setdefault("also", {})[name] = perplexity(comparison, model, joined(text), text, run, name)
-        if learned := learned_by_layer(model.model.encodings):
+        if learned := learned_by_layer(model.model.encodings, comparison.recipe.length):
             found["learned"] = learned
         found["biases"] = learned_biases(model, comparison) if seed == comparison.seeds[0] else []
         found["checkpoint"] = str(folder.relative_to(out))

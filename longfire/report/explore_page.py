@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from longfire.evaluation.learned import learned_c, learned_L
+from longfire.evaluation.learned import ANTI_LOCAL, LOCAL, learned_c, learned_L, look_back
 from longfire.report.html import write_page
 from longfire.report.learned import (
-    ANTI_LOCAL,
     FAR,
-    LOCAL,
     Learned,
     described,
-    look_back,
     read_checkpoint,
 )
 from longfire.report.table import text_table

@@ -5,7 +5,6 @@ FIRE is given as its weights, which a page evaluates itself; other encodings as 
 
 import base64
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from longfire.encodings import ENCODINGS, FIRE, PositionEncoding
-from longfire.evaluation.learned import learned_c, learned_L
+from longfire.evaluation.learned import bias_of, learned_c, learned_L
 from longfire.theorem import Cosine, Step
 
 FAR = 16
 """How many times the training length a page goes."""
-LOCAL, ANTI_LOCAL = 0.8, 1.2
-"""A head whose mean look-back is less or more than this share of an even head's."""
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.GELU: "gelu", Step: "step", Cosine: "cos"}
 EVERY = 256
 """Up to this distance every one is sampled: T5's steps end at 128."""
@@ -115,25 +112,6 @@ def sample_distances(query: int, ratio: float, every: int) -> list[int]:
     steps = math.ceil(math.log(max(query / every, 1)) / math.log(ratio))
     wide = {min(query - 1, round(every * ratio**k)) for k in range(1, steps + 1)}
     return sorted({*range(min(query, every + 1)), *wide, query - 1})
-
-
-@torch.no_grad()
-def bias_of(encoding: PositionEncoding, query: int, distances: Iterable[int]) -> Tensor:
-    """The bias of each head (H, distances) for a query, counted from 1."""
-    keys = torch.tensor([query - 1 - distance for distance in distances])
-    bias = encoding.bias(torch.tensor([query - 1]), keys)
-    assert bias is not None
-    return bias[:, 0]
-
-
-def look_back(encoding: PositionEncoding, query: int) -> Tensor:
-    """How far each head looks back where all keys are alike, (H,): 1 is as far as a head without a bias.
-
-    The mean distance under the softmax of the bias, divided by that of even attention.
-    """
-    distances = torch.arange(query)
-    weights = bias_of(encoding, query, distances.tolist()).double().softmax(-1)
-    return weights @ distances.double() / max((query - 1) / 2, 1e-9) if query > 1 else torch.ones(len(weights))
 
 
 def packed(values: Tensor) -> str:

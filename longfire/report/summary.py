@@ -210,7 +210,7 @@ def what_was_run(record: Record) -> str:
     seeds, lines = seeds_of(record), lines_of(record)
     done = [run for run in runs if "failed" not in run]
     recipe = (setting.get("recipe") or {}).get("name")
-    fires = _fires(setting.get("recipe") or {})
+    fires = changes_to_fire(setting.get("recipe") or {})
     source = f" of {corpus['name']}" if corpus.get("name") else ""
     parts = [
         f"{', '.join(line.label for line in lines)}: with each of these position encodings a model"
@@ -238,8 +238,8 @@ PROTOCOLS = {
 }
 
 
-def _fires(recipe: dict[str, Any]) -> str:
-    """What is not as in the paper."""
+def changes_to_fire(recipe: dict[str, Any]) -> str:
+    """What a recipe has of FIRE that is not as in the paper."""
     parts = [
         f"begins as {recipe['start']}" if recipe.get("start") else "",
         f"has its horizon at {recipe['horizon'] * recipe['length']:,.0f} tokens" if recipe.get("horizon") else "",

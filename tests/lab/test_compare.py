@@ -69,10 +69,13 @@ def test_the_record(compared):
 
 
 def test_what_fire_learned_is_recorded(compared):
-    """c and L of each layer; where layers share one, once; of other encodings nothing."""
+    """c, L and where heads look, of each layer; where layers share one, once; of other encodings nothing."""
     fire, shared, learned = compared[1]["runs"]
     assert [row["layer"] for row in fire["learned"]] == [0, 1]
     assert all(0 < row["L"] < 16 and row["c"] > 0 for row in fire["learned"])  # it starts at a quarter of 16
+    heads = [row["look_back"] for row in fire["learned"]]
+    assert all(0 < head < 2 for layer in heads for head in layer)
+    assert len(heads[0]) == len({row["head"] for row in compared[1]["biases"]["fire"]})
     assert len(shared["learned"]) == 1
     assert "learned" not in learned
 

@@ -9,8 +9,9 @@ import torch
 
 from longfire import ENCODINGS, FIRE, build_encoding
 from longfire.cli import main
+from longfire.evaluation.learned import bias_of, look_back
 from longfire.report.explore_page import explore_page, explore_table
-from longfire.report.learned import bias_of, described, is_plain, look_back, read_checkpoint, sample_distances
+from longfire.report.learned import described, is_plain, read_checkpoint, sample_distances
 from longfire.theorem import as_fire
 from tests.model.models import small_model
 from tests.report.browser import curves, looking_at, overflow, settle

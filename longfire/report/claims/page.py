@@ -1,0 +1,63 @@
+"""The paper's claims checked, as a page."""
+
+from collections import Counter
+
+from longfire.report.claims import GROUPS
+from longfire.report.claims.claim import MISSING, VERDICTS, Claim, Finding, Papers, Records
+from longfire.report.summary import Record, changes_to_fire, what_was_run
+
+
+def claims_markdown(records: Records, papers: Papers) -> str:
+    """How many claims hold; each with the paper's numbers, ours and the verdict; and the records that were used."""
+    judged = {name: [(claim, claim.judged(records)) for claim in claims] for name, claims in GROUPS.items()}
+    findings = [finding for group in judged.values() for _, finding in group]
+    counts = Counter(finding.verdict for finding in findings)
+    parts = [
+        "| verdict | claims |\n| --- | --: |\n" + "\n".join(f"| {one} | {counts[one]} |" for one in VERDICTS),
+    ]
+    for name, group in judged.items():
+        rows = [_row(claim, finding, records, papers) for claim, finding in group]
+        parts.append(
+            f"## {name}\n\n| claim | in the paper | here | verdict |\n| --- | --- | --- | --- |\n{_lines(rows)}"
+        )
+    used = dict.fromkeys(finding.record for finding in findings if finding.record)
+    if used:
+        listed = "\n".join(f"- `{name}`: {about(records[name])}" for name in used)
+        parts.append(f"## The records\n\n{listed}")
+    return "\n\n".join(parts)
+
+
+def about(record: Record) -> str:
+    """A record in a line: what was run, on what, when."""
+    made = record["provenance"]
+    machine = made["hardware"].get("gpu") or made["hardware"]["cpu"]
+    setting = record["setting"]
+    what = what_was_run(record) if "runs" in record else _measured(setting)
+    return f"{what} {machine}, torch {made['versions']['torch']}, {made['date']}, commit {made['commit']}."
+
+
+def _measured(setting: Record) -> str:
+    if setting.get("subject") == "model":
+        return f"The {setting['size']} model in {setting['dtype']}."
+    if "tasks" in setting:
+        limit = f", {setting['limit']:,} questions a task at most" if setting["limit"] else ""
+        return f"Fine-tuned on and tested by {', '.join(setting['tasks'])}{limit}."
+    return f"All positions below {setting['max_length']:,}, in {setting['dtype']}."
+
+
+def _row(claim: Claim, finding: Finding, records: Records, papers: Papers) -> list[str]:
+    verdict = f"**{finding.verdict}**" if finding.verdict != MISSING else MISSING
+    return [claim.says, f"{claim.where}: {claim.quoted(papers)}", _here(finding, records), verdict]
+
+
+def _here(finding: Finding, records: Records) -> str:
+    if not finding.record:
+        return "–"
+    recipe = records[finding.record]["setting"].get("recipe") or {}
+    changed = changes_to_fire(recipe) if "runs" in records[finding.record] else ""
+    note = f", in which FIRE {changed}" if changed else ""
+    return "<br>".join([*finding.numbers, f"(`{finding.record}`{note})"])
+
+
+def _lines(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)

@@ -1,0 +1,282 @@
+"""The paper's claims: they hold on the paper's own numbers, and every verdict can come out."""
+
+import pytest
+
+from longfire.lab.reported import TABLES, reported
+from longfire.lab.tables import ENTRIES
+from longfire.report.claims import GROUPS
+from longfire.report.claims.claim import FAILS, HOLDS, MISSING, OPEN, Quote, Step, decided, found
+from longfire.report.claims.page import claims_markdown
+
+PAPERS = {name: reported(name) for name in TABLES}
+CLAIMS = {claim.says: claim for group in GROUPS.values() for claim in group}
+MADE = {"date": "2025-11-15", "commit": "0123456", "hardware": {"cpu": "a CPU"}, "versions": {"torch": "2.13"}}
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+
+
+def named(start):
+    """The one claim that begins so."""
+    (claim,) = [claim for says, claim in CLAIMS.items() if says.startswith(start)]
+    return claim
+
+
+def compared(values, seeds=3, also=None, **run):
+    """A record of log perplexity, encodings down and lengths across, as if trained at 2048; seeds differ a little."""
+
+    def rows(by_length, seed):
+        return {"rows": [{"length": int(n), "log_perplexity": v + seed / 1e4} for n, v in by_length.items() if v]}
+
+    runs = [
+        {
+            "encoding": encoding,
+            "label": encoding.upper(),
+            "seed": seed,
+            "perplexity": rows(by_length, seed * (1 + i % 3)),
+            **({"also": {"tex": rows(also[encoding], seed * (1 + i % 3))}} if also else {}),
+            **run,
+        }
+        for seed in range(seeds)
+        for i, (encoding, by_length) in enumerate(values.items())
+    ]
+    setting = {"trained_length": 2048, "lengths": list(LENGTHS), "seeds": list(range(seeds))}
+    return {"provenance": MADE, "setting": setting, "runs": runs}
+
+
+def from_the_paper(table, **options):
+    values = {row["encoding"]: {n: v for n, v in row.items() if n.isdigit()} for row in PAPERS[table]}
+    return compared(values, **options)
+
+
+def turned(record):
+    """What was lower is higher, and by ten times as much."""
+    for run in record["runs"]:
+        for row in run["perplexity"]["rows"]:
+            row["log_perplexity"] = 40 - 10 * row["log_perplexity"]
+    return record
+
+
+def of_lengths():
+    """Claims with a table of log perplexity in the paper."""
+    tables = {entry.reported for entry in ENTRIES.values()} - {""}
+    return [claim for claim in CLAIMS.values() if isinstance(claim.paper, Quote) and claim.paper.table in tables]
+
+
+def verdict(claim, record):
+    return claim.judged({claim.records[0]: record}).verdict
+
+
+@pytest.mark.parametrize("claim", of_lengths(), ids=lambda claim: claim.says)
+def test_the_papers_own_numbers(claim):
+    """Bear its claims out, unless they were one seed's, in which case nothing can be told."""
+    table = claim.paper.table
+    assert verdict(claim, from_the_paper(table)) == HOLDS
+    assert verdict(claim, from_the_paper(table, seeds=1)) == OPEN
+    if not claim.says.startswith(("Beyond the training length ReLU", "One encoding for all layers")):
+        assert verdict(claim, turned(from_the_paper(table))) == FAILS
+
+
+def test_claims_with_a_margin():
+    """Being alike, or not much worse, fails where the difference is more than that."""
+    apart = compared({"fire": {"4096": 3.0, "8192": 3.0}, "fire:activation=gelu": {"4096": 3.0, "8192": 2.9}})
+    assert verdict(named("Beyond the training length ReLU"), apart) == FAILS
+    worse = compared({"fire": {"2048": 3.0}, "fire-s": {"2048": 3.2}})
+    assert verdict(named("One encoding for all layers"), worse) == FAILS
+
+
+def test_claims_without_numbers_in_the_paper():
+    def at(value):
+        return {str(length): value for length in LENGTHS}
+
+    low = {"fire": at(3.0), "fire-s": at(3.05), "rope": at(3.1), "yarn": at(3.2), "nope": at(3.3), "t5": at(3.3)}
+    low |= {"alibi": at(3.3), "kerple_log": at(3.3), "fire:threshold=fixed": at(3.1)}
+    swapped = {**low, "fire": at(3.4), "fire-s": at(3.4), "rope": at(3.3)}
+    for start in ("YaRN, although", "YaRN gives up", "FIRE-S is still", "Since its input", "A learned threshold"):
+        assert verdict(named(start), compared(low)) == HOLDS
+        assert verdict(named(start), compared(swapped)) == FAILS
+        assert verdict(named(start), compared(low, seeds=1)) == OPEN
+    for value, expected in ((3.0, FAILS), (4.0, HOLDS)):
+        assert verdict(named("Absolute"), compared({"sinusoidal": {**at(value), "2048": 3.0}})) == expected
+
+
+def test_seeds_that_disagree_tell_nothing():
+    record = from_the_paper("perplexity")
+    fire = [run for run in record["runs"] if run["encoding"] == "fire"]
+    fire[1]["perplexity"]["rows"][4]["log_perplexity"] = 3.3  # of five lengths the last
+    finding = named("At two and four").judged({"compare/encodings": record})
+    assert finding.verdict == OPEN
+    assert finding.record == "compare/encodings"
+    assert any(line.startswith("8,192: FIRE 3.") for line in finding.numbers)
+
+
+def test_what_is_missing_is_not_borne_out():
+    """A baseline, or a seed of one, that was not run; without FIRE there is nothing to judge."""
+    claim = named("At two and four")
+    record = from_the_paper("perplexity")
+    record["runs"] = [run for run in record["runs"] if run["encoding"] != "t5"]
+    assert verdict(claim, record) == OPEN
+    record = from_the_paper("perplexity")
+    del record["runs"][-1]
+    assert verdict(claim, record) == OPEN
+    record["runs"] = [run for run in record["runs"] if run["encoding"] != "fire"]
+    assert verdict(claim, record) == MISSING
+
+
+def test_on_other_texts():
+    claim = named("On texts of other kinds")
+    values = {row["encoding"]: {n: v for n, v in row.items() if n.isdigit()} for row in PAPERS["perplexity"]}
+    assert verdict(claim, compared(values)) == MISSING
+    assert verdict(claim, compared(values, also=values)) == HOLDS
+    finding = claim.judged({claim.records[0]: compared(values, also={**values, "fire": values["alibi"]})})
+    assert finding.verdict == FAILS
+    assert all(line.startswith("tex, ") for line in finding.numbers)
+
+
+def test_of_large_models():
+    claim, record = named("Large models"), from_the_paper("perplexity")
+    record["setting"]["recipe"] = {"size": "small"}
+    assert verdict(claim, record) == MISSING
+    record["setting"]["recipe"]["size"] = "large"
+    assert verdict(claim, record) == HOLDS
+
+
+@pytest.mark.parametrize(("learned", "expected"), [(1400.0, HOLDS), (2000.0, FAILS)])
+def test_learned_thresholds(learned, expected):
+    claim = named("The learned thresholds")
+    layers = [{"layer": i, "c": 0.1, "L": learned, "look_back": [0.5, 1.0]} for i in range(2)]
+    values = {"fire": {"2048": 3.0}}
+    assert verdict(claim, compared(values, learned=layers)) == expected
+    assert verdict(claim, compared(values, learned=layers, seeds=1)) == OPEN
+    assert verdict(claim, compared(values)) == MISSING
+
+
+@pytest.mark.parametrize(("heads", "expected"), [([0.5, 1.5], HOLDS), ([0.5, 1.0], FAILS), ([1.0, 1.5], FAILS)])
+def test_patterns(heads, expected):
+    claim = named("FIRE learns heads")
+    values, layers = {"fire": {"2048": 3.0}}, [{"layer": 0, "c": 0.1, "L": None, "look_back": heads}]
+    record = compared(values, learned=layers)
+    assert verdict(claim, record) == expected
+    record["runs"][1]["learned"] = [{**layers[0], "look_back": [0.5, 1.5] if expected == FAILS else [0.5]}]
+    assert verdict(claim, record) == OPEN
+
+
+@pytest.mark.parametrize(("error", "expected"), [(1e-14, HOLDS), (1e-3, FAILS)])
+def test_the_theorem(error, expected):
+    rows = [{"encoding": name, "max_length": 64, "error": e} for name, e in (("alibi", 0.0), ("t5", error))]
+    assert verdict(named("FIRE can be each"), {"rows": rows}) == expected
+
+
+@pytest.mark.parametrize(("t5", "expected"), [((3.0, 3.2), HOLDS), ((1.0, 1.2), FAILS), ((1.9, 2.5), OPEN)])
+def test_times(t5, expected):
+    def row(encoding, fastest, slowest):
+        times = {"ms": (fastest + slowest) / 2, "fastest": fastest, "slowest": slowest}
+        return {"kind": "forward", "n": 2048, "encoding": encoding, **times}
+
+    claim, fire = named("FIRE is faster than T5"), row("fire", 1.8, 2.2)
+    assert verdict(claim, {"rows": [fire, row("t5", *t5)]}) == expected
+    assert verdict(claim, {"rows": [fire]}) == MISSING
+    failed = {"kind": "forward", "n": 2048, "encoding": "t5", "failed": "out of memory"}
+    assert verdict(claim, {"rows": [fire, failed]}) == MISSING
+
+
+def on_tasks(table, seeds=3, near=False, change=lambda encoding, score: score):
+    """A record of scores, as if the paper had several seeds. Columns are tasks, or lengths of NarrativeQA."""
+    rows = []
+    for of in [row for row in PAPERS[table] if row["size"] == "base"]:
+        columns = {k: v for k, v in of.items() if isinstance(v, float) and k not in ("average", "extended_to")}
+        for seed in range(seeds) if columns else ():
+            scores = [
+                {
+                    "task": "narrative_qa" if key.isdigit() else key,
+                    "length": int(key) if key.isdigit() else 8192,
+                    "score": change(of["encoding"], value) + seed / 1e3,
+                    "near_chance": near,
+                }
+                for key, value in columns.items()
+            ]
+            target = of.get("extended_to") or (8192 if of["encoding"] == "rope_pi" else None)
+            about = {"label": of["label"], "encoding": of["encoding"], "extended_to": target and int(target)}
+            rows.append({**about, "scores": scores})
+    names = dict.fromkeys(one["task"] for one in rows[0]["scores"])
+    lengths = sorted({one["length"] for one in rows[0]["scores"]})
+    return {"setting": {"tasks": list(names), "length": 8192, "lengths": lengths}, "rows": rows}
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["Fine-tuned on SCROLLS", "On NarrativeQA FIRE", "On GLUE and SuperGLUE FIRE's", "On GLUE and SuperGLUE NoPE"],
+)
+def test_tasks_on_the_papers_own_numbers(start):
+    claim = named(start)
+    table = claim.records[0].partition("/")[2].replace("-", "_")
+    assert verdict(claim, on_tasks(table)) == HOLDS
+    assert verdict(claim, on_tasks(table, seeds=1)) == OPEN
+    assert verdict(claim, on_tasks(table, near=True)) == OPEN
+    assert verdict(claim, on_tasks(table, change=lambda name, score: score - 20 * (name == "fire"))) == FAILS
+    without = on_tasks(table)
+    without["rows"] = [row for row in without["rows"] if row["encoding"] not in ("nope", "rope")]
+    assert verdict(claim, without) == OPEN
+    assert verdict(claim, {**without, "rows": []}) == MISSING
+
+
+def test_one_task():
+    record = on_tasks("scrolls")
+    record["setting"]["tasks"] = ["qmsum"]
+    for start in ("On QMSum ALiBi", "On QMSum T5"):
+        assert verdict(named(start), record) == HOLDS
+    other = on_tasks("scrolls", change=lambda name, score: -score)
+    other["setting"]["tasks"] = ["qmsum"]
+    assert {verdict(named(start), other) for start in ("On QMSum ALiBi", "On QMSum T5")} == {FAILS}
+
+
+def test_scores_that_drop():
+    record = on_tasks("narrative_qa")
+    rope, stretched, wider = (
+        named(start) for start in ("Beyond the fine-tuning", "So does the score", "Stretched to four")
+    )
+    assert [verdict(one, record) for one in (rope, stretched)] == [HOLDS, HOLDS]
+    assert verdict(wider, record) == FAILS  # at 2,048 the paper's table contradicts its text
+    even = on_tasks("narrative_qa", change=lambda name, score: 5.0)
+    assert [verdict(one, even) for one in (rope, stretched)] == [FAILS, FAILS]
+
+
+def test_shared_on_glue():
+    claim, record = named("On GLUE and SuperGLUE FIRE-S"), on_tasks("glue")
+    assert verdict(claim, record) == MISSING
+    fire = [row for row in record["rows"] if row["encoding"] == "fire"]
+    record["rows"] += [{**row, "encoding": "fire-s"} for row in fire]
+    assert verdict(claim, record) == HOLDS
+
+
+def test_the_rule():
+    """As `longfire compare` decides: all seeds, two or more, and the mean above their spread."""
+    assert decided([0.1, 0.12, 0.11], 3) == HOLDS
+    assert decided([-0.1, -0.12, -0.11], 3) == FAILS
+    assert decided([0.1, 0.12], 3) == OPEN
+    assert decided([0.1], 1) == OPEN
+    assert decided([0.001, 0.9, 0.001], 3) == OPEN
+    assert found([]) is None
+    steps = [Step("a", "one", HOLDS), Step("a", "two", OPEN), Step("b", "three", HOLDS)]
+    assert found(steps).numbers == ("a: two", "b: three")
+    assert found(steps).verdict == OPEN
+    assert found([*steps, Step("b", "four", FAILS)]).verdict == FAILS
+
+
+def test_names_of_records_are_those_of_commands():
+    """So that what a command wrote is found where it is checked in."""
+    names = {name for claim in CLAIMS.values() for name in claim.records}
+    reproduced = {name.removeprefix("reproduce/") for name in names if name.startswith("reproduce/")}
+    assert reproduced <= {*ENTRIES, "theorem", "speed"}
+
+
+def test_the_page():
+    record = from_the_paper("perplexity")
+    record["setting"]["recipe"] = {"start": "kerple_log", "length": 2048}
+    page = claims_markdown({"compare/encodings": record}, PAPERS)
+    line = next(line for line in page.splitlines() if line.startswith("| At two and four"))
+    assert "Kerple 3.156, 3.158" in line
+    assert "FIRE 3.046, 3.056; at 4,096, 8,192 tokens" in line
+    assert "in which FIRE begins as kerple_log" in line
+    assert line.endswith("| **holds** |")
+    assert f"| {MISSING} | " in page
+    assert "- `compare/encodings`: " in page
+    assert len({len(line.split(" | ")) for line in page.splitlines() if line.startswith("| ")}) == 2
