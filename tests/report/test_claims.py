@@ -275,7 +275,7 @@ def test_the_page():
     line = next(line for line in page.splitlines() if line.startswith("| At two and four"))
     assert "Kerple 3.156, 3.158" in line
     assert "FIRE 3.046, 3.056; at 4,096, 8,192 tokens" in line
-    assert "in which FIRE begins as kerple_log" in line
+    assert "(`compare/encodings`, 3 seeds, FIRE begins as kerple_log)" in line
     assert line.endswith("| **holds** |")
     assert f"| {MISSING} | " in page
     assert "- `compare/encodings`: " in page

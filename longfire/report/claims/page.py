@@ -3,8 +3,8 @@
 from collections import Counter
 
 from longfire.report.claims import GROUPS
-from longfire.report.claims.claim import MISSING, VERDICTS, Claim, Finding, Papers, Records
-from longfire.report.summary import Record, changes_to_fire, what_was_run
+from longfire.report.claims.claim import FAILS, HOLDS, VERDICTS, Claim, Finding, Papers, Records
+from longfire.report.summary import Record, changes_to_fire, seeds_of, what_was_run
 
 
 def claims_markdown(records: Records, papers: Papers) -> str:
@@ -46,17 +46,19 @@ def _measured(setting: Record) -> str:
 
 
 def _row(claim: Claim, finding: Finding, records: Records, papers: Papers) -> list[str]:
-    verdict = f"**{finding.verdict}**" if finding.verdict != MISSING else MISSING
-    return [claim.says, f"{claim.where}: {claim.quoted(papers)}", _here(finding, records), verdict]
+    verdict = f"**{finding.verdict}**" if finding.verdict in (HOLDS, FAILS) else finding.verdict
+    return [claim.says, f"{claim.where}:<br>{claim.quoted(papers)}", _here(finding, records), verdict]
 
 
 def _here(finding: Finding, records: Records) -> str:
     if not finding.record:
         return "–"
-    recipe = records[finding.record]["setting"].get("recipe") or {}
-    changed = changes_to_fire(recipe) if "runs" in records[finding.record] else ""
-    note = f", in which FIRE {changed}" if changed else ""
-    return "<br>".join([*finding.numbers, f"(`{finding.record}`{note})"])
+    notes = [f"`{finding.record}`"]
+    record = records[finding.record]
+    if "runs" in record:
+        seeds, changed = len(seeds_of(record)), changes_to_fire(record["setting"].get("recipe") or {})
+        notes += ["one seed" if seeds == 1 else f"{seeds} seeds", *([f"FIRE {changed}"] if changed else [])]
+    return "<br>".join([*finding.numbers, f"({', '.join(notes)})"])
 
 
 def _lines(rows: list[list[str]]) -> str:

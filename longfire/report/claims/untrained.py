@@ -25,7 +25,7 @@ def equal(record: Record) -> list[Step]:
     return [
         Step(
             written(row["encoding"]),
-            f"error {row['error']:.0e} of the largest bias, to {row['max_length']:,} tokens",
+            f"error {row['error']:.0g} of the largest bias, to {row['max_length']:,} tokens",
             verdict,
         )
         for row, verdict in verdicts
