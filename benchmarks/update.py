@@ -94,8 +94,8 @@ def with_claims(page: str, results: Path = RESULTS) -> str:
         for path in sorted(results.glob("*/*.json"))
     }
     shown = claims_markdown(records, {table: reported(table) for table in TABLES})
-    head, _, rest = page.partition("<!-- claims -->\n")
-    return f"{head}<!-- claims -->\n{shown}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    made = f"<!-- claims -->\n{shown}\n<!-- end -->"
+    return re.sub(r"<!-- claims -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
 
 
 def draw_pictures() -> None:
@@ -109,5 +109,5 @@ if __name__ == "__main__":
     draw_pictures()
     pages = {"benchmarks/README.md": updated, "docs/results.md": with_figures, "README.md": with_figures}
     pages["docs/claims.md"] = with_claims
-    for path, change in ((ROOT / name, change) for name, change in pages.items()):
+    for path, change in ((ROOT / name, change) for name, change in pages.items() if (ROOT / name).exists()):
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
