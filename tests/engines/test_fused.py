@@ -149,13 +149,13 @@ def test_kernels_do_as_the_specification_says(case):
 NEAR_WAYS = {
     "by another walk": {"STORE_NEAR": False},
     "stored, summed over the batch first": {"SUM_FIRST": 1},
-    "stored, summed on the way": {"SUM_FIRST": 9, "TRANSPOSE_NEAR": False},
+    "stored, summed on the way": {"SUM_FIRST": 9},
     "stored, heads taking turns": {"FILLED": 0},
 }
 NEAR_CASES = {
     # smooth, keys, queries, sequences, heads, key heads, padding of each sequence, dropout, bytes that one head takes
     "padding, hidden keys, dropout": (16, 70, 70, 2, 1, 1, [0, 33], 0.2, 1 << 20),
-    "of the distance alone, with all that": (None, 140, 140, 2, 2, 1, [0, 77], 0.2, 1 << 20),
+    "with several heads": (16, 140, 140, 2, 2, 1, [0, 77], 0.2, 3 << 18),
     "the last queries, and middle nodes": (16, 270, 10, 1, 2, 2, None, 0.0, 1 << 17),
 }
 
@@ -199,14 +199,13 @@ def test_near_gradients_are_the_same_in_every_way(case, monkeypatch):
 
 
 def test_what_does_not_fit_is_not_stored():
-    """A bias of the distance alone is near everywhere: what is stored grows with the square of the length."""
+    """And a bias of the distance alone, which is near everywhere, never is."""
     fire, table = Geometry(32768, 0, 128), Geometry(32768, 0, None)
     assert turns.near_turns(launch.numbers(fire), 1, 12, 2, 512) == turns.Turns(12, True, False, 256, 1)
     many = turns.near_turns(launch.numbers(fire), 16, 12, 2, 512)
     assert (many.heads, many.stored, many.summed) == (1, True, True)
     assert not turns.near_turns(launch.numbers(table), 1, 12, 2, 512).stored
-    short = turns.near_turns(launch.numbers(Geometry(2048, 0, None)), 16, 12, 2, 32)
-    assert (short.heads, short.stored) == (6, True)
+    assert turns.near_turns(launch.numbers(fire), 1 << 10, 12, 2, 512).stored is False
 
 
 # --- the engine ----------------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_decoding_far_out(shared, compiled):
         seen[:, 0, 0, :2801] = mask.bool()
         positions = mask.cumsum(-1)[:, -1:] - 1
         found = step(ids[:, -1:], attention_mask=seen, position_ids=positions, past_key_values=cache).logits[:, -1]
-    assert distance(found, expected) < 0.02
+    assert distance(found, expected) < 0.05
     assert distance(without, expected) > 0.2
 
 

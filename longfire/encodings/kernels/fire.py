@@ -156,10 +156,11 @@ def _make_biases(
     each = len(linears) // layers
     kinds = [c, L, *(linears[slot::each] for slot in range(each))]
     packed, stride = _pack(kinds, layers)
-    first = [packed.pop(0) if kind else None for kind in kinds[:2]]
-    deep = [packed[0], packed[1], *(packed[2:4] if each == 6 else (None, None)), *packed[-2:]]
-    options = gelu, final_activation, first_position, eps, horizon
-    return _launch(q_positions, k_positions, *first, *deep, *options, layers=layers, stride=stride)
+    own_c, own_L = (packed.pop(0) if kind else None for kind in kinds[:2])
+    w2, b2 = packed[2:4] if each == 6 else (None, None)
+    w1, b1, w3, b3 = *packed[:2], *packed[-2:]
+    options = gelu, final_activation, first_position, eps, horizon, layers, stride
+    return _launch(q_positions, k_positions, own_c, own_L, w1, b1, w2, b2, w3, b3, *options)
 
 
 def _pack(kinds: list[list[Tensor]], layers: int) -> tuple[list[Tensor], int]:

@@ -54,7 +54,7 @@ def walk_keys(
         dq = tl.dot(low, k, dq, input_precision=PRECISION)
         if LEARNED and ZONE == 0:
             row, key_block = tl.maximum(row0, 0), start // BLOCK
-            block = gradient_index(row // BLOCK, row // BLOCK - key_block, first_block, near, EXACT)
+            block = gradient_index(row // BLOCK, row // BLOCK - key_block, first_block, near)
             tile = row % BLOCK // TILE * 2 + start % BLOCK // TILE
             # queries before the first key see that key alone: nothing there is of the bias
             store_near(dBias + block * (BLOCK * BLOCK) + tile * (TILE * TILE), low, BM, row0 >= 0)
@@ -185,7 +185,7 @@ def walk_queries(
     lo, hi, T, S, q_stride, do_stride, scale, dropout_p, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
     EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, EVEN: tl.constexpr, DROPOUT: tl.constexpr,
-    TRANSPOSED: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Tiles are [BN, BM] here: keys down, queries across."""
     j = key0 + tl.arange(0, BN)
@@ -204,7 +204,7 @@ def walk_queries(
         scores, unit, reference = column_scores(
             q, k, weights, row_weights, Near, Nodes, Reference, tl.maximum(row0, 0), key0, scale, first_block, near,
             middle,
-            BM, BN, ZONE, EXACT, REFERENCE, TRANSPOSED, PRECISION,
+            BM, BN, ZONE, EXACT, REFERENCE, PRECISION,
         )  # fmt: skip
         p = tl.exp2(scores * unit - (lse - reference)[None, :])
         if DIAGONAL or MASK:
@@ -225,15 +225,15 @@ def walk_queries(
 def column_scores(
     q, k, weights, row_weights, Near, Nodes, Reference, row0, key0, scale, first_block, near, middle,
     BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
-    TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """As `row_scores`, with keys down and queries across: [BN, BM]. TRANSPOSED: so are near biases already."""
+    """As `row_scores`, with keys down and queries across: [BN, BM]. If EXACT, so are near biases already."""
     block, key_block = row0 // BLOCK, key0 // BLOCK
     logits = tl.dot(k, tl.trans(q), input_precision=PRECISION)
     if ZONE == 0:
         Near += near_index(block, key_block, first_block, near, EXACT)
         down, across = key0 % BLOCK // TILE, row0 % BLOCK // TILE
-        if TRANSPOSED:
+        if EXACT:
             bias = load_near(Near + (down * 2 + across) * (TILE * TILE), BN)
         else:
             bias = tl.trans(load_near(Near + (across * 2 + down) * (TILE * TILE), BM))
@@ -261,7 +261,7 @@ def keys(
     near_per_head, middle_per_head, far_per_head, references_per_head, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
     HAS_MIDDLE: tl.constexpr, HAS_FAR: tl.constexpr, MASK: tl.constexpr, SHIFT: tl.constexpr, EVEN: tl.constexpr,
-    DROPOUT: tl.constexpr, TRANSPOSED: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr,
+    DROPOUT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dK and dV (B, H, S, D), for each query head. (A loop over those that share a key head would spill registers.)"""
@@ -304,26 +304,26 @@ def keys(
         dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
         diagonal, tl.minimum(tl.maximum(key0 + BN, diagonal), last), T, S, q_t, do_t, scale, dropout_p, first_block,
         near,
-        middle, D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, False, DROPOUT, TRANSPOSED, NEAR_STAGES, PRECISION,
+        middle, D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, False, DROPOUT, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     dk, dv = walk_queries(
         dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
         full, middle_start, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, TRANSPOSED, NEAR_STAGES, PRECISION,
+        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     if HAS_MIDDLE:
         w, r = zone_weights(scale, BN, BM, 16, Middle.dtype.element_ty)
         dk, dv = walk_queries(
             dk, dv, k, v, q, do, lse, delta, KeyMask, biases, middles, references, w, r, seed, key0, query0, head,
             shift, middle_start, far_start, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, TRANSPOSED, STAGES, PRECISION,
+            D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, STAGES, PRECISION,
         )  # fmt: skip
     if HAS_FAR:
         w, r = zone_weights(scale, BN, BM, 4, Far.dtype.element_ty)
         dk, dv = walk_queries(
             dk, dv, k, v, q, do, lse, delta, KeyMask, biases, fars, references, w, r, seed, key0, query0, head,
             shift, far_start, last, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, TRANSPOSED, STAGES, PRECISION,
+            D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, STAGES, PRECISION,
         )  # fmt: skip
     dK += b.to(tl.int64) * dk_b + h.to(tl.int64) * dk_h
     dV += b.to(tl.int64) * dv_b + h.to(tl.int64) * dv_h

@@ -56,7 +56,7 @@ def hat(d, before, here, after, last):
 @triton.jit(do_not_specialize=LENGTHS)
 def over_batch(
     dNear, Total, Shift, B, T, S, groups, near, first_block, last_block, rows_per_group, gradients_per_head,
-    EXACT: tl.constexpr, SHIFT: tl.constexpr,
+    SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Total (heads, groups of rows of blocks, blocks apart, 128, 128): a tile of it, from the dNear of `queries`."""
     apart = tl.program_id(0) // 4
@@ -70,7 +70,7 @@ def over_batch(
     last = tl.minimum(first_block + (chunk + 1) * rows_per_group, last_block)
     for block in range(first, last):
         row0 = block * BLOCK + part // 2 * TILE
-        offset = gradient_index(block, apart, first_block, near, EXACT) * (BLOCK * BLOCK)
+        offset = gradient_index(block, apart, first_block, near) * (BLOCK * BLOCK)
         for b in range(B):
             query0 = S - T - (tl.load(Shift + b) if SHIFT else 0)
             # no program came by tiles without queries

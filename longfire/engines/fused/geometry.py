@@ -108,10 +108,8 @@ class Geometry:
 
     @property
     def near_gradients(self) -> int:
-        """Blocks of near gradients of one sequence: where all are near, a row of blocks has those that there are."""
-        if self.smooth is not None:
-            return self.blocks * self.near
-        return (self.last_block * (self.last_block + 1) - self.first_block * (self.first_block + 1)) // 2
+        """Blocks of near gradients of one sequence, where they are stored."""
+        return self.blocks * self.near
 
     @property
     def references(self) -> int:

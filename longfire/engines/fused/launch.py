@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from longfire.engines.fused import backward, collect, configs, expand, forward
+from longfire.engines.fused import backward, collect, expand, forward
 from longfire.engines.fused.configs import config
 from longfire.engines.fused.geometry import BLOCK, FAR, LARGEST, MIDDLE, TILE, Geometry
 from longfire.engines.fused.turns import Turns, collect_far, collect_near, near_turns
@@ -212,13 +212,13 @@ class Call:
             dk, dv = (new(self.k.new_empty(self.B, self.H, self.S, self.D, dtype=torch.float32)) for _ in range(2))
         how = config("keys", self.D, self.q.dtype, self.S)
         tiles = triton.cdiv(self.S, how.BN)
-        near, transposed = self.bias[0], self.geometry.exact or configs.TRANSPOSE_NEAR
-        if transposed:
+        near = self.bias[0]
+        if self.geometry.exact:
             near = torch.empty_like(near)
             expand.transposed[(near.numel() // TILE**2,)](self.bias[0], near)
         backward.keys[(tiles * self.B * self.H,)](
             Q=self.q, K=self.k, V=self.v, **found, dK=dk, dV=dv, tiles=tiles, EVEN=self.even(how.BM),
-            TRANSPOSED=transposed, BM=how.BM, BN=how.BN, **how.launch(), **how.zones(),
+            BM=how.BM, BN=how.BN, **how.launch(), **how.zones(),
             **strides(q=self.q, k=self.k, v=self.v, do=found["dOut"], dk=dk, dv=dv),
             **{**self.pointers(), "Near": near}, **self.options, **self.zones,
         )  # fmt: skip
@@ -245,7 +245,7 @@ class Call:
                 self.queries(rows, True, dnear, first_head, count)
                 if turns.summed:
                     collect.over_batch[g.near * 4, turns.groups, count](
-                        dnear, total, near=g.near, first_block=g.first_block, EXACT=g.exact, **cut, **batch
+                        dnear, total, near=g.near, first_block=g.first_block, **cut, **batch
                     )
             source = {"dNear": total if turns.summed else dnear, "STORED": not turns.summed, "groups": turns.groups}
             collect_near({**source, **batch}, dmiddle, dvalues, g, first_head, count)

@@ -49,10 +49,8 @@ def near_index(block, key_block, first_block, near, EXACT: tl.constexpr):
 
 
 @triton.jit
-def gradient_index(block, apart, first_block, near, EXACT: tl.constexpr):
-    """Of the gradients of a near block, for one sequence and head. EXACT: a row of blocks has all that there are."""
-    if EXACT:
-        return (block * (block + 1) - first_block * (first_block + 1)) // 2 + apart
+def gradient_index(block, apart, first_block, near):
+    """Of the gradients of a near block, for one sequence and head."""
     return (block - first_block) * near + apart
 
 

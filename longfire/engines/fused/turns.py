@@ -9,7 +9,7 @@ from torch import Tensor
 from longfire.engines.fused import collect, configs
 from longfire.engines.fused.geometry import BLOCK, FAR, MIDDLE, node_index
 
-DISTANCES, ROWS, TILES = 64, 16, 32
+DISTANCES, ROWS, TILES = 64, 16, 64
 """What a program of `collect` looks at, at a time."""
 
 
@@ -28,12 +28,15 @@ class Turns:
 
 
 def near_turns(g: Any, B: int, H: int, element_size: int, tiles: int) -> Turns:
-    """Stored where that fits, and where a launch of `queries` for some heads alone still fills the device."""
+    """Stored where that fits, and where a launch of `queries` for some heads alone still fills the device.
+
+    Where biases are exact they are near all along, and another walk is quicker.
+    """
     rows = max(1, g.blocks // 4) if g.exact else 1
     groups = -(-g.blocks // rows)
     total = 4 * groups * g.near * BLOCK * BLOCK  # bytes a head
-    if configs.STORE_NEAR:
-        summed = g.exact or configs.SUM_FIRST <= B
+    if configs.STORE_NEAR and not g.exact:
+        summed = configs.SUM_FIRST <= B
         size = B * g.near_gradients * BLOCK * BLOCK * element_size + summed * total
         heads = even_turns(H, configs.NEAR_BYTES // size)
         if heads == H or (heads and tiles * B * heads >= configs.FILLED):
