@@ -76,7 +76,8 @@ def run_reproduce(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(f"{entry.shows}: {entry.what}", described(comparison.recipe), sep="\n")
         for label, seed, one in comparison.recipes():
-            print(f"{label}, seed {seed}: {one.position_encoding()}")
+            made = f", of {one.init_from}, extended to {one.extend_to:,}" if one.extend_to else ""
+            print(f"{label}, seed {seed}: {one.position_encoding()}{made}")
         print(f"tested at {comparison.tested_lengths()}; runs in {runs}, results in {own}")
         return 0
     if isinstance(entry, TaskEntry):

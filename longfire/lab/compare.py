@@ -25,7 +25,7 @@ import torch
 from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
-from longfire.lab.comparison import Comparison
+from longfire.lab.comparison import Comparison, is_extension
 from longfire.lab.labels import written
 from longfire.lab.one_run import one_run
 from longfire.provenance import provenance
@@ -95,36 +95,49 @@ def _place(comparison: Comparison, run: dict[str, Any]) -> int:
 def _carried_out(
     comparison: Comparison, out: Path, runs: list[tuple[str, int, Recipe]], jobs: int, options: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Each run's part of the record, as it is done."""
+    """Each run's part of the record, as it is done; those that are made of another's model after all others."""
+    runs = sorted(runs, key=lambda run: is_extension(run[0]))
     if jobs == 1:
         for label, seed, _recipe in runs:
             yield one_run(comparison, out, label, seed, options)
         return
-    with tqdm(
-        total=comparison.recipe.steps * len(runs), unit="step", desc=f"{len(runs)} runs, {jobs} at a time", disable=None
-    ) as bar:
+    steps = sum(recipe.steps for _, _, recipe in runs)
+    with tqdm(total=steps, unit="step", desc=f"{len(runs)} runs, {jobs} at a time", disable=None) as bar:
 
         def tick() -> None:
             bar.update(sum(_steps_done(comparison.folder(out, label, seed)) for label, seed, _ in runs) - bar.n)
 
-        waiting = [(label, seed) for label, seed, _ in runs]
-        lost: Counter[tuple[str, int]] = Counter()
-        while waiting:
-            done: list[tuple[str, int]] = []
-            try:
-                for one in _in_a_pool(comparison, out, waiting, jobs, {**options, "progress": False}, tick):
-                    done.append((one["encoding"], one["seed"]))
-                    yield one
-            except BrokenProcessPool:  # one process was killed, and took the pool with it
-                left = [one for one in waiting if one not in done]
-                begun = [one for one in left if (comparison.folder(out, *one) / "recipe.json").exists()]
-                begun = begun or left  # lost before any began: all of them, or this would never end
-                lost.update(begun)
-                for label, seed in [one for one in begun if lost[one] == TRIES]:
-                    done.append((label, seed))
-                    failed = "its process was lost, more than once: often memory ran out. Take fewer --jobs"
-                    yield {"encoding": label, "label": written(label), "seed": seed, "failed": failed}
-            waiting = [one for one in waiting if one not in done]
+        for extended in (False, True):
+            part = [(label, seed) for label, seed, _ in runs if is_extension(label) == extended]
+            yield from _tried(comparison, out, part, jobs, {**options, "progress": False}, tick)
+
+
+def _tried(
+    comparison: Comparison,
+    out: Path,
+    waiting: list[tuple[str, int]],
+    jobs: int,
+    options: dict[str, Any],
+    tick: Callable[[], None],
+) -> Iterator[dict[str, Any]]:
+    """Runs that do not wait for each other. One that loses its process is begun again."""
+    lost: Counter[tuple[str, int]] = Counter()
+    while waiting:
+        done: list[tuple[str, int]] = []
+        try:
+            for one in _in_a_pool(comparison, out, waiting, jobs, options, tick):
+                done.append((one["encoding"], one["seed"]))
+                yield one
+        except BrokenProcessPool:  # one process was killed, and took the pool with it
+            left = [one for one in waiting if one not in done]
+            begun = [one for one in left if (comparison.folder(out, *one) / "recipe.json").exists()]
+            begun = begun or left  # lost before any began: all of them, or this would never end
+            lost.update(begun)
+            for label, seed in [one for one in begun if lost[one] == TRIES]:
+                done.append((label, seed))
+                failed = "its process was lost, more than once: often memory ran out. Take fewer --jobs"
+                yield {"encoding": label, "label": written(label), "seed": seed, "failed": failed}
+        waiting = [one for one in waiting if one not in done]
 
 
 def _in_a_pool(

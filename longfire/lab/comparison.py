@@ -9,10 +9,17 @@ from typing import Any
 from longfire.data import Corpus, is_saved, load_corpus
 from longfire.errors import at_least
 from longfire.lab.labels import check_label, file_name, read_label
+from longfire.model.extension import STRETCHED
 from longfire.training import Recipe
 
 DEFAULT = ("fire", "alibi", "kerple_log", "rope", "nope")
 MULTIPLES = (1, 2, 4, 8, 16)
+SOURCE = "rope"
+"""What RoPE-PI and YaRN are made of: this encoding's run of the same seed."""
+STRETCH = 4
+"""Times the training length: how far they are extended, unless a label says (`yarn:target_length=N`)."""
+TUNING = 20
+"""They are trained on at that length, for one step in so many, at a tenth of the learning rate."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,9 @@ class Comparison:
             at_least("a seed", seed, 0)
         if not self.encodings or not self.seeds:
             raise ValueError("give at least one encoding and one seed.")
+        made = [label for label in self.encodings if is_extension(label)]
+        if made and SOURCE not in self.encodings:
+            raise ValueError(f"{made[0]} is made of the model with {SOURCE!r}, which is not asked for. Add {SOURCE}.")
 
     def tested_lengths(self) -> list[int]:
         """In order."""
@@ -54,10 +64,33 @@ class Comparison:
         for seed in self.seeds:
             for label in self.encodings:
                 name, shared, options = read_label(label)
+                if is_extension(label):
+                    yield label, seed, self._extension(name, seed, options)
+                    continue
                 changes = {"encoding": name, "share": shared or self.recipe.share, "seed": seed}
                 if options:
                     changes["encoding_options"] = {**self.recipe.encoding_options, **options}
                 yield label, seed, self.recipe.but(**changes)
+
+    def _extension(self, name: str, seed: int, options: dict[str, Any]) -> Recipe:
+        """As many tokens in a step as before, in longer sequences. What it goes on from lies beside it."""
+        recipe = self.recipe
+        target = options.pop("target_length", STRETCH * recipe.length)
+        steps = max(1, recipe.steps // TUNING)
+        return recipe.but(
+            encoding=name,
+            encoding_options={**recipe.encoding_options, **options},
+            seed=seed,
+            init_from=str(self.folder(Path(), SOURCE, seed)),
+            extend_to=target,
+            length=target,
+            batch=max(1, recipe.batch * recipe.length // target),
+            steps=steps,
+            learning_rate=recipe.learning_rate / 10,
+            warmup=steps // 10,
+            decay=None,
+            final=1.0,
+        )
 
     def load_corpus(self, progress: bool = False) -> Corpus:
         """The text, from the cache where it is there."""
@@ -71,3 +104,9 @@ class Comparison:
     def folder(self, out: Path, label: str, seed: int) -> Path:
         """Of a run."""
         return out / "runs" / f"{file_name(label)}-{seed}"
+
+
+def is_extension(label: str) -> bool:
+    """Whether it is made of a model with RoPE, and not trained from scratch (with a `trained_length` of its own)."""
+    name, _, options = read_label(label)
+    return name in STRETCHED and "trained_length" not in options

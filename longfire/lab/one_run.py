@@ -14,7 +14,7 @@ from longfire.errors import in_a_line
 from longfire.evaluation.learned import learned_by_layer
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
-from longfire.lab.comparison import Comparison
+from longfire.lab.comparison import SOURCE, Comparison, is_extension
 from longfire.lab.labels import written
 from longfire.model import LongfireForCausalLM
 from longfire.storage import write_json
@@ -30,6 +30,9 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
     started = time.perf_counter()
     try:
         corpus = comparison.load_corpus()
+        if is_extension(label):
+            recipe = recipe.but(init_from=str(out / str(recipe.init_from)))
+            found["extended"] = {"from": SOURCE, "to": recipe.extend_to, "steps": recipe.steps}
         folder = pretrain(recipe, corpus, run, **{"tracker": "none", **options})
         done = json.loads((run / "done.json").read_text(encoding="utf-8"))
         model = LongfireForCausalLM.from_pretrained(folder).eval()

@@ -220,6 +220,11 @@ def what_was_run(record: Record) -> str:
         f"{source}{_amount(done)}"
         f"{f', with {len(seeds)} seeds' if len(seeds) > 1 else ', with one seed'}."
     ]
+    parts += [
+        f"{label} is the model of {made['from']}, extended to {made['to']:,} tokens and trained on for "
+        f"{made['steps']:,} step{'s' * (made['steps'] > 1)} at that length."
+        for label, made in {label_of(run): run["extended"] for run in done if "extended" in run}.items()
+    ]
     lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
     protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
     parts.append(

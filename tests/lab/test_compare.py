@@ -104,6 +104,49 @@ def perplexities(run):
     return [row.get("log_perplexity") for row in run["perplexity"]["rows"]]
 
 
+def test_extensions_are_made_of_the_same_seeds_rope(corpus, tmp_path):
+    """Whatever the order they are asked for in; extended to four times the length, and trained on there."""
+    asked = comparison(corpus, encodings=("yarn", "rope_pi:target_length=32", "rope"), seeds=(3,))
+    record = compare(asked, tmp_path, jobs=1, progress=False)
+    assert [run.get("failed") for run in record["runs"]] == [None] * 3
+    assert [run["encoding"] for run in record["runs"]] == list(asked.encodings)
+    yarn, interpolated, rope = record["runs"]
+    assert yarn["extended"] == {"from": "rope", "to": 64, "steps": 1}
+    assert interpolated["extended"]["to"] == 32
+    assert "extended" not in rope
+    assert [len(run["losses"]) for run in (yarn, rope)] == [1, 3]
+    assert yarn["losses"][0][1] < rope["losses"][0][1]  # it goes on, and does not begin
+    done = json.loads((tmp_path / "runs" / "yarn-3" / "done.json").read_text())
+    assert done["recipe"]["init_from"] == str(tmp_path / "runs" / "rope-3")
+    config = json.loads((tmp_path / yarn["checkpoint"] / "config.json").read_text())
+    assert config["position_encoding"] == {"name": "yarn", "trained_length": 16, "target_length": 64}
+    said = " ".join(compare_table(record).split())
+    assert f"{written('yarn')} is the model of rope, extended to 64 tokens and trained on for 1 step at" in said
+
+
+def test_a_pool_has_extensions_after_their_source(corpus, tmp_path, monkeypatch):
+    pools = []
+
+    def pool(comparison, out, runs, *_):
+        pools.append(runs)
+        yield from ({"encoding": label, "seed": seed} for label, seed in runs)
+
+    monkeypatch.setattr("longfire.lab.compare._in_a_pool", pool)
+    compare(comparison(corpus, encodings=("yarn", "rope", "nope"), seeds=(0, 1)), tmp_path, jobs=2)
+    assert pools == [[("rope", 0), ("nope", 0), ("rope", 1), ("nope", 1)], [("yarn", 0), ("yarn", 1)]]
+
+
+def test_an_extension_needs_its_source(corpus, tmp_path):
+    with pytest.raises(ValueError, match="yarn is made of the model with 'rope', which is not asked for"):
+        comparison(corpus, encodings=("yarn", "fire"))
+    (tmp_path / "runs" / "rope-0").mkdir(parents=True)
+    (tmp_path / "runs" / "rope-0" / "recipe.json").write_text('{"batch": 77}')
+    record = compare(comparison(corpus, encodings=("rope", "yarn")), tmp_path, jobs=1, progress=False)
+    assert "there is no checkpoint in" in record["runs"][1]["failed"]
+    own = comparison(corpus, encodings=("yarn:trained_length=16,target_length=32",))
+    assert [recipe.init_from for _, _, recipe in own.recipes()] == [None]  # from scratch, as it says
+
+
 def test_two_at_a_time(compared, corpus, tmp_path):
     """The same numbers."""
     record = compare(comparison(corpus, encodings=("fire", "learned")), tmp_path, jobs=2)

@@ -1,4 +1,4 @@
-"""Figures 1 and 7: perplexity by length of base models, on C4, arXiv and GitHub."""
+"""Figures 1 and 7: perplexity by length of base models, on C4, arXiv and GitHub. Here alone YaRN is compared, too."""
 
 from longfire.lab.entry import BASELINES, Entry
 
@@ -6,7 +6,7 @@ ENTRY = Entry(
     "perplexity-base",
     "Figures 1 and 7",
     "perplexity by length, base models trained at 2048",
-    (*BASELINES, "fire"),
+    (*BASELINES, "yarn", "fire"),
     reported="perplexity",
     texts=True,
 )
