@@ -155,7 +155,6 @@ NEAR_WAYS = {
 NEAR_CASES = {
     # smooth, keys, queries, sequences, heads, key heads, padding of each sequence, dropout, bytes that one head takes
     "padding, hidden keys, dropout": (16, 70, 70, 2, 1, 1, [0, 33], 0.2, 1 << 20),
-    "with several heads": (16, 140, 140, 2, 2, 1, [0, 77], 0.2, 3 << 18),
     "the last queries, and middle nodes": (16, 270, 10, 1, 2, 2, None, 0.0, 1 << 17),
 }
 
