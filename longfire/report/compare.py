@@ -1,6 +1,8 @@
 """Train short, test long: the comparison as a table for a terminal and as pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
@@ -68,17 +70,23 @@ def lengths_table(record: Record, bold: bool = False) -> str:
 
 
 def compare_markdown(record: Record) -> str:
-    """The same for a page: what was run, the table, and what the seeds bear out."""
+    """The same for a page: what was run, a table for each text, and what the seeds bear out."""
+    plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
+    parts = [what_was_run(record)]
+    for i, (name, one) in enumerate(texts_of(record).items()):
+        parts += [_markdown_table(one, f" on {name}" if i else ""), plus + seeds_verdict(one)]
+    return "\n\n".join([*parts, *failures(record)])
+
+
+def _markdown_table(record: Record, on: str) -> str:
     lengths, trained = lengths_of(record), record["setting"]["trained_length"]
     best = {length: clear_best(record, length) for length in lengths}
-    header = ["log perplexity at", *(f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths), "tokens/s"]
+    columns = [f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths]
     rows = []
     for line in lines_of(record):
         cells = [f"**{number(line, n)}**" if line.label == best[n] else number(line, n) for n in lengths]
         rows.append([line.label, *cells, speed(line)])
-    table = markdown_table(header, rows)
-    plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
-    return "\n\n".join([what_was_run(record), table, plus + seeds_verdict(record), *failures(record)])
+    return markdown_table([f"log perplexity{on} at", *columns, "tokens/s"], rows)
 
 
 def number(line: Line, length: int) -> str:
@@ -96,29 +104,54 @@ def speed(line: Line) -> str:
 
 
 def plot_compare(record: Record, folder: Path) -> list[Path]:
-    """perplexity.png and losses.png in a folder, which is made if need be; the paths of both."""
+    """perplexity.png, with a panel for each text, and losses.png in a folder, which is made if need be; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = texts_of(record)
+    on = {name: f" on {name}" if len(texts) > 1 else "" for name in texts}
+    near = {name: close_up(one) for name, one in texts.items()}
+    whole = [partial(_draw_whole, one, on[name]) for name, one in texts.items()]
+    close = [partial(_draw_close, one, on[name], near[name]) for name, one in texts.items()]
+    rows = [whole, close] if any(near.values()) else [whole]
+    if len(texts) == 1:  # beside each other, and not below
+        rows = [[draw for row in rows for draw in row]]
+    losses = [[partial(_draw_losses, record)]]
+    return [_saved(rows, folder / "perplexity.png"), _saved(losses, folder / "losses.png")]
+
+
+def _saved(rows: Sequence[Sequence[Callable[[Any], None]]], path: Path) -> Path:
+    """A picture of panels, each with what draws it, and one legend for all."""
     from matplotlib.figure import Figure
 
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    near = close_up(record)
-    for name, draw in (("perplexity", _draw_perplexity), ("losses", _draw_losses)):
-        panels = 2 if name == "perplexity" and near else 1
-        figure = Figure(figsize=(9 if panels == 1 else 13, 5.2), layout="constrained")
-        for axes in figure.subplots(1, panels, squeeze=False)[0]:
-            draw(axes, record)
-            axes.grid(alpha=0.25)
-            axes.spines[["top", "right"]].set_visible(False)
-        if panels == 2 and near:
-            axes.set_ylim(near)
-            axes.set_title("Those that hold, close up")
-            axes.set_ylabel("")
-        handles, labels = axes.get_legend_handles_labels()
-        if handles:
-            figure.legend(handles, labels, loc="outside right center", frameon=False)
-        paths.append(folder / f"{name}.png")
-        figure.savefig(paths[-1], dpi=110)
-    return paths
+    across = len(rows[0])
+    width = {1: 9.0, 2: 13.0}.get(across, 4.6 * across + 2)
+    figure = Figure(figsize=(width, 5.2 if len(rows) == 1 else 4.4 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), across, squeeze=False)
+    for axes, draw in zip(grid.flat, chain.from_iterable(rows), strict=True):
+        draw(axes)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside right center", frameon=False)
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def _draw_whole(record: Record, on: str, axes: Any) -> None:
+    seeds = len(seeds_of(record))
+    over = f"{seeds} seeds" if seeds > 1 else "one seed"
+    _draw_perplexity(axes, record)
+    axes.set_title(f"Perplexity{on or ' by length'}, {'mean and deviation over ' * (seeds > 1 and not on)}{over}")
+
+
+def _draw_close(record: Record, on: str, limits: tuple[float, float] | None, axes: Any) -> None:
+    if limits is None:
+        axes.set_visible(False)
+        return
+    _draw_perplexity(axes, record)
+    axes.set_ylim(limits)
+    axes.set_ylabel("")
+    axes.set_title(f"Those that hold{on}, close up")
 
 
 def close_up(record: Record) -> tuple[float, float] | None:
@@ -160,11 +193,9 @@ def _draw_perplexity(axes: Any, record: Record) -> None:
     )  # fmt: skip
     axes.set_xlabel("tokens in a sequence")
     axes.set_ylabel("log perplexity (lower is better)")
-    seeds = len(seeds_of(record))
-    axes.set_title("Perplexity by length" + (f", mean and deviation over {seeds} seeds" if seeds > 1 else ", one seed"))
 
 
-def _draw_losses(axes: Any, record: Record) -> None:
+def _draw_losses(record: Record, axes: Any) -> None:
     tops = []
     for line in lines_of(record):
         curve = loss_curve(line)

@@ -20,6 +20,7 @@ from longfire.report.summary import (
     mean_and_deviation,
     seeds_of,
     seeds_verdict,
+    texts_of,
     what_was_run,
 )
 
@@ -37,6 +38,7 @@ def report_page(record: Record, path: Path) -> Path:
         "trained": record["setting"]["trained_length"],
         "lengths": lengths_of(record),
         "series": [_series(line, i, lengths_of(record)) for i, line in enumerate(lines)],
+        "texts": [{"name": name, "perplexity": _by_label(one)} for name, one in texts_of(record).items()],
         "biases": _biases(record, lines),
     }
     colors = {f"s{i}": line.colors for i, line in enumerate(lines)} | {f"h{i}": pair for i, pair in enumerate(HEADS)}
@@ -51,18 +53,25 @@ def report_page(record: Record, path: Path) -> Path:
     return path
 
 
-def _series(line: Line, i: int, lengths: list[int]) -> dict[str, Any]:
-    points = []
+def _by_label(record: Record) -> dict[str, list[list[Any]]]:
+    return {line.label: _points(line, lengths_of(record)) for line in lines_of(record)}
+
+
+def _points(line: Line, lengths: list[int]) -> list[list[Any]]:
+    points: list[list[Any]] = []
     for n in lengths:
         mean, deviation = mean_and_deviation(line.values(n).values())
         if mean is not None:
             spread = deviation or 0.0
             points.append([n, mean, mean - spread, mean + spread, f"{number(line, n)}{_interval(line, n)}"])
+    return points
+
+
+def _series(line: Line, i: int, lengths: list[int]) -> dict[str, Any]:
     return {
         "label": line.label,
         "cls": f"s{i}",
         "strong": line.encoding == "fire",
-        "perplexity": points,
         "losses": [[round(value, 5) for value in point] for point in loss_curve(line)],
         "positions": {n: found for n in lengths if (found := _positions(line, n))},
     }
@@ -114,10 +123,12 @@ def _biases(record: Record, lines: list[Line]) -> list[dict[str, Any]]:
 def _body(record: Record, data: dict[str, Any]) -> str:
     several = len(seeds_of(record)) > 1
     spread = "Bands: the standard deviation over seeds." if several else "One seed."
+    failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
     parts = [
         "<h1>Train short, test long</h1>",
         f"<p>{escape(what_was_run(record))}</p>",
-        _table(record),
+        *_tables(record),
+        *([f'<ul class="soft" id="failed">{failed}</ul>'] if failed else []),
         _section(
             "perplexity",
             "Perplexity by length",
@@ -129,6 +140,8 @@ def _body(record: Record, data: dict[str, Any]) -> str:
         parts.append(_section("losses", "Loss in training", band))
     if any(one["positions"] for one in data["series"]):
         about = "What tokens early and late in a sequence cost. Up to the training length all positions were trained."
+        if len(data["texts"]) > 1:
+            about += f" On {data['texts'][0]['name']}."
         parts.append(_section("positions", "Loss by position", about))
     if data["biases"]:
         about = (
@@ -144,7 +157,14 @@ def _section(name: str, title: str, about: str) -> str:
     return f'<section id="{name}"><h2>{title}</h2><p class="soft">{escape(about)}</p></section>'
 
 
-def _table(record: Record) -> str:
+def _tables(record: Record) -> list[str]:
+    """One for each text, under its name where there are several."""
+    texts = texts_of(record)
+    named = [f"<h2>On {escape(name)}</h2>" if len(texts) > 1 else "" for name in texts]
+    return [head + _table(one, i) for i, (head, one) in enumerate(zip(named, texts.values(), strict=True))]
+
+
+def _table(record: Record, text: int) -> str:
     lines, lengths, trained = lines_of(record), lengths_of(record), record["setting"]["trained_length"]
     best = {n: clear_best(record, n) for n in lengths}
 
@@ -164,13 +184,12 @@ def _table(record: Record) -> str:
         for i, line in enumerate(lines)
     )
     marked = "Bold: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
-    failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
+    after = f"-{text + 1}" if text else ""
     return (
-        '<div class="scroll"><table id="numbers"><thead><tr><th>log perplexity at</th>'
+        f'<div class="scroll"><table id="numbers{after}"><thead><tr><th>log perplexity at</th>'
         f"{head}<th>parameters<br>for position</th><th>training<br>tokens/s</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
-        f'<p class="soft" id="verdict">{escape(marked + seeds_verdict(record))}</p>'
-        + (f'<ul class="soft" id="failed">{failed}</ul>' if failed else "")
+        f'<p class="soft" id="verdict{after}">{escape(marked + seeds_verdict(record))}</p>'
     )
 
 

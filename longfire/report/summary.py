@@ -232,6 +232,8 @@ def what_was_run(record: Record) -> str:
         f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}. "
         "Log perplexity is the mean loss of a token, natural logarithm: lower is better."
     )
+    if others := list(texts_of(record))[1:]:
+        parts.append(f"Each read texts, too, of which nothing was trained on: {', '.join(others)}.")
     if record.get("interrupted"):
         parts.append("It was interrupted: what is missing was not run.")
     return " ".join(parts)

@@ -18,7 +18,7 @@ from longfire.report.summary import (
     what_was_run,
 )
 from longfire.report.table import text_table
-from tests.report.records import compare_record, perplexity
+from tests.report.records import compare_record, perplexity, with_other_texts
 
 
 def record_of(values, lengths=(64,)):
@@ -192,6 +192,38 @@ def test_pictures(tmp_path, kept):
     assert [path.name for path in paths] == ["perplexity.png", "losses.png"]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_has_a_panel_for_each_text(tmp_path, monkeypatch):
+    """And below those that others leave far behind, close up, where there are any."""
+    from matplotlib.figure import Figure
+
+    titles = []
+
+    def save(figure, path, **_):
+        titles.append([axes.get_title() for axes in figure.axes if axes.get_visible()])
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    record = with_other_texts(compare_record())
+    plot_compare(record, tmp_path)
+    assert titles[0] == [
+        *(f"Perplexity on {name}, 3 seeds" for name in ("python-stdlib", "latex", "code")),
+        *(f"Those that hold on {name}, close up" for name in ("python-stdlib", "latex", "code")),
+    ]
+    for run in record["runs"]:
+        run["also"]["code"]["rows"] = run["also"]["code"]["rows"][:1]  # of one length nothing falls behind
+    plot_compare(record, tmp_path)
+    assert len(titles[2]) == 5
+    plot_compare(compare_record(seeds=(0,)), tmp_path)
+    assert titles[4] == ["Perplexity by length, one seed", "Those that hold, close up"]
+
+
+def test_a_page_has_every_text():
+    page = compare_markdown(with_other_texts(compare_record()))
+    assert "Each read texts, too, of which nothing was trained on: latex, code." in page
+    assert [page.count(f"| log perplexity{on} at |") for on in ("", " on latex", " on code")] == [1, 1, 1]
+    assert "| FIRE | **2.510 ± 0.010** |" in page
+    assert page.count("hold (in every seed") == 3
 
 
 def test_a_picture_without_losses(tmp_path):

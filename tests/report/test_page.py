@@ -9,7 +9,7 @@ import pytest
 from longfire.report.html import shown, write_page
 from longfire.report.page import report_page
 from tests.report.browser import curves, looking_at, overflow, settle
-from tests.report.records import LABELS, compare_record
+from tests.report.records import LABELS, compare_record, with_other_texts
 
 EVIL = "</script><img src=x onerror=alert(1)>&\u2028"
 
@@ -51,7 +51,7 @@ def test_its_data(report):
     data = data_of(report)
     assert data["trained"] == 64
     assert [one["label"] for one in data["series"]] == list(LABELS.values())
-    n, mean, low, high, said = data["series"][0]["perplexity"][-1]
+    n, mean, low, high, said = data["texts"][0]["perplexity"]["FIRE"][-1]
     assert n == 1024
     assert low < mean < high
     assert said == "2.207 ± 0.030"
@@ -72,7 +72,7 @@ def test_biases_come_in_the_order_of_the_table(tmp_path):
 
 def test_one_seed_has_the_texts_interval(tmp_path):
     data = data_of(report_page(compare_record(seeds=(0,)), tmp_path / "report.html"))
-    assert data["series"][0]["perplexity"][0][4] == "2.097 (95 % of the text: 2.077 to 2.117)"
+    assert data["texts"][0]["perplexity"]["FIRE"][0][4] == "2.097 (95 % of the text: 2.077 to 2.117)"
 
 
 def evil_record():
@@ -134,6 +134,25 @@ def test_charts_draw(browser, report):
         assert page.locator("#biases .panel").count() == 2
         assert set(curves(page, "#biases .panel:first-child")) == {"head 1", "head 2"}
         assert page.get_by_role("img", name="Log perplexity by length").count() == 1
+
+
+def test_a_chart_and_a_table_for_each_text(browser, tmp_path):
+    """One legend hides a line in all of them."""
+    path = report_page(with_other_texts(compare_record()), tmp_path / "report.html")
+    with looking_at(browser, path) as page:
+        assert page.locator("#perplexity .panel h3").all_inner_texts() == ["python-stdlib", "latex", "code"]
+        for panel in (1, 2, 3):
+            assert set(curves(page, f"#perplexity .panel:nth-child({panel})")) == set(LABELS.values())
+        drawn = [curves(page, f"#perplexity .panel:nth-child({panel})")["RoPE"] for panel in (1, 2)]
+        assert page.get_by_role("img", name="Log perplexity by length on latex").count() == 1
+        page.locator("#perplexity .legend button", has_text="NoPE").click()
+        for panel in (1, 2, 3):
+            assert "NoPE" not in curves(page, f"#perplexity .panel:nth-child({panel})")
+        assert drawn[0] != drawn[1]
+        assert page.locator("#numbers-2 tbody tr").first.locator("td").first.inner_text().startswith("2.5")
+        assert page.locator("h2", has_text="On code").count() == 1
+        assert "on python-stdlib" in page.locator("#positions p").first.inner_text().lower()
+        assert overflow(page) == 0
 
 
 def test_better_is_lower(browser, report):

@@ -14,19 +14,33 @@ function look(one, i) {
   return { label: one.label, cls: one.cls, strong: one.strong, marker: i };
 }
 
-section("perplexity", () => {
-  const series = page.series.map((one, i) => ({ ...look(one, i), points: one.perplexity }))
+function byLength(text) {
+  const series = page.series.map((one, i) => ({ ...look(one, i), points: text.perplexity[one.label] }))
     .filter((one) => !hidden.has(one.label));
   const values = series.flatMap((one) => one.points.flatMap((p) => [p[1], p[2], p[3]]));
+  const on = page.texts.length > 1 ? ` on ${text.name}` : "";
   return {
-    alt: "Log perplexity by length, one line for each encoding. The table above has the same numbers.",
+    alt: `Log perplexity by length${on}, one line for each encoding. The table above has the same numbers.`,
     series,
     x: { scale: "log", domain: [page.lengths[0] / 1.12, page.lengths.at(-1) * 1.12], ticks: page.lengths,
       label: "tokens in a sequence", name: (n) => `${count(n)} tokens${n === page.trained ? ", as trained" : ""}` },
     y: { domain: range(values) },
     marks: [{ x: page.trained, text: "trained here" }],
   };
-});
+}
+
+if (page.texts.length === 1) {
+  section("perplexity", () => byLength(page.texts[0]));
+} else {
+  const panels = el("div", { class: "panels maps" });
+  at("perplexity").append(panels);
+  for (const text of page.texts) {
+    const panel = el("div", { class: "panel" }, el("h3", {}, text.name));
+    panels.append(panel);
+    redraws.push(lineChart(panel, () => byLength(text)));
+  }
+  redraws.push(legend(at("perplexity"), page.series, hidden, update));
+}
 
 if (at("losses")) section("losses", () => {
   const series = shown().map((one) => ({ label: one.label, cls: one.cls, strong: one.strong, points: one.losses }));
