@@ -32,7 +32,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         corpus = comparison.load_corpus()
         if is_extension(label):
             recipe = recipe.but(init_from=str(out / str(recipe.init_from)))
-            found["extended"] = {"from": SOURCE, "to": recipe.extend_to, "steps": recipe.steps}
+            found["extended"] = {"from": written(SOURCE), "to": recipe.extend_to, "steps": recipe.steps}
         folder = pretrain(recipe, corpus, run, **{"tracker": "none", **options})
         done = json.loads((run / "done.json").read_text(encoding="utf-8"))
         model = LongfireForCausalLM.from_pretrained(folder).eval()

@@ -111,7 +111,7 @@ def test_extensions_are_made_of_the_same_seeds_rope(corpus, tmp_path):
     assert [run.get("failed") for run in record["runs"]] == [None] * 3
     assert [run["encoding"] for run in record["runs"]] == list(asked.encodings)
     yarn, interpolated, rope = record["runs"]
-    assert yarn["extended"] == {"from": "rope", "to": 64, "steps": 1}
+    assert yarn["extended"] == {"from": "RoPE", "to": 64, "steps": 1}
     assert interpolated["extended"]["to"] == 32
     assert "extended" not in rope
     assert [len(run["losses"]) for run in (yarn, rope)] == [1, 3]
@@ -121,7 +121,7 @@ def test_extensions_are_made_of_the_same_seeds_rope(corpus, tmp_path):
     config = json.loads((tmp_path / yarn["checkpoint"] / "config.json").read_text())
     assert config["position_encoding"] == {"name": "yarn", "trained_length": 16, "target_length": 64}
     said = " ".join(compare_table(record).split())
-    assert f"{written('yarn')} is the model of rope, extended to 64 tokens and trained on for 1 step at" in said
+    assert f"{written('yarn')} is the model of RoPE, extended to 64 tokens and trained on for 1 step at" in said
 
 
 def test_a_pool_has_extensions_after_their_source(corpus, tmp_path, monkeypatch):

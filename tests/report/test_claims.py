@@ -131,6 +131,13 @@ def test_on_other_texts():
     assert all(line.startswith("tex, ") for line in finding.numbers)
 
 
+def test_of_models_trained_at_512():
+    claim, record = named("Trained at 512"), from_the_paper("perplexity")
+    assert verdict(claim, record) == MISSING  # it was 2048
+    record["setting"]["trained_length"] = 512
+    assert verdict(claim, record) == HOLDS
+
+
 def test_of_large_models():
     claim, record = named("Large models"), from_the_paper("perplexity")
     record["setting"]["recipe"] = {"size": "small"}
