@@ -1,22 +1,28 @@
-"""Make the tables of benchmarks/README.md, docs/results.md, docs/claims.md and README.md anew from results/."""
+"""Make the tables of benchmarks/README.md, README.md and docs/ (results, tables, claims) anew from results/."""
 
 import json
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from longfire.commands.downstream import PAPERS
+from longfire.lab.entry import Entry, TaskEntry
 from longfire.lab.reported import TABLES, reported
+from longfire.lab.tables import ENTRIES
+from longfire.report.biases import plot_biases
 from longfire.report.claims.page import claims_markdown
-from longfire.report.compare import compare_markdown
+from longfire.report.compare import compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.model_speed import model_figures, model_table
+from longfire.report.reproduce import learned_markdown, reproduced_markdown
 from longfire.report.speed import figures_table, speed_table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
-DOWNSTREAM = "downstream"
+DOWNSTREAM, REPRODUCE = "downstream", "reproduce"
 TASKS = {
     "qmsum": "QMSum: questions on meetings",
     "squality": "SQuALITY: questions on stories, answered at length",
@@ -87,6 +93,26 @@ def with_figures(page: str, results: Path = RESULTS) -> str:
     return re.sub(r"<!-- ([\w-]+)-figures -->\n(.*?)<!-- end -->", figures, page, flags=re.DOTALL)
 
 
+def with_tables(page: str, results: Path = RESULTS) -> str:
+    """The page with all between `<!-- tables -->` and `<!-- end -->` made anew: the paper's tables by length."""
+    parts, missing = [], []
+    for entry in ENTRIES.values():
+        file = results / REPRODUCE / f"{entry.name}.json"
+        if isinstance(entry, TaskEntry):
+            continue
+        if not file.is_file():
+            missing.append(f"`{entry.name}` ({entry.shows})")
+            continue
+        record = json.loads(file.read_text(encoding="utf-8"))
+        table = reproduced_markdown(record, reported(entry.reported) if entry.reported else [])
+        learned = learned_markdown(record) if entry.draws_biases else ""
+        picture = f"![{entry.what}]({picture_of(entry)})"
+        parts += [f"## {entry.shows}: {entry.what}", table, *([learned] if learned else []), picture]
+    parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
+    made = "\n\n".join(["<!-- tables -->", *parts, "<!-- end -->"])
+    return re.sub(r"<!-- tables -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
+
+
 def with_claims(page: str, results: Path = RESULTS) -> str:
     """The page with all between `<!-- claims -->` and `<!-- end -->` made anew from all records."""
     records = {
@@ -103,11 +129,25 @@ def draw_pictures() -> None:
     for name, picture in PICTURES.items():
         if (record := result(name)) is not None:
             plot_contexts(record, record["setting"]["tasks"][0], ROOT / "docs" / picture)
+    for entry in ENTRIES.values():
+        file = RESULTS / REPRODUCE / f"{entry.name}.json"
+        if file.is_file():
+            record, path = json.loads(file.read_text(encoding="utf-8")), ROOT / "docs" / picture_of(entry)
+            if entry.draws_biases:
+                plot_biases(record["biases"]["fire"], path)
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copy(plot_compare(record, Path(folder))[0], path)
+
+
+def picture_of(entry: Entry) -> str:
+    """Beside docs/tables.md."""
+    return f"images/{REPRODUCE}-{entry.name}.png"
 
 
 if __name__ == "__main__":
     draw_pictures()
     pages = {"benchmarks/README.md": updated, "docs/results.md": with_figures, "README.md": with_figures}
-    pages["docs/claims.md"] = with_claims
+    pages |= {"docs/tables.md": with_tables, "docs/claims.md": with_claims}
     for path, change in ((ROOT / name, change) for name, change in pages.items() if (ROOT / name).exists()):
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -17,7 +17,7 @@ from longfire import ENCODINGS
 from longfire.cli import parser
 
 ROOT = Path(__file__).parents[1]
-WITHOUT_CODE = {"api", "claims", "kernel", "log", "results"}
+WITHOUT_CODE = {"api", "claims", "kernel", "log", "results", "tables"}
 
 
 def code_blocks(name):
@@ -90,9 +90,11 @@ def test_benchmark_tables_are_the_results():
     assert "FIRE fused ÷ SDPA flash" in readme
 
 
-def test_the_claims_are_judged_by_the_results():
-    page = (ROOT / "docs" / "claims.md").read_text()
-    assert runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["with_claims"](page) == page
+@pytest.mark.parametrize("name", ["tables", "claims"])
+def test_pages_are_made_of_the_results(name):
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    assert f"<!-- {name} -->\n" in page
+    assert runpy.run_path(str(ROOT / "benchmarks" / "update.py"))[f"with_{name}"](page) == page
 
 
 def test_links_lead_somewhere():

@@ -1,0 +1,58 @@
+"""Reproductions on a page: beside the paper's numbers, with a picture, and what is missing called so."""
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+
+from longfire.lab.reported import reported
+from longfire.report.reproduce import learned_markdown, reproduced_markdown
+from tests.report.records import compare_record
+
+ROOT = Path(__file__).parents[2]
+
+
+def with_learned(record):
+    """c, L and look-back of two layers, which grow with the seed."""
+    for run in record["runs"]:
+        if run["encoding"] == "fire":
+            layer = {"c": 0.1 + 0.01 * run["seed"], "L": 40.0 + run["seed"], "look_back": [0.5, 0.7, 1.0, 1.3]}
+            run["learned"] = [{"layer": 0, **layer}, {"layer": 1, **layer, "L": None}]
+    return record
+
+
+def test_what_was_learned():
+    table = learned_markdown(with_learned(compare_record())).splitlines()
+    assert table[2] == "| 1 | 0.110 ± 0.010 | 41 ± 1 | 2.0 ± 0.0 | 1.0 ± 0.0 |"
+    assert table[3].startswith("| 2 | 0.110 ± 0.010 | – |")
+    assert learned_markdown(compare_record()) == ""
+    one = learned_markdown(with_learned(compare_record(seeds=(0,))))
+    assert "| 1 | 0.100 | 40 | 2.0 | 1.0 |" in one
+
+
+def test_beside_the_papers_numbers():
+    page = reproduced_markdown(compare_record(), reported("perplexity"))
+    assert "| FIRE | **2.127 ± 0.030** |" in page
+    assert "| in the paper, trained at 2,048 | 512 | 1,024 | 2,048 | 4,096 | 8,192 |" in page
+    assert "| FIRE | 3.149 | 3.083 | 3.054 | 3.046 | 3.056 |" in page
+    assert "| YaRN | – | – | – | – | – |" in page
+    assert reproduced_markdown(compare_record(), []).endswith("as a picture, without numbers.")
+
+
+def test_the_page_of_tables(tmp_path):
+    for folder in ("benchmarks", "results/reproduce", "docs/images"):
+        (tmp_path / folder).mkdir(parents=True)
+    script = str(shutil.copy(ROOT / "benchmarks" / "update.py", tmp_path / "benchmarks"))
+    page = tmp_path / "docs" / "tables.md"
+    page.write_text("before\n<!-- tables -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    record = tmp_path / "results" / "reproduce" / "biases.json"
+    record.write_text(json.dumps(with_learned(compare_record())), encoding="utf-8")
+    runpy.run_path(script, run_name="__main__")
+    made = page.read_text(encoding="utf-8")
+    assert made.startswith("before\n<!-- tables -->\n\n## Figures 4 and 8: ")
+    assert "| 1 | 0.110 ± 0.010 | 41 ± 1 |" in made
+    assert "![learned biases of FIRE, head by head](images/reproduce-biases.png)" in made
+    assert "Not run yet: `perplexity-base` (Figures 1 and 7), " in made
+    assert "`biases`" not in made
+    assert (tmp_path / "docs" / "images" / "reproduce-biases.png").stat().st_size > 10_000
+    assert runpy.run_path(script)["with_tables"](made) == made
