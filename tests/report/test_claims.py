@@ -7,6 +7,7 @@ from longfire.lab.tables import ENTRIES
 from longfire.report.claims import GROUPS
 from longfire.report.claims.claim import FAILS, HOLDS, MISSING, OPEN, Quote, Step, decided, found
 from longfire.report.claims.page import claims_markdown
+from tests.report import downstream_records as downstream
 
 PAPERS = {name: reported(name) for name in TABLES}
 CLAIMS = {claim.says: claim for group in GROUPS.values() for claim in group}
@@ -287,3 +288,25 @@ def test_the_page():
     assert f"| {MISSING} | " in page
     assert "- `compare/encodings`: " in page
     assert len({len(line.split(" | ")) for line in page.splitlines() if line.startswith("| ")}) == 2
+
+
+def test_the_page_takes_records_of_every_kind():
+    """And says of each what was done."""
+    fire, rope = (downstream.row(name.upper(), name, [downstream.one("qmsum", 10.0)]) for name in ("fire", "rope"))
+    glue = {**downstream.row("FIRE", "fire", [downstream.one("rte", 60.0, 512)]), "finetuned_length": 512}
+    evaluated = downstream.record(["rte"], [glue], lengths=(512,))
+    evaluated["setting"] = {**evaluated["setting"], "kind": "evaluate", "length": None}
+    records = {
+        "downstream/qmsum": downstream.record(
+            ["qmsum"], [fire, rope, downstream.row("T5", "t5", [downstream.one("qmsum", 11.0)])], provenance=MADE
+        ),
+        "downstream/glue": {**evaluated, "provenance": MADE},
+        "downstream/narrative-qa": {**downstream.record(["narrative_qa"], []), "provenance": MADE},
+        "reproduce/theorem": {"provenance": MADE, "setting": {"dtype": "float64", "max_length": 8}, "rows": []},
+    }
+    page = claims_markdown(records, PAPERS)
+    line = next(line for line in page.splitlines() if line.startswith("| On QMSum T5"))
+    assert "2,048: nope was not measured" in line
+    assert line.endswith(f"| {OPEN} |")
+    assert "- `downstream/qmsum`: FIRE, ROPE, T5: models of 23.1M parameters" in page
+    assert "`downstream/narrative-qa`" not in page

@@ -4,6 +4,7 @@ from collections import Counter
 
 from longfire.report.claims import GROUPS
 from longfire.report.claims.claim import FAILS, HOLDS, VERDICTS, Claim, Finding, Papers, Records
+from longfire.report.downstream import what_was_done
 from longfire.report.summary import Record, changes_to_fire, seeds_of, what_was_run
 
 
@@ -31,17 +32,17 @@ def about(record: Record) -> str:
     """A record in a line: what was run, on what, when."""
     made = record["provenance"]
     machine = made["hardware"].get("gpu") or made["hardware"]["cpu"]
+    return f"{_done(record)} {machine}, torch {made['versions']['torch']}, {made['date']}, commit {made['commit']}."
+
+
+def _done(record: Record) -> str:
     setting = record["setting"]
-    what = what_was_run(record) if "runs" in record else _measured(setting)
-    return f"{what} {machine}, torch {made['versions']['torch']}, {made['date']}, commit {made['commit']}."
-
-
-def _measured(setting: Record) -> str:
+    if "runs" in record:
+        return what_was_run(record)
+    if "tasks" in setting:
+        return what_was_done(record)
     if setting.get("subject") == "model":
         return f"The {setting['size']} model in {setting['dtype']}."
-    if "tasks" in setting:
-        limit = f", {setting['limit']:,} questions a task at most" if setting["limit"] else ""
-        return f"Fine-tuned on and tested by {', '.join(setting['tasks'])}{limit}."
     return f"All positions below {setting['max_length']:,}, in {setting['dtype']}."
 
 

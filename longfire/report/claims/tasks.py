@@ -41,12 +41,13 @@ def rows_of(record: Record, encoding: str, stretch: int | None = None) -> list[d
     if not targets:
         return rows if stretch is None else []
     target = targets[0] if stretch is None else stretch * tuned_length(record)
-    return [row for row in rows if row["extended_to"] == target]
+    return [row for row in rows if row.get("extended_to") == target]
 
 
 def tuned_length(record: Record) -> int:
-    """What all were fine-tuned at, here or before."""
-    return int(record["setting"].get("length") or record["rows"][0]["finetuned_length"])
+    """What all were fine-tuned at, here or before; 0 where that is not known."""
+    before = [row.get("finetuned_length") for row in record["rows"]]
+    return int(record["setting"].get("length") or next(filter(None, before), 0))
 
 
 def mean_of(record: Record, rows: Sequence[dict[str, Any]], length: int) -> Scores | None:
