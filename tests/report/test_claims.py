@@ -226,6 +226,12 @@ def test_tasks_on_the_papers_own_numbers(start):
     assert verdict(claim, {**without, "rows": []}) == MISSING
 
 
+def test_shared_on_long_texts():
+    claim = named("FIRE-S's average on SCROLLS")
+    assert verdict(claim, on_tasks("scrolls")) == HOLDS
+    assert verdict(claim, on_tasks("scrolls", change=lambda name, score: score - 9 * (name == "fire-s"))) == FAILS
+
+
 def test_one_task():
     record = on_tasks("scrolls")
     record["setting"]["tasks"] = ["qmsum"]

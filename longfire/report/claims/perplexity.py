@@ -88,6 +88,13 @@ CLAIMS = (
     ),
     Claim(
         "Section 4.1",
+        "Up to the training length RoPE is strong: below NoPE, ALiBi and Kerple.",
+        RECORDS,
+        by(lower, "rope", ("nope", "alibi", "kerple_log"), SHORT),
+        Quote("perplexity", ("nope", "rope", "alibi", "kerple_log"), ("512", "1024", "2048")),
+    ),
+    Claim(
+        "Section 4.1",
         f"RoPE loses its grip soon: more than {STEEP} worse at two and four times the training length than at it.",
         RECORDS,
         by(rises, "rope", LONGER, STEEP),
