@@ -117,6 +117,30 @@ def chance(metric: str, answered: Sequence[Answered], choices: Sequence[str]) ->
     return max(METRICS[metric]([replace(one, prediction=choice) for one in answered]) for choice in choices)
 
 
+def swapped(metric: str, answered: Sequence[Answered]) -> float | None:
+    """What the same answers would score if each had been given to a question on another document.
+
+    An answer that owes nothing to the document scores as much. Several ways of swapping are averaged. None where all
+    questions are on one document.
+    """
+    n = len(answered)
+    scores = []
+    for first in dict.fromkeys((n // 4, n // 2, 3 * n // 4)):
+        given = []
+        for place, one in enumerate(answered):
+            others = (answered[(place + first + step) % n] for step in range(n))
+            other = next((other for other in others if other.id != one.id and _apart(other, one)), None)
+            if other is None:
+                return None
+            given.append(replace(one, prediction=other.prediction))
+        scores.append(METRICS[metric](given))
+    return sum(scores) / len(scores)
+
+
+def _apart(one: Answered, other: Answered) -> bool:
+    return not one.group or one.group != other.group
+
+
 def average(scores: Mapping[str, float | None], tasks: Sequence[str]) -> float | None:
     """The mean over all these tasks, each counted once; None where one is missing."""
     found = [scores.get(task) for task in tasks]

@@ -73,7 +73,8 @@ def _draw(axes: Any, record: Record, task: str) -> tuple[list[float], list[float
         for one in [one for one in found if one["interval"]]:
             beside = one["length"] * 1.012 ** (i - (len(record["rows"]) - 1) / 2)  # or one would hide another
             axes.plot([beside] * 2, one["interval"], color=color, linewidth=1, alpha=0.6, zorder=2)
-            tops.append(one["interval"][1])
+            if one["score"]:  # of none right in a few, nearly anything may be
+                tops.append(one["interval"][1])
         scores += y
     return scores, tops
 

@@ -109,8 +109,7 @@ def what_was_done(record: Record) -> str:
 def how_to_read(record: Record) -> str:
     """Marks, and what the paper's rows are."""
     parts = ["Scores are 0 … 100, with their 95 % intervals."]
-    if any(one.get("near_chance") for row in record["rows"] for one in row["scores"]):
-        parts.append(f"{NEAR} is not above what one and the same answer to all questions would score.")
+    parts += [f"{NEAR} is not above what {meaning}." for meaning in near_meanings(record).values()]
     suites = dict.fromkeys(TASKS[task].suite for task in record["setting"]["tasks"])
     if IN_THE_PAPER & {encoding.removesuffix("-s") for encoding in encodings_of(record)}:
         made = "; ".join(PAPERS[suite] for suite in suites)
@@ -119,6 +118,16 @@ def how_to_read(record: Record) -> str:
             f"in model, training or data, the two are not to be compared."
         )
     return " ".join(parts)
+
+
+def near_meanings(record: Record) -> dict[str, str]:
+    """What scores that are marked are not above, by the name that it has in the record."""
+    near = [one for row in record["rows"] for one in row["scores"] if one.get("near_chance")]
+    said = {
+        "chance": "one and the same answer to all questions would score",
+        "swapped": "the same answers score when each is given to a question on another document",
+    }
+    return {name: meaning for name, meaning in said.items() if any(one.get(name) is not None for one in near)}
 
 
 def missing(record: Record) -> list[str]:

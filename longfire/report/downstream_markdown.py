@@ -5,7 +5,7 @@ from typing import Any
 
 from longfire.evaluation.metrics import average
 from longfire.report.contexts import DASH, Record, encodings_of, interval, named
-from longfire.report.downstream import NEAR, SELECTED, Paper, in_a_row, missing, models
+from longfire.report.downstream import NEAR, SELECTED, Paper, in_a_row, missing, models, near_meanings
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
 
@@ -82,15 +82,18 @@ def is_small(record: Record) -> bool:
 
 
 def of_one_task(record: Record, task: str, length: int, paper: Sequence[Row]) -> str:
-    """A row for each checkpoint: score, interval, and the paper's figure where it has any."""
+    """A row for each checkpoint: score, interval, that of swapped answers, and the paper's figure where it has any."""
     theirs = {row["encoding"]: row.get(task) for row in paper if row["size"] == "base"}
     known = any(theirs.get(encoding) is not None for encoding in encodings_of(record))
+    all_found = [outcome(record, row, task, length) for row in record["rows"]]
+    swapped = _of(all_found, "swapped") is not None
     rows = []
-    for row in record["rows"]:
-        found = outcome(record, row, task, length)
-        beside = [_number(theirs.get(row["encoding"]))] if known else []
+    for row, found in zip(record["rows"], all_found, strict=True):
+        beside = [_number((found or {}).get("swapped"))] if swapped else []
+        beside += [_number(theirs.get(row["encoding"]))] if known else []
         rows.append([plain(row["label"]), _score(found), _interval(found) or DASH, *beside])
-    return markdown_table(["", METRICS[TASKS[task].metric], "95 %", *([IN_PAPER] if known else [])], rows)
+    headers = ["95 %", *(["answers swapped"] if swapped else []), *([IN_PAPER] if known else [])]
+    return markdown_table(["", METRICS[TASKS[task].metric], *headers], rows)
 
 
 def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[Row]) -> str:
@@ -151,11 +154,10 @@ def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
 def marks(record: Record) -> list[str]:
     """What the marks mean that are there, and where the paper has nothing."""
     said = []
-    scores = [one for row in record["rows"] for one in row["scores"]]
-    if any(one.get("near_chance") for one in scores):
-        chances = {one["chance"] for one in scores if one.get("chance") is not None}
-        that = f" ({chances.pop():.2f})" if len(chances) == 1 else ""
-        said.append(f"{NEAR}: not above what one and the same answer to all questions would score{that}.")
+    for name, meaning in near_meanings(record).items():
+        levels = {one[name] for row in record["rows"] for one in row["scores"] if one.get(name) is not None}
+        that = f" ({levels.pop():.2f})" if len(levels) == 1 else ""
+        said.append(f"{NEAR}: not above what {meaning}{that}.")
     if len(record["setting"]["tasks"]) > 1:
         said.append("Averages that the paper does not state are the means of its figures.")
     if not any(task in SUITES[TASKS[task].suite] for task in record["setting"]["tasks"]):

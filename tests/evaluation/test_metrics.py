@@ -4,6 +4,7 @@ import importlib
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from statistics import mean
 
 import numpy as np
@@ -13,7 +14,18 @@ from hypothesis import strategies as st
 
 from longfire.evaluation import metrics
 from longfire.evaluation.bootstrap import geometric_interval, mean_interval
-from longfire.evaluation.metrics import METRICS, Answered, average, chance, exact_match, f1, rouge, rouge_gm, score
+from longfire.evaluation.metrics import (
+    METRICS,
+    Answered,
+    average,
+    chance,
+    exact_match,
+    f1,
+    rouge,
+    rouge_gm,
+    score,
+    swapped,
+)
 
 # The example in the documentation of SCROLLS' metric (tau/scrolls on the hub, metrics/scrolls.py), with its results.
 SCROLLS = [
@@ -268,6 +280,17 @@ def test_the_interval_of_a_geometric_mean_covers_the_truth():
             low, high = geometric_interval([40 + base, 10 + base / 2 + random.normal(0, 1, K)], np.ones(K), seed=run)
             held += low <= 20 <= high
         assert 180 <= held <= 199
+
+
+def test_swapped_answers_are_of_other_documents():
+    """Each is held against the references of another one's: here all of a document's questions have one answer."""
+    some = [Answered(str(i), f"w{i // 2}", (f"w{i // 2}",), str(i // 2)) for i in range(10)]
+    assert (score("f1", some)["score"], swapped("f1", some)) == (100, 0)
+    same = [replace(one, prediction="w1 w2") for one in some]
+    assert swapped("f1", same) == pytest.approx(score("f1", same)["score"])
+    assert swapped("f1", some[:2]) is None
+    assert swapped("f1", [replace(one, group="") for one in some[:2]]) == 100  # nobody says that they are of one
+    assert swapped("f1", some[:1]) is None
 
 
 def test_chance_is_one_answer_to_all():

@@ -125,7 +125,21 @@ def test_chance_stands_beside_the_score(right, near):
     found = scored(TASKS["boolq"], answered)
     assert (found["score"], found["chance"], found["near_chance"]) == (right, 60.0, near)
     assert found["prompt_tokens"] == 49.5
-    assert "near_chance" not in scored(TASKS["narrative_qa"], answered)
+
+
+@pytest.mark.parametrize(("answers", "near"), [("own", False), ("another's", True), ("one for all", True)])
+def test_answers_in_free_words_are_held_against_the_same_ones_elsewhere(answers, near):
+    """Twelve stories with three questions each: who answers by the story is above who says what fits any."""
+    answered = []
+    for i in range(36):
+        said = {"own": f"hill{i // 3} and river", "another's": f"dale{i} and river", "one for all": "the river"}
+        answered.append(Answered(str(i), said[answers], (f"hill{i // 3}",), str(i // 3)))
+    found = scored(TASKS["narrative_qa"], answered)
+    assert found["chance"] is None
+    assert found["swapped"] == 0
+    assert found["near_chance"] == near
+    alone = [one for one in answered if one.group == "0"]
+    assert not {"swapped", "near_chance"} & set(scored(TASKS["narrative_qa"], alone))
 
 
 @pytest.mark.parametrize("table", ["scrolls", "narrative_qa", "glue"])

@@ -76,6 +76,7 @@ def test_what_is_not_above_one_answer_is_marked():
     assert cells(page, "near")[0][0] == "50.50 ≈"
     assert cells(page, "above")[0][0] == "50.50"
     assert "≈: not above what one and the same answer to all questions would score (50.00)." in page
+    assert "swapped" not in page
     assert "≈" not in downstream_markdown(qmsum(fire()), PAPER)
 
 
@@ -197,3 +198,12 @@ def test_every_record_of_the_repository_is_on_the_page():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     for file in (ROOT / "results" / "downstream").glob("*.json"):
         assert f"<!-- {file.stem}-figures -->\n\n###" in page, f"{file.name}: run python benchmarks/update.py"
+
+
+def test_answers_in_free_words_stand_beside_swapped_ones():
+    scores = [one("qmsum", 9.5, swapped=9.25, near_chance=True), one("qmsum", 14.0, swapped=8.0, near_chance=False)]
+    rows = [row("FIRE", "fire", scores[:1], parts=[]), row("RoPE", "rope", scores[1:], parts=[])]
+    page = downstream_markdown(record(["qmsum"], rows), PAPER)
+    assert "| FIRE | 9.50 ≈ | 8.2…12.2 | 9.25 | 14.58 |" in page
+    assert "| RoPE | 14.00 | 12.8…16.8 | 8.00 | 14.90 |" in page
+    assert "≈: not above what the same answers score when each is given to a question on another document." in page

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from longfire.errors import in_a_line
 from longfire.evaluation.answers import answer, write_predictions
-from longfire.evaluation.metrics import Answered, chance, score
+from longfire.evaluation.metrics import Answered, chance, score, swapped
 from longfire.lab.downstream.questions import fingerprint
 from longfire.storage import write_json
 from longfire.tasks import Example, Task
@@ -87,13 +87,17 @@ def failure(error: Exception) -> str:
 
 
 def scored(task: Task, answered: Sequence[Answered]) -> Scored:
-    """Score and interval; beside them what one answer to all would score, and whether the score is above it.
+    """Score and interval; beside them what tells nothing would score, and whether the score is above it.
 
-    `near_chance`: the interval covers chance, or lies below it.
+    That is one answer to all (`chance`), or, where answers are in free words, the same ones given to questions on other
+    documents (`swapped`). `near_chance`: the interval covers it, or lies below it.
     """
     found = {"task": task.name, **score(task.metric, answered), "chance": chance(task.metric, answered, task.choices)}
-    if found["chance"] is not None:
-        found["near_chance"] = found["interval"] is None or found["interval"][0] <= found["chance"]
+    least = found["chance"]
+    if least is None and (least := swapped(task.metric, answered)) is not None:
+        found["swapped"] = least
+    if least is not None:
+        found["near_chance"] = found["interval"] is None or found["interval"][0] <= least
     found["prompt_tokens"] = round(sum(one.prompt_tokens for one in answered) / len(answered), 1)
     return found
 
