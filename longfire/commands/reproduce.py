@@ -42,7 +42,9 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     one.add_argument("--seeds", type=int, nargs="+", metavar="N", help="as the scale has them, unless given")
     one.add_argument("--encodings", nargs="+", metavar="NAME", help="those of the table, unless given")
-    one.add_argument("--also", nargs="+", default=[], metavar="NAME=PATH", help="other texts to test on")
+    one.add_argument(
+        "--also", nargs="+", action="extend", default=[], metavar="NAME=PATH", help="other texts to test on"
+    )
     one.add_argument("--data", metavar="FOLDER", help="of tasks' rows, where tasks are fine-tuned on")
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
     one.add_argument("--out", type=Path, default=Path("reproduce"), help="folder; reproduce, unless given")

@@ -89,7 +89,12 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     one.add_argument("--dev", action="store_true", help="test on the dev split: for whatever is being tuned")
     one.add_argument(
-        "--also", nargs="+", default=[], metavar="NAME=PATH", help="other texts to test on, none of them trained on"
+        "--also",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=PATH",
+        help="other texts to test on, none of them trained on",
     )
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
     add_corpus_options(one)

@@ -146,16 +146,11 @@ def test_kernels_do_as_the_specification_says(case):
         assert (got.double() - exact).abs().max() <= tolerance * exact.abs().max(), name
 
 
-NEAR_WAYS = {
-    "by another walk": {"STORE_NEAR": False},
-    "stored, summed over the batch first": {"SUM_FIRST": 1},
-    "stored, summed on the way": {"SUM_FIRST": 9},
-    "stored, heads taking turns": {"FILLED": 0},
-}
 NEAR_CASES = {
-    # smooth, keys, queries, sequences, heads, key heads, padding of each sequence, dropout, bytes that one head takes
-    "padding, hidden keys, dropout": (16, 70, 70, 2, 1, 1, [0, 33], 0.2, 1 << 20),
-    "the last queries, and middle nodes": (16, 270, 10, 1, 2, 2, None, 0.0, 1 << 17),
+    # smooth, keys, queries, sequences, key heads, padding of each sequence, dropout
+    "padding, hidden keys, dropout": (16, 70, 70, 2, 1, [0, 33], 0.2),
+    "of the distance alone": (None, 140, 140, 1, 2, None, 0.0),
+    "the last queries, and middle nodes": (16, 270, 10, 1, 2, None, 0.0),
 }
 
 
@@ -166,9 +161,9 @@ def poisoned(self, *size, **options):
 
 
 @pytest.mark.parametrize("case", NEAR_CASES)
-def test_near_gradients_are_the_same_in_every_way(case, monkeypatch):
-    smooth, keys, queries, B, H, key_heads, padding, dropout_p, one_head = NEAR_CASES[case]
-    D, scale = 16, 0.25
+def test_heads_taking_turns_have_the_same_gradients(case, monkeypatch):
+    smooth, keys, queries, B, key_heads, padding, dropout_p = NEAR_CASES[case]
+    H, D, scale = 2, 16, 0.25
     geometry = Geometry(keys, keys - queries, smooth)
     values = torch.randn(geometry.row_nodes, H, geometry.distance_nodes, device=device)
     q, do = torch.randn(2, B, H, queries, D, device=device)
@@ -179,32 +174,23 @@ def test_near_gradients_are_the_same_in_every_way(case, monkeypatch):
         shift = torch.tensor(padding, device=device, dtype=torch.int32)
         seed = torch.tensor([5], device=device)
     bias = launch.expanded(values, geometry, False, scale)
-    ways = {way: settings for way, settings in NEAR_WAYS.items() if H > 1 or "turns" not in way}
-    made = [launch.Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p) for _ in ways]
-    out, lse = made[0].forward()
+    calls = [launch.Call(q, k, v, bias, key_mask, shift, seed, geometry, scale, dropout_p) for _ in range(2)]
+    out, lse = calls[0].forward()
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
     monkeypatch.setattr(turns, "DISTANCES", 128)
-    found = []
-    for call, (way, settings) in zip(made, ways.items(), strict=True):
-        with monkeypatch.context() as patch:
-            for name, value in {**settings, **({"NEAR_BYTES": one_head} if "turns" in way else {})}.items():
-                patch.setattr(configs, name, value)
-            found.append(call.backward(do, out, lse, learned=True))
-        assert call.turns.stored == ("stored" in way)
-        assert call.turns.heads == (1 if "turns" in way else H)
-    for gradients in found[1:]:
-        for got, expected in zip(gradients, found[0], strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6 * expected.abs().max().item())
+    together = calls[0].backward(do, out, lse, learned=True)
+    monkeypatch.setattr(configs, "NEAR_BYTES", 1)
+    alone = calls[1].backward(do, out, lse, learned=True)
+    assert [call.turns.heads for call in calls] == [H, 1]
+    for got, expected in zip(alone, together, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6 * expected.abs().max().item())
 
 
-def test_what_does_not_fit_is_not_stored():
-    """And a bias of the distance alone, which is near everywhere, never is."""
-    fire, table = Geometry(32768, 0, 128), Geometry(32768, 0, None)
-    assert turns.near_turns(launch.numbers(fire), 1, 12, 2, 512) == turns.Turns(12, True, False, 256, 1)
-    many = turns.near_turns(launch.numbers(fire), 16, 12, 2, 512)
-    assert (many.heads, many.stored, many.summed) == (1, True, True)
-    assert not turns.near_turns(launch.numbers(table), 1, 12, 2, 512).stored
-    assert turns.near_turns(launch.numbers(fire), 1 << 10, 12, 2, 512).stored is False
+def test_turns_are_even():
+    geometry = launch.numbers(Geometry(32768, 0, None))
+    assert 1 < turns.near_turns(geometry, 12).heads < 12
+    assert 12 % turns.near_turns(geometry, 12).heads == 0
+    assert [turns.even_turns(12, at_most) for at_most in (1, 5, 7, 11, 12, 99)] == [1, 4, 6, 6, 12, 12]
 
 
 # --- the engine ----------------------------------------------------------------------------------------------------
@@ -381,9 +367,9 @@ def test_a_prepared_row():
             plan = attention_plan(q, k, v, prepared, key_mask=key_mask, impl="fused")
             assert "interpolated" in plan.why
             assert 0 < plan.error < 0.02
-    prepared = PreparedBias(encoding, *where, tensor=row[:, :, None], drawn=True, key_mask=key_mask)
-    with pytest.raises(ValueError, match="prepared for another key_mask"):
-        attention(q, k, v, prepared, key_mask=torch.ones_like(key_mask))
+    prepared = PreparedBias(encoding, *where, tensor=row[:, :, None], drawn=True, key_mask=key_mask.cpu())
+    with pytest.raises(ValueError, match="prepared for another key_mask"):  # looked at on a CPU, where it costs no wait
+        prepared.check_same(None, None, torch.ones(2, S, dtype=torch.bool))
 
 
 def test_decoding_at_any_positions():

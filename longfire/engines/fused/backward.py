@@ -1,9 +1,8 @@
 """Attention, backward: walks none of which adds where another does, so that every run gives the same.
 
-    queries     owns a tile of queries: their gradients, and for each sequence those of near biases and of nodes
+    queries     owns a tile of queries: their gradients, and for each sequence those of nodes
     keys        owns a tile of keys: gradients of keys and values
-    near_biases owns near biases, where `queries` cannot store them: sums over the batch (and, where the bias is of the
-                distance alone, along the diagonal)
+    near_biases owns near biases: sums over the batch (and, where the bias is of the distance alone, along the diagonal)
 
 Each computes the weights anew from the logits and the logarithms of the sums.
 """
@@ -18,12 +17,10 @@ from longfire.engines.fused.tiles import (
     LOG2E,
     TILE,
     floor_to,
-    gradient_index,
     kept,
     load_near,
     load_rows,
     near_index,
-    store_near,
     store_rows,
     tile_index,
 )
@@ -31,14 +28,14 @@ from longfire.engines.fused.tiles import (
 
 @triton.jit
 def walk_keys(
-    dq, q, do, lse, delta, K, V, KeyMask, Near, Nodes, dBias, Reference, weights, column_weights, seed, row0,
+    dq, q, do, lse, delta, K, V, KeyMask, Near, Nodes, dNodes, Reference, weights, column_weights, seed, row0,
     query0, head,
     shift, lo, hi, T, S, k_stride, v_stride, scale, dropout_p, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
     EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, LEARNED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a tile of queries from the keys from lo to hi. LEARNED: those of biases or nodes are stored."""
+    """The gradients of a tile of queries from the keys from lo to hi. LEARNED: those of nodes are stored."""
     i = row0 + tl.arange(0, BM)
     for start in range(lo, hi, BN):
         start = tl.multiple_of(start, BN)
@@ -52,18 +49,12 @@ def walk_keys(
         )  # fmt: skip
         low = ds.to(k.dtype)
         dq = tl.dot(low, k, dq, input_precision=PRECISION)
-        if LEARNED and ZONE == 0:
-            row, key_block = tl.maximum(row0, 0), start // BLOCK
-            block = gradient_index(row // BLOCK, row // BLOCK - key_block, first_block, near)
-            tile = row % BLOCK // TILE * 2 + start % BLOCK // TILE
-            # queries before the first key see that key alone: nothing there is of the bias
-            store_near(dBias + block * (BLOCK * BLOCK) + tile * (TILE * TILE), low, BM, row0 >= 0)
-        if LEARNED and ZONE != 0:
+        if LEARNED:
             columns = tl.dot(low, tl.trans(column_weights).to(k.dtype), input_precision=PRECISION)  # [BM, 16]
             rows = tl.trans(weights).to(k.dtype)  # [≥16, BM], divided by the scale
             total = tl.dot(rows, columns.to(k.dtype), input_precision=PRECISION) * scale  # [≥16, 16]
             offsets, there = node_offsets(tl.maximum(row0, 0), start, first_block, near, middle, BM, ZONE)
-            tl.store(dBias + offsets, total.to(dBias.dtype.element_ty), mask=there)
+            tl.store(dNodes + offsets, total.to(dNodes.dtype.element_ty), mask=there)
     return dq
 
 
@@ -93,22 +84,19 @@ def row_gradient(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def queries(
-    Q, K, V, Out, dOut, Lse, Delta, dQ, KeyMask, Shift, Near, Middle, Far, Reference, dNear, dMiddle, dFar, Seed,
+    Q, K, V, Out, dOut, Lse, Delta, dQ, KeyMask, Shift, Near, Middle, Far, Reference, dMiddle, dFar, Seed,
     q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, o_b, o_h, o_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
-    B, H, T, S, group, tiles, first_head, scale, dropout_p,
-    near_per_head, middle_per_head, far_per_head, references_per_head, gradients_per_head, first_block, near, middle,
+    B, H, T, S, group, tiles, scale, dropout_p,
+    near_per_head, middle_per_head, far_per_head, references_per_head, first_block, near, middle,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
     HAS_MIDDLE: tl.constexpr, HAS_FAR: tl.constexpr, MASK: tl.constexpr, SHIFT: tl.constexpr, DROPOUT: tl.constexpr,
-    LEARNED: tl.constexpr, STORED: tl.constexpr, PRECISION: tl.constexpr,
+    LEARNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dQ; Delta, the sum of out · dOut for each query; dMiddle and dFar (B, H, …) for each sequence.
-
-    Of heads from `first_head` on. If STORED, dNear (heads, B, …) too, for each sequence, in the order of `Near`.
-    """
+    """dQ; Delta, the sum of out · dOut for each query; dMiddle and dFar (B, H, …) for each sequence."""
     pid = tl.program_id(0)
     tile = tiles - 1 - pid % tiles
     b = pid // tiles % B
-    h = pid // tiles // B + first_head
+    h = pid // tiles // B
     shift = tl.load(Shift + b) if SHIFT else 0
     query0 = S - T - shift
     row0 = tl.multiple_of(floor_to(query0, BM) + tile * BM, BM)
@@ -130,7 +118,6 @@ def queries(
     Near += h.to(tl.int64) * near_per_head
     Middle += h.to(tl.int64) * middle_per_head
     Far += h.to(tl.int64) * far_per_head
-    dNear += (pid // tiles).to(tl.int64) * gradients_per_head  # heads from `first_head` on, each of all sequences
     dMiddle += head.to(tl.int64) * middle_per_head
     dFar += head.to(tl.int64) * far_per_head
     Reference += h * references_per_head
@@ -166,14 +153,14 @@ def queries(
             D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, DROPOUT, LEARNED, PRECISION,
         )  # fmt: skip
     dq = walk_keys(
-        dq, q, do, lse, delta, K, V, KeyMask, Near, Near, dNear, Reference, 0, 0, seed, row0, query0, head, shift,
+        dq, q, do, lse, delta, K, V, KeyMask, Near, Near, Near, Reference, 0, 0, seed, row0, query0, head, shift,
         middle_end, diagonal, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, DROPOUT, STORED, PRECISION,
+        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, DROPOUT, False, PRECISION,
     )  # fmt: skip
     dq = walk_keys(
-        dq, q, do, lse, delta, K, V, KeyMask, Near, Near, dNear, Reference, 0, 0, seed, row0, query0, head, shift,
+        dq, q, do, lse, delta, K, V, KeyMask, Near, Near, Near, Reference, 0, 0, seed, row0, query0, head, shift,
         diagonal, end, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, DROPOUT, STORED, PRECISION,
+        D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, DROPOUT, False, PRECISION,
     )  # fmt: skip
     store_rows(dQ, (dq * scale).to(dQ.dtype.element_ty), rows, dq_t, T, D, DP)
 

@@ -11,11 +11,7 @@ from longfire.engines.fused.tiles import (
     BLOCK,
     LENGTHS,
     TILE,
-    fragment_offset,
-    gradient_index,
-    near_offsets,
     node_at,
-    rows_of,
     tile_index,
 )
 
@@ -54,55 +50,19 @@ def hat(d, before, here, after, last):
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def over_batch(
-    dNear, Total, Shift, B, T, S, groups, near, first_block, last_block, rows_per_group, gradients_per_head,
-    SHIFT: tl.constexpr,
-):  # fmt: skip
-    """Total (heads, groups of rows of blocks, blocks apart, 128, 128): a tile of it, from the dNear of `queries`."""
-    apart = tl.program_id(0) // 4
-    part = tl.program_id(0) % 4
-    chunk, h = tl.program_id(1), tl.program_id(2)
-    if (apart == 0) & (part % 2 > part // 2):
-        return
-    at = dNear + h.to(tl.int64) * B * gradients_per_head + part * (TILE * TILE) + near_offsets(TILE)
-    total = tl.zeros([4, 128, 8], tl.float32)
-    first = tl.maximum(first_block + chunk * rows_per_group, apart)
-    last = tl.minimum(first_block + (chunk + 1) * rows_per_group, last_block)
-    for block in range(first, last):
-        row0 = block * BLOCK + part // 2 * TILE
-        offset = gradient_index(block, apart, first_block, near) * (BLOCK * BLOCK)
-        for b in range(B):
-            query0 = S - T - (tl.load(Shift + b) if SHIFT else 0)
-            # no program came by tiles without queries
-            there = tl.full([4, 128, 8], 1, tl.int1) & (row0 + TILE > query0) & (row0 < query0 + T)
-            own = at + (offset.to(tl.int64) + b * gradients_per_head.to(tl.int64))
-            total += tl.load(own, mask=there, other=0.0).to(tl.float32)
-    Total += ((h * groups + chunk).to(tl.int64) * near + apart) * (BLOCK * BLOCK)
-    r = part // 2 * TILE + tl.arange(0, TILE)[:, None]
-    c = part % 2 * TILE + tl.arange(0, TILE)[None, :]
-    tl.store(Total + r * BLOCK + c, rows_of(total, TILE))
-
-
-@triton.jit(do_not_specialize=LENGTHS)
 def rows(
-    dNear, dMiddle, Sums, Shift, B, T, S, E, groups, near_blocks, middle_blocks, first_node, first_block, last,
-    gradients_per_head, middle_per_head,
-    ROWS: tl.constexpr, NODES: tl.constexpr, STORED: tl.constexpr, SHIFT: tl.constexpr, N: tl.constexpr,
-    R: tl.constexpr,
+    dNear, dMiddle, Sums, S, E, groups, near_blocks, middle_blocks, first_node, first_block, last, middle_per_head,
+    ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Sums (2, A, heads, E) at every distance below E, of near gradients and of middle nodes (if NODES is not 0).
 
     First what a row node has of them but for second, what the rows from it to the next node have for that one: those
-    rows see both at the same distance. Near gradients are summed over the batch already or, if STORED, they are those
-    that `queries` stored for each sequence.
+    rows see both at the same distance. All are summed over the batch already.
     """
     a, h = tl.program_id(0), tl.program_id(1)
     closest = tl.program_id(2) * N
-    at = dNear + h.to(tl.int64) * (B * gradients_per_head if STORED else groups * near_blocks * BLOCK * BLOCK)
-    own, following = near_rows(
-        at, Shift, a, closest, near_blocks, first_node, first_block, last, B, T, S, gradients_per_head,
-        ROWS, STORED, SHIFT, N, R,
-    )  # fmt: skip
+    at = dNear + h.to(tl.int64) * groups * near_blocks * BLOCK * BLOCK
+    own, following = near_rows(at, a, closest, near_blocks, first_node, first_block, last, S, ROWS, N, R)
     if NODES > 0:
         at_nodes = dMiddle + h.to(tl.int64) * middle_per_head
         more, more_following = middle_rows(
@@ -118,8 +78,8 @@ def rows(
 
 @triton.jit
 def near_rows(
-    at, Shift, a, closest, near_blocks, first_node, first_block, last, B, T, S, gradients_per_head,
-    ROWS: tl.constexpr, STORED: tl.constexpr, SHIFT: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+    at, a, closest, near_blocks, first_node, first_block, last, S, ROWS: tl.constexpr, N: tl.constexpr,
+    R: tl.constexpr,
 ):  # fmt: skip
     """What near gradients say to a row node, and to the next, at N distances from `closest` on."""
     d = (closest + tl.arange(0, N))[None, :]
@@ -131,10 +91,7 @@ def near_rows(
         for step in range((end - start + R - 1) // R):
             i = (start + step * R + tl.arange(0, R))[:, None]
             _node, _left, _right, t = cell(i, last, ROWS)
-            found = near_at(
-                at, Shift, i, i - d, (2 * d <= i) & (i < end), near_blocks, first_block, B, T, S, gradients_per_head,
-                STORED, SHIFT,
-            )  # fmt: skip
+            found = near_at(at, i, i - d, (2 * d <= i) & (i < end), near_blocks, first_block)
             own += tl.sum((1 - t) * found, 0)
             following += tl.sum(t * found, 0)
     start, end = row_range(a, first_node, last, ROWS)
@@ -144,10 +101,7 @@ def near_rows(
             i = (start + step * R + tl.arange(0, R))[:, None]
             weight, seen = row_weight(i, a + first_node, last, ROWS)
             j = seen - d
-            found = near_at(
-                at, Shift, i, j, (2 * (i - j) > i) & (i < end), near_blocks, first_block, B, T, S, gradients_per_head,
-                STORED, SHIFT,
-            )  # fmt: skip
+            found = near_at(at, i, j, (2 * (i - j) > i) & (i < end), near_blocks, first_block)
             own += tl.sum(weight * found, 0)
     return own, following
 
@@ -231,25 +185,13 @@ def middle_at(at, r, j, wanted, near_blocks, middle_blocks, first_block, NODES: 
 
 
 @triton.jit
-def near_at(
-    at, Shift, i, j, wanted, near_blocks, first_block, B, T, S, gradients_per_head,
-    STORED: tl.constexpr, SHIFT: tl.constexpr,
-):  # fmt: skip
-    """Near gradients of pairs, summed over the batch; 0 where they are not wanted or not near."""
+def near_at(at, i, j, wanted, near_blocks, first_block):
+    """Near gradients of pairs; 0 where they are not wanted or not near."""
     r, c = i & (BLOCK - 1), j & (BLOCK - 1)  # in the block; and no division where there may be a sign
     apart = (i - r) - (j - c)  # its blocks, times 128
     inside = wanted & (j >= 0) & (j <= i) & (apart < near_blocks * BLOCK)
     offset = (i // BLOCK - first_block) * near_blocks * (BLOCK * BLOCK) + apart * BLOCK
-    if STORED:
-        offset += (r // TILE * 2 + c // TILE) * (TILE * TILE) + fragment_offset(r % TILE, c % TILE)
-        found = inside.to(tl.float32) * 0
-        for b in range(B):
-            row = i - (S - T - (tl.load(Shift + b) if SHIFT else 0))
-            there = inside & (row >= 0) & (row < T)  # no program came by tiles without queries
-            found += tl.load(at + b * gradients_per_head.to(tl.int64) + offset, mask=there, other=0.0).to(tl.float32)
-    else:
-        found = tl.load(at + offset + r * BLOCK + c, mask=inside, other=0.0).to(tl.float32)
-    return found
+    return tl.load(at + offset + r * BLOCK + c, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=LENGTHS)

@@ -31,15 +31,8 @@ class Config:
         return {"STAGES": self.stages, "NEAR_STAGES": self.near_stages or self.stages}
 
 
-STORE_NEAR = True
-"""The gradients of near biases are stored by `queries`, where they are interpolated and fit, or made by
-`near_biases`, which walks again."""
 NEAR_BYTES = 1 << 29
-"""How much of them is kept at a time; heads take turns."""
-FILLED = 1024
-"""Programs that `queries` must have left where it is launched for a few heads at a time."""
-SUM_FIRST = 8
-"""Sequences from which on the batch is summed before gradients are collected, rather than on the way."""
+"""How much of the gradients of near biases is kept at a time; heads take turns."""
 LONG = 16384
 """Keys from which a kernel is launched as for a long sequence."""
 

@@ -107,11 +107,6 @@ class Geometry:
         return self.smooth is not None and self.last_block > self.middle
 
     @property
-    def near_gradients(self) -> int:
-        """Blocks of near gradients of one sequence, where they are stored."""
-        return self.blocks * self.near
-
-    @property
     def references(self) -> int:
         """What biases are kept relative to: one number for each row node, or for each distance between blocks."""
         return self.near if self.smooth is None else self.row_nodes

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from longfire.engines.fused import backward, collect, expand, forward
+from longfire.engines.fused import backward, expand, forward
 from longfire.engines.fused.configs import config
 from longfire.engines.fused.geometry import BLOCK, FAR, LARGEST, MIDDLE, TILE, Geometry
 from longfire.engines.fused.turns import Turns, collect_far, collect_near, near_turns
@@ -174,11 +174,10 @@ class Call:
         nodes = {"dMiddle": dmiddle if dmiddle.numel() else delta, "dFar": dfar if dfar.numel() else delta}
         rows = {**found, **nodes, "Out": out, "dQ": dq}
         dvalues = self.q.new_empty(0, dtype=torch.float32)
-        if not (learned and self.turns.stored):
-            self.queries(rows, learned)
+        self.queries(rows, learned)
         if learned:
             dvalues = self.q.new_empty(g.row_nodes, self.H, g.distance_nodes, dtype=torch.float32)
-            self.values_gradient(rows, found, dmiddle, dvalues)
+            self.values_gradient(found, dmiddle, dvalues)
             if dfar.numel():
                 collect_far(dfar, dvalues, g)
         dk, dv = self.keys(found)
@@ -187,18 +186,14 @@ class Call:
     @cached_property
     def turns(self) -> Turns:
         """How near gradients are made."""
-        return near_turns(self.geometry, self.B, self.H, self.q.element_size(), self.tiles(TILE))
+        return near_turns(self.geometry, self.H)
 
-    def queries(
-        self, rows: dict[str, Tensor], learned: bool, dnear: Tensor | None = None, first_head: int = 0, heads: int = 0
-    ) -> None:
-        """dQ, Delta, and the gradients of nodes, and of near biases, for each sequence; of all heads or some."""
+    def queries(self, rows: dict[str, Tensor], learned: bool) -> None:
+        """dQ, Delta, and the gradients of nodes for each sequence."""
         how = config("queries", self.D, self.q.dtype, self.S)
         tiles = self.tiles(how.BM)
-        backward.queries[(tiles * self.B * (heads or self.H),)](
-            Q=self.q, K=self.k, V=self.v, **rows, dNear=rows["Delta"] if dnear is None else dnear, tiles=tiles,
-            first_head=first_head, gradients_per_head=self.geometry.near_gradients * BLOCK * BLOCK,
-            LEARNED=learned, STORED=dnear is not None, BM=how.BM, BN=how.BN, **how.launch(),
+        backward.queries[(tiles * self.B * self.H,)](
+            Q=self.q, K=self.k, V=self.v, **rows, tiles=tiles, LEARNED=learned, BM=how.BM, BN=how.BN, **how.launch(),
             **strides(q=self.q, k=self.k, v=self.v, o=rows["Out"], do=rows["dOut"], dq=rows["dQ"]), **self.pointers(),
             **self.options, **self.zones,
         )  # fmt: skip
@@ -226,39 +221,26 @@ class Call:
             dk, dv = (x.unflatten(1, (-1, self.group)).sum(2).to(self.k.dtype) for x in (dk, dv))
         return dk, dv
 
-    def values_gradient(
-        self, rows: dict[str, Tensor], found: dict[str, Tensor], dmiddle: Tensor, dvalues: Tensor
-    ) -> None:
+    def values_gradient(self, found: dict[str, Tensor], dmiddle: Tensor, dvalues: Tensor) -> None:
         """The gradient of the values (A, H, E), but for what far nodes say."""
         g, turns = self.geometry, self.turns
-        size = g.near_gradients * BLOCK * BLOCK
-        dnear = self.q.new_empty(turns.heads * self.B * size if turns.stored else 0)
-        total = dvalues.new_empty(turns.heads * turns.groups * g.near * BLOCK * BLOCK if turns.summed else 0)
+        dnear = dvalues.new_empty(turns.heads * turns.groups * g.near * BLOCK * BLOCK)
         cut = {"groups": turns.groups, "rows_per_group": turns.rows_per_group, "last_block": g.last_block}
-        batch = {name: self.options[name] for name in ("B", "T", "S", "SHIFT")}
-        batch |= {"Shift": self.pointers()["Shift"], "gradients_per_head": size}
         for first_head in range(0, self.H, turns.heads):
             count = min(turns.heads, self.H - first_head)
-            if not turns.stored:
-                self.near_biases(found, total, first_head, count, cut)
-            else:
-                self.queries(rows, True, dnear, first_head, count)
-                if turns.summed:
-                    collect.over_batch[g.near * 4, turns.groups, count](
-                        dnear, total, near=g.near, first_block=g.first_block, **cut, **batch
-                    )
-            source = {"dNear": total if turns.summed else dnear, "STORED": not turns.summed, "groups": turns.groups}
-            collect_near({**source, **batch}, dmiddle, dvalues, g, first_head, count)
+            self.near_biases(found, dnear, first_head, count, cut)
+            near = {"dNear": dnear, "groups": turns.groups, "S": self.S}
+            collect_near(near, dmiddle, dvalues, g, first_head, count)
 
     def near_biases(
-        self, found: dict[str, Tensor], total: Tensor, first_head: int, heads: int, cut: dict[str, int]
+        self, found: dict[str, Tensor], dnear: Tensor, first_head: int, heads: int, cut: dict[str, int]
     ) -> None:
         """Gradients of near biases, summed over the batch, by another walk."""
         g = self.geometry
         how = config("near_biases", self.D, self.q.dtype, self.S)
         pointers = {name: tensor for name, tensor in self.pointers().items() if name not in ("Middle", "Far")}
         backward.near_biases[g.near * 4, cut["groups"], heads](
-            Q=self.q, K=self.k, V=self.v, **found, dNear=total, first_head=first_head, **cut, **how.launch(),
+            Q=self.q, K=self.k, V=self.v, **found, dNear=dnear, first_head=first_head, **cut, **how.launch(),
             near_per_head=self.per_head["near_per_head"], references_per_head=self.per_head["references_per_head"],
             **strides(q=self.q, k=self.k, v=self.v, do=found["dOut"]), **pointers, **self.options,
         )  # fmt: skip

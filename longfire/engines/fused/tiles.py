@@ -49,12 +49,6 @@ def near_index(block, key_block, first_block, near, EXACT: tl.constexpr):
 
 
 @triton.jit
-def gradient_index(block, apart, first_block, near):
-    """Of the gradients of a near block, for one sequence and head."""
-    return (block - first_block) * near + apart
-
-
-@triton.jit
 def fragment_position(element):
     """Row and column of a tile's elements, kept in the order in which tensor cores hold an accumulator."""
     c_high = element // 1024
@@ -90,14 +84,6 @@ def rows_of(held, X: tl.constexpr):
     """What is at `near_offsets`, by row and column: [X, 64]."""
     held = tl.reshape(held, [X // TILE, 4, 4, 8, 4, 2, 2, 2])
     return tl.reshape(tl.permute(held, (0, 2, 6, 3, 1, 5, 4, 7)), [X, TILE])
-
-
-@triton.jit
-def store_near(at, value, X: tl.constexpr, there):
-    """A column [X, 64] of tiles of a block, stored by the threads that hold it."""
-    held = tl.permute(tl.reshape(value, [X // TILE, 4, 2, 8, 4, 2, 4, 2]), (0, 4, 1, 3, 6, 5, 2, 7))
-    mask = tl.full([X // TILE * 4, 128, 8], 1, tl.int1) & there
-    tl.store(at + near_offsets(X), tl.reshape(held, [X // TILE * 4, 128, 8]), mask=mask)
 
 
 @triton.jit

@@ -15,38 +15,25 @@ DISTANCES, ROWS, TILES = 64, 16, 64
 
 @dataclass(frozen=True)
 class Turns:
-    """How the gradients of near biases are made."""
+    """How the gradients of near biases are made: (heads, groups of rows of blocks, blocks apart, 128, 128)."""
 
     heads: int
     """So many heads at a time."""
-    stored: bool
-    """By `queries`, for each sequence; otherwise by `near_biases`."""
-    summed: bool
-    """Over the batch, before they are collected: (heads, groups of rows of blocks, blocks apart, 128, 128)."""
     groups: int
     rows_per_group: int
 
 
-def near_turns(g: Any, B: int, H: int, element_size: int, tiles: int) -> Turns:
-    """Stored where that fits, and where a launch of `queries` for some heads alone still fills the device.
-
-    Where biases are exact they are near all along, and another walk is quicker.
-    """
+def near_turns(g: Any, H: int) -> Turns:
+    """As many heads at a time as fit."""
     rows = max(1, g.blocks // 4) if g.exact else 1
     groups = -(-g.blocks // rows)
-    total = 4 * groups * g.near * BLOCK * BLOCK  # bytes a head
-    if configs.STORE_NEAR and not g.exact:
-        summed = configs.SUM_FIRST <= B
-        size = B * g.near_gradients * BLOCK * BLOCK * element_size + summed * total
-        heads = even_turns(H, configs.NEAR_BYTES // size)
-        if heads == H or (heads and tiles * B * heads >= configs.FILLED):
-            return Turns(heads, True, summed, groups, rows)
-    return Turns(even_turns(H, max(1, configs.NEAR_BYTES // total)), False, True, groups, rows)
+    bytes_a_head = 4 * groups * g.near * BLOCK * BLOCK
+    return Turns(even_turns(H, max(1, configs.NEAR_BYTES // bytes_a_head)), groups, rows)
 
 
 def even_turns(heads: int, at_most: int) -> int:
-    """Heads a turn, as many in each as can be: 0 if not even one."""
-    return -(-heads // -(-heads // min(at_most, heads))) if at_most > 0 else 0
+    """Heads a turn, as many in each as can be."""
+    return -(-heads // -(-heads // min(at_most, heads)))
 
 
 def collect_near(near: dict[str, Any], dmiddle: Tensor, dvalues: Tensor, g: Any, first_head: int, heads: int) -> None:
