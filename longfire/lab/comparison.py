@@ -44,9 +44,9 @@ class Comparison:
     def __post_init__(self) -> None:
         for label in self.encodings:
             check_label(label)
-        folders = Counter(file_name(label) for label in self.encodings)
-        if twice := [name for name, times in folders.items() if times > 1]:
-            raise ValueError(f"{', '.join(twice)}: asked for more than once.")
+        for names in ([file_name(label) for label in self.encodings], [name for name, _ in self.also]):
+            if twice := [name for name, times in Counter(names).items() if times > 1]:
+                raise ValueError(f"{', '.join(twice)}: asked for more than once.")
         for seed in self.seeds:
             at_least("a seed", seed, 0)
         if not self.encodings or not self.seeds:

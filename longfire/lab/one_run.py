@@ -33,7 +33,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         if is_extension(label):
             recipe = recipe.but(init_from=str(out / str(recipe.init_from)))
             found["extended"] = {"from": written(SOURCE), "to": recipe.extend_to, "steps": recipe.steps}
-        folder = pretrain(recipe, corpus, run, **{"tracker": "none", **options})
+        folder = pretrain(recipe, corpus, run, **{"tracker": "none", "wait": True, **options})
         done = json.loads((run / "done.json").read_text(encoding="utf-8"))
         model = LongfireForCausalLM.from_pretrained(folder).eval()
         if torch.cuda.is_available():

@@ -28,7 +28,7 @@ from longfire.training.run import (
     carry_out,
     compiles,
     conclude,
-    refuse_another,
+    is_done,
     track,
     training_arguments,
 )
@@ -73,8 +73,7 @@ def finetune(
     by = "score" if score is not None else "last" if dev_rows is None else "loss"
     counts = {"rows": len(rows), "dev_rows": None if dev_rows is None else len(dev_rows)}
     same = {**recipe.identity(), "checkpoint": digest(checkpoint), **counts, "chosen_by": by, "on": dict(identity)}
-    refuse_another(run, same)
-    if (run / "done.json").exists():
+    if is_done(run, same):
         return run / "model"
     model = begun(recipe, checkpoint)
     lengths = checked_lengths(rows, "train", recipe.length, model.config.vocab_size)

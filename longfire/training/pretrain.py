@@ -10,7 +10,7 @@ from transformers import TrainingArguments, default_data_collator
 from longfire.model import LongfireForCausalLM
 from longfire.training.callbacks import LOSSES, MarkSteps, Watch, read_losses, refuse_not_finite
 from longfire.training.recipes import Recipe
-from longfire.training.run import alone_in, carry_out, compiles, conclude, refuse_another, track, training_arguments
+from longfire.training.run import alone_in, carry_out, compiles, conclude, is_done, track, training_arguments
 from longfire.training.start import digest, starting_model
 from longfire.training.trainer import PretrainTrainer
 
@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 
 def pretrain(
-    recipe: Recipe, corpus: "Corpus", run: Path, *, tracker: str = "tensorboard", progress: bool = True, **options: Any
+    recipe: Recipe,
+    corpus: "Corpus",
+    run: Path,
+    *,
+    tracker: str = "tensorboard",
+    progress: bool = True,
+    wait: bool = False,
+    **options: Any,
 ) -> Path:
     """Train, and return the folder of the model. A run that is done is not done again.
 
@@ -29,14 +36,16 @@ def pretrain(
         run: a folder of its own. One that holds another recipe's run is refused.
         tracker: "tensorboard", "wandb", "trackio" or "none".
         progress: a bar, where stderr is a terminal.
+        wait: where another process trains in the folder, for it to end, instead of an error.
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)
     same = identity(recipe, corpus)
-    refuse_another(run, same)
-    if (run / "done.json").exists():
+    if is_done(run, same):
         return run / "model"
-    with alone_in(run):
+    with alone_in(run, wait):
+        if is_done(run, same):  # by the process that was waited for
+            return run / "model"
         trainer = make_trainer(recipe, corpus, run, tracker, progress, **options)
 
         def deliver(seconds: float) -> None:

@@ -9,6 +9,7 @@ RUN/recipe.json   what is trained, on what
 
 import errno
 import json
+import logging
 import os
 import shutil
 import time
@@ -29,6 +30,8 @@ from longfire.training.checkpoints import checkpoints, discard_incomplete, last_
 from longfire.training.recipes import AnyRecipe
 from longfire.training.trainer import RecipeTrainer
 
+log = logging.getLogger(__name__)
+
 DEVICE_TOKENS = {"cuda": 65536, "cpu": 8192}
 """Of a forward pass, unless the recipe says."""
 SHARDED: dict[str, Any] = {
@@ -45,8 +48,11 @@ TRACKERS = ("tensorboard", "wandb", "trackio", "none")
 
 
 @contextmanager
-def alone_in(run: Path) -> Iterator[None]:
-    """One command a run: the first process of each holds a lock, which the system takes back if it dies."""
+def alone_in(run: Path, wait: bool = False) -> Iterator[None]:
+    """One command a run: the first process of each holds a lock, which the system takes back if it dies.
+
+    Another command waits for it, or is refused.
+    """
     run.mkdir(parents=True, exist_ok=True)
     if int(os.environ.get("RANK", "0")) != 0:
         yield
@@ -55,9 +61,12 @@ def alone_in(run: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except TimeoutError:
-        raise ValueError(
-            f"another process is training in {run}. Wait for it, stop it, or choose another folder."
-        ) from None
+        if not wait:
+            raise ValueError(
+                f"another process is training in {run}. Wait for it, stop it, or choose another folder."
+            ) from None
+        log.warning("another process is training in %s; waiting for it", run)
+        lock.acquire()
     try:
         yield
     finally:
@@ -78,6 +87,12 @@ def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
     if differing := [key for key in now if now[key] != before.get(key)]:
         shown = ", ".join(f"{key}: {before.get(key)!r} there, {now[key]!r} here" for key in differing[:4])
         raise ValueError(f"{run} holds another run ({shown}). Choose another folder, or delete that one.")
+
+
+def is_done(run: Path, identity: Mapping[str, Any]) -> bool:
+    """Whether all is trained. Refuses a folder where something else is."""
+    refuse_another(run, identity)
+    return (run / "done.json").exists()
 
 
 def training_arguments(

@@ -93,6 +93,13 @@ def test_a_whole_one_and_another_that_reuses_its_runs(tmp_path, capsys, monkeypa
     assert weights.stat().st_mtime_ns == before
     for name in ("perplexity.png", "losses.png", "report.html"):
         assert (out / "smoke" / "sharing" / name).stat().st_size > 1000
+    runs = out / "smoke" / "tiny"  # where compare finds them, by the same recipe
+    recipe = ["--recipe", "tiny", "--set", "start=None", "horizon=None", "steps=60", "batch=16"]
+    asked = ["--encodings", "fire-s", "fire", "--seeds", "0", "--test-tokens", "8192", "--corpus", str(text)]
+    assert main(["compare", *recipe, *asked, "--out", str(runs), "--jobs", "1"]) == 0
+    assert weights.stat().st_mtime_ns == before
+    compared = json.loads((runs / "compare.json").read_text())
+    assert [run["perplexity"] for run in compared["runs"]] == [run["perplexity"] for run in shared["runs"]][::-1]
 
 
 def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):

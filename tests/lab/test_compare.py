@@ -3,16 +3,19 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from longfire.cli import main
 from longfire.lab.compare import compare
@@ -98,6 +101,30 @@ def test_started_again(compared, corpus):
     longer = compare(comparison(corpus, encodings=("fire",), lengths=(16, 64)), out, jobs=1, progress=False)
     assert [row["length"] for row in longer["runs"][0]["perplexity"]["rows"]] == [16, 64]
     assert weights.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("trained", "failed"), [("fire-0", None), ("fire-s-0", "holds another run (share: True there")]
+)
+def test_what_another_command_is_training_is_waited_for(trained, failed, compared, corpus, tmp_path, caplog):
+    """And taken as it is; unless it turns out to be something else."""
+    out, record, _ = compared
+    run = tmp_path / "runs" / "fire-0"
+    run.mkdir(parents=True)
+    asked = comparison(corpus, encodings=("fire",))
+    with ThreadPoolExecutor() as pool, FileLock(run / ".lock"):
+        waiting = pool.submit(compare, asked, tmp_path, jobs=1, progress=False)
+        while "fire-0; waiting for it" not in caplog.text:
+            assert not waiting.done()
+            time.sleep(0.01)
+        shutil.copytree(out / "runs" / trained, run, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+        before = (run / "model" / "model.safetensors").stat().st_mtime_ns
+    found = waiting.result()["runs"][0]
+    assert (run / "model" / "model.safetensors").stat().st_mtime_ns == before
+    if failed:
+        assert failed in found["failed"]
+    else:
+        assert perplexities(found) == perplexities(record["runs"][0])
 
 
 def perplexities(run):
@@ -310,8 +337,10 @@ def test_other_texts_are_tested_on(corpus, tmp_path, capsys):
     assert [run["also"] for run in again["runs"]] == [run["also"] for run in record["runs"]]
     assert main(["compare", "--also", "play"]) == 2
     assert "--also takes NAME=PATH, such as latex=papers/, not 'play'" in capsys.readouterr().err
-    assert main(["compare", "--also", f"play={tmp_path / 'none'}"]) == 2
-    assert "which --also play names" in capsys.readouterr().err
+    assert main(["compare", "--also", f"gone={tmp_path / 'none'}", "--also", f"play={text}"]) == 2
+    assert "which --also gone names" in capsys.readouterr().err  # all that are given count, and not the last alone
+    assert main(["compare", "--also", f"play={text}", "--also", f"play={tmp_path}"]) == 2
+    assert "play: asked for more than once" in capsys.readouterr().err
 
 
 def test_what_was_found_on_one_split_is_not_taken_for_another(corpus, tmp_path):
