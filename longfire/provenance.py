@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +27,21 @@ def provenance() -> dict[str, Any]:
             **{name: _version(name) for name in ("triton", "transformers", "numpy")},
         },
     }
+
+
+def together(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of parts that were made in several places: what they have in common, and otherwise all there is, in a line."""
+    if not several:
+        return provenance()
+
+    def joined(values: Sequence[Any]) -> Any:
+        if all(isinstance(value, dict) for value in values):
+            return {key: joined([value.get(key) for value in values]) for key in values[0]}
+        different = list(dict.fromkeys(values))
+        return different[0] if len(different) == 1 else ", ".join(map(str, sorted(different, key=str)))
+
+    result: dict[str, Any] = joined(several)
+    return result
 
 
 def commit() -> str | None:

@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 from longfire.lab.comparison import Comparison, is_extension
 from longfire.lab.labels import written
 from longfire.lab.one_run import one_run
-from longfire.provenance import provenance
+from longfire.provenance import provenance, together
 from longfire.training import Recipe
 from longfire.training.callbacks import LOSSES, read_losses
 
@@ -73,12 +73,16 @@ def compare(
         "interrupted": True,
     }
     runs = list(comparison.recipes())
+    made: list[dict[str, Any]] = []
     at_once = max(1, min(len(runs), jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)))
     try:
         for run in _carried_out(comparison, out, runs, at_once, options):
             record["runs"].append(run)
             if learned := run.pop("biases", []):
                 record["biases"][run["encoding"]] = learned
+            if "provenance" in run:  # a run that was tested elsewhere says where
+                made.append(run.pop("provenance"))
+                record["provenance"] = together(made)
             record["runs"].sort(key=lambda one: (comparison.seeds.index(one["seed"]), _place(comparison, one)))
             save(record)
         del record["interrupted"]

@@ -1,8 +1,17 @@
-"""One encoding with one seed: trained, and tested at every length."""
+"""One encoding with one seed: trained, and tested at every length.
+
+    RUN/perplexity.json, perplexity-TEXT.json   what it was tested on, and what came out
+        learned.json                            what its encoding learned, and on which machine that was looked at
+
+What is there is not made again, and then the weights are not needed: runs may be brought together from several machines
+without them.
+"""
 
 import json
 import math
 import time
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +26,7 @@ from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
 from longfire.lab.comparison import SOURCE, Comparison, is_extension
 from longfire.lab.labels import written
 from longfire.model import LongfireForCausalLM
+from longfire.provenance import provenance
 from longfire.storage import write_json
 from longfire.training import pretrain
 from longfire.training.callbacks import LOSSES, read_losses
@@ -35,20 +45,17 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
             found["extended"] = {"from": written(SOURCE), "to": recipe.extend_to, "steps": recipe.steps}
         folder = pretrain(recipe, corpus, run, **{"tracker": "none", "wait": True, **options})
         done = json.loads((run / "done.json").read_text(encoding="utf-8"))
-        model = LongfireForCausalLM.from_pretrained(folder).eval()
-        if torch.cuda.is_available():
-            model = model.to("cuda", torch.bfloat16)
         found |= {key: done[key] for key in ("parameters", "tokens_seen", "unique_tokens", "seconds")}
         found["tokens_per_second"] = done["tokens/s"]
-        found["position_parameters"] = sum(p.numel() for p in position_parameters(model))
         found["losses"] = [[line["step"], round(line["loss"], 4)] for line in read_losses(run / LOSSES)]
-        found["perplexity"] = perplexity(comparison, model, getattr(corpus, comparison.split), corpus, run)
+        trained = Trained(folder)
+        found["perplexity"] = perplexity(comparison, trained, getattr(corpus, comparison.split), corpus, run)
         for name, source in comparison.also:
             text = text_for(comparison, folder, source, corpus)
-            found.setdefault("also", {})[name] = perplexity(comparison, model, joined(text), text, run, name)
-        if learned := learned_by_layer(model.model.encodings, comparison.recipe.length):
-            found["learned"] = learned
-        found["biases"] = learned_biases(model, comparison) if seed == comparison.seeds[0] else []
+            found.setdefault("also", {})[name] = perplexity(comparison, trained, joined(text), text, run, name)
+        found |= what_was_learned(comparison, trained, run)
+        if seed != comparison.seeds[0]:
+            found["biases"] = []
         found["checkpoint"] = str(folder.relative_to(out))
     except KeyboardInterrupt:
         raise
@@ -57,6 +64,46 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
     torch.compiler.reset()  # what was compiled for one encoding serves no other
     found["took"] = round(time.perf_counter() - started, 2)
     return found
+
+
+class Trained:
+    """A model in a folder, loaded when something about it is not known yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def model(self) -> LongfireForCausalLM:
+        model: Any = LongfireForCausalLM.from_pretrained(self.folder).eval()
+        return model.to("cuda", torch.bfloat16) if torch.cuda.is_available() else model  # type: ignore[no-any-return]
+
+
+def kept(file: Path, asked: list[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the file holds, if it was asked the same; otherwise it is made, and written there."""
+    asked = json.loads(json.dumps(asked))
+    if file.exists():
+        there = json.loads(file.read_text(encoding="utf-8"))
+        if there["asked"] == asked:
+            return dict(there["found"])
+    found = make()
+    write_json(file, {"asked": asked, "found": found})
+    return found
+
+
+def what_was_learned(comparison: Comparison, trained: Trained, run: Path) -> dict[str, Any]:
+    """By the encodings of the layers; and where it was looked at, which is where all of a run is tested."""
+
+    def make() -> dict[str, Any]:
+        model = trained.model
+        learned = learned_by_layer(model.model.encodings, comparison.recipe.length)
+        return {
+            "position_parameters": sum(p.numel() for p in position_parameters(model)),
+            **({"learned": learned} if learned else {}),
+            "biases": learned_biases(model, comparison),
+            "provenance": provenance(),
+        }
+
+    return kept(run / "learned.json", [comparison.recipe.length, max(comparison.tested_lengths())], make)
 
 
 def text_for(comparison: Comparison, folder: Path, source: str, corpus: Corpus) -> Corpus:
@@ -69,25 +116,13 @@ def text_for(comparison: Comparison, folder: Path, source: str, corpus: Corpus) 
 
 
 def perplexity(
-    comparison: Comparison, model: LongfireForCausalLM, split: TokenSplit, corpus: Corpus, run: Path, name: str = ""
+    comparison: Comparison, trained: Trained, split: TokenSplit, corpus: Corpus, run: Path, name: str = ""
 ) -> dict[str, Any]:
     """Perplexity by length, kept beside the model for the next time."""
     file = run / f"perplexity{f'-{name}' if name else ''}.json"
     asked = [comparison.tested_lengths(), comparison.protocol, comparison.tokens, comparison.split, corpus.fingerprint]
-    if file.exists():
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["asked"] == asked:
-            return dict(kept["found"])
-    found = perplexity_by_length(
-        model,
-        split,
-        comparison.tested_lengths(),
-        protocol=comparison.protocol,
-        tokens=comparison.tokens,
-        progress=False,
-    )
-    write_json(file, {"asked": asked, "found": found})
-    return found
+    how: dict[str, Any] = {"protocol": comparison.protocol, "tokens": comparison.tokens, "progress": False}
+    return kept(file, asked, lambda: perplexity_by_length(trained.model, split, comparison.tested_lengths(), **how))
 
 
 @torch.no_grad()

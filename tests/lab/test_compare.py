@@ -21,6 +21,7 @@ from longfire.cli import main
 from longfire.lab.compare import compare
 from longfire.lab.comparison import Comparison
 from longfire.lab.labels import written
+from longfire.provenance import cpu_name, provenance, together
 from longfire.report.compare import compare_table
 from longfire.training import RECIPES
 
@@ -101,6 +102,38 @@ def test_started_again(compared, corpus):
     longer = compare(comparison(corpus, encodings=("fire",), lengths=(16, 64)), out, jobs=1, progress=False)
     assert [row["length"] for row in longer["runs"][0]["perplexity"]["rows"]] == [16, 64]
     assert weights.stat().st_mtime_ns == before
+
+
+def test_runs_that_were_tested_elsewhere_need_no_weights(compared, corpus, tmp_path):
+    """And the record says where that was."""
+    out = compared[0]
+    record = compare(comparison(corpus), out, jobs=1, progress=False)
+    shutil.copytree(out, tmp_path / "out", ignore=shutil.ignore_patterns("*.safetensors"))
+    for file in (tmp_path / "out").rglob("learned.json"):
+        text = file.read_text()
+        file.write_text(text.replace(f'"cpu": "{cpu_name()}"', '"cpu": "another"'))
+    again = compare(comparison(corpus), tmp_path / "out", jobs=1, progress=False)
+    assert again["provenance"] == {
+        **record["provenance"],
+        "hardware": {**record["provenance"]["hardware"], "cpu": "another"},
+    }
+    for one in (again, record):
+        for run in one["runs"]:
+            run.pop("took")
+    assert (again["runs"], again["biases"]) == (record["runs"], record["biases"])
+    longer = compare(comparison(corpus, lengths=(16, 48)), tmp_path / "out", jobs=1, progress=False)
+    assert all("safetensors" in run["failed"] for run in longer["runs"])  # there is nothing to be tested at 48
+
+
+def test_provenance_of_several_places():
+    one, other = provenance(), provenance()
+    assert together([one, one]) == one
+    other["hardware"] = {**one["hardware"], "gpu": "H200"}
+    other["commit"] = "abc"
+    both = together([one, other])
+    assert both["hardware"] == {**one["hardware"], "gpu": f"H200, {one['hardware']['gpu']}"}
+    assert set(both["commit"].split(", ")) == {"abc", one["commit"]}
+    assert both["versions"] == one["versions"]
 
 
 @pytest.mark.parametrize(
