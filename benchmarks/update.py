@@ -19,6 +19,7 @@ from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.model_speed import model_figures, model_table
 from longfire.report.reproduce import learned_markdown, reproduced_markdown
 from longfire.report.speed import figures_table, speed_table
+from longfire.report.tasks import tasks_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -124,6 +125,12 @@ def with_claims(page: str, results: Path = RESULTS) -> str:
     return re.sub(r"<!-- claims -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
 
 
+def with_tasks(page: str) -> str:
+    """The page with all between `<!-- tasks -->` and `<!-- end -->` made anew from the tasks themselves."""
+    made = f"<!-- tasks -->\n{tasks_markdown()}\n<!-- end -->"
+    return re.sub(r"<!-- tasks -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
+
+
 def draw_pictures() -> None:
     """Those of records that are there."""
     for name, picture in PICTURES.items():
@@ -148,6 +155,6 @@ def picture_of(entry: Entry) -> str:
 if __name__ == "__main__":
     draw_pictures()
     pages = {"benchmarks/README.md": updated, "docs/results.md": with_figures, "README.md": with_figures}
-    pages |= {"docs/tables.md": with_tables, "docs/claims.md": with_claims}
+    pages |= {"docs/tables.md": with_tables, "docs/claims.md": with_claims, "docs/tasks.md": with_tasks}
     for path, change in ((ROOT / name, change) for name, change in pages.items() if (ROOT / name).exists()):
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

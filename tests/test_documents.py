@@ -90,7 +90,7 @@ def test_benchmark_tables_are_the_results():
     assert "FIRE fused ÷ SDPA flash" in readme
 
 
-@pytest.mark.parametrize("name", ["tables", "claims"])
+@pytest.mark.parametrize("name", ["tables", "claims", "tasks"])
 def test_pages_are_made_of_the_results(name):
     page = (ROOT / "docs" / f"{name}.md").read_text()
     assert f"<!-- {name} -->\n" in page
