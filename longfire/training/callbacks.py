@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from longfire.storage import write_whole
 from longfire.training.checkpoints import mark_complete
 
 LOSSES = "losses.jsonl"
+LINE_EVERY = 30.0
+"""Seconds, at least, between lines of progress where there is no terminal for a bar."""
 
 
 class DivergedError(ValueError):
@@ -38,7 +41,7 @@ class Watch(TrainerCallback):
     Args:
         run: the folder.
         tokens: how many there are in so many steps.
-        progress: a bar, where stderr is a terminal.
+        progress: a bar, where stderr is a terminal; a line now and then, where it is not.
     """
 
     def __init__(self, run: Path, tokens: Callable[[int], int], progress: bool) -> None:
@@ -46,9 +49,11 @@ class Watch(TrainerCallback):
         self.bar: Any = None
         self.began = self.first = 0.0
         self.first_step = 0
+        self.said = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.began, self.first, self.first_step = time.perf_counter(), 0.0, state.global_step
+        self.said = self.began
         if not state.is_world_process_zero:
             return
         forget_after(self.run / LOSSES, state.global_step)
@@ -86,7 +91,16 @@ class Watch(TrainerCallback):
         }
         with (self.run / LOSSES).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        self.bar.set_postfix_str(f"loss {loss:.3f}" + (f", {rate:,.0f} tokens/s" if rate else ""))
+        shown = f"loss {loss:.3f}" + (f", {rate:,.0f} tokens/s" if rate else "")
+        self.bar.set_postfix_str(shown)
+        now = time.perf_counter()
+        if self.progress and self.bar.disable and now - self.said >= LINE_EVERY:
+            self.said = now
+            left = (self.tokens(state.max_steps) - self.tokens(step)) / rate if rate else 0
+            in_time = f", {tqdm.format_interval(left)} left" if left else ""
+            print(
+                f"{self.run.name}: step {step:,} of {state.max_steps:,}, {shown}{in_time}", file=sys.stderr, flush=True
+            )
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         refuse_not_finite(model, f"after step {state.global_step}")

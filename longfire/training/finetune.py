@@ -66,7 +66,7 @@ def finetune(
         score: judges a model every `evaluate_every` steps and at the end. It is called on all processes, in evaluation
             mode without gradients; what the first says counts. Without score and dev_rows the last model is taken.
         tracker: "tensorboard", "wandb", "trackio" or "none".
-        progress: a bar, where stderr is a terminal.
+        progress: a bar, where stderr is a terminal; a line now and then, where it is not.
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)

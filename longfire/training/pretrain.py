@@ -35,7 +35,7 @@ def pretrain(
         corpus: on what; its train split.
         run: a folder of its own. One that holds another recipe's run is refused.
         tracker: "tensorboard", "wandb", "trackio" or "none".
-        progress: a bar, where stderr is a terminal.
+        progress: a bar, where stderr is a terminal; a line now and then, where it is not.
         wait: where another process trains in the folder, for it to end, instead of an error.
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from longfire.data import Sequences, load_corpus
-from longfire.training import RECIPES, pretrain
+from longfire.training import RECIPES, callbacks, pretrain
 from longfire.training.callbacks import DivergedError, read_losses
 from longfire.training.checkpoints import MARK, checkpoints, is_complete, last_complete
 from longfire.training.pretrain import plays_graphs
@@ -77,6 +78,18 @@ def test_a_run(whole, corpus):
     ids = tokenizer("def main():", return_tensors="pt")["input_ids"]
     assert model(ids).logits.shape == (1, ids.shape[1], model.config.vocab_size)
     assert model.config.position_encoding == {"name": "fire", "init_L": 8.0, "horizon": 32}
+
+
+def test_without_a_terminal_progress_is_told_in_lines(corpus, tmp_path, monkeypatch, capsys):
+    """No more often than every so many seconds."""
+    recipe = RECIPE.but(steps=3, checkpoint_every=10)
+    pretrain(recipe, corpus, tmp_path / "seldom", tracker="none")
+    assert "step" not in capsys.readouterr().err
+    monkeypatch.setattr(callbacks, "LINE_EVERY", 0.0)
+    pretrain(recipe, corpus, tmp_path / "often", tracker="none")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "step" in line]
+    assert [line.partition(",")[0] for line in lines] == [f"often: step {step} of 3" for step in (1, 2, 3)]
+    assert re.search(r"loss \d\.\d{3}, [\d,]+ tokens/s, 00:0\d left$", lines[1])
 
 
 def test_a_run_that_is_done_is_not_done_again(whole, corpus):
