@@ -75,17 +75,22 @@ def answer(
     ):
         for index, ids in _generated(model, prompts, order, new, batch_tokens):
             one, text = examples[index], _text(tokenizer, ids, ends)
-            answered[index] = Answered(one.id, text, one.references, one.group, len(prompts[index]))
+            answered[index] = Answered(one.id, text, one.references, one.group, len(prompts[index]), one.options)
             while save is not None and saved in answered:
-                save(asdict(answered[saved]))
+                save(as_line(answered[saved]))
                 saved += 1
             bar.update()
     return [answered[index] for index in range(len(examples))]
 
 
+def as_line(one: Answered) -> dict[str, Any]:
+    """For a file of predictions: without the options, which are the question's."""
+    return {name: value for name, value in asdict(one).items() if name != "options"}
+
+
 def write_predictions(path: Path, answered: Sequence[Answered]) -> None:
     """As JSON, a line each; whoever reads the file meanwhile sees the old one or all of the new."""
-    write_whole(path, "".join(json.dumps(asdict(one)) + "\n" for one in answered))
+    write_whole(path, "".join(json.dumps(as_line(one)) + "\n" for one in answered))
 
 
 def _check_length(model: Any, task: Task, length: int) -> None:

@@ -46,6 +46,8 @@ class Answered:
     """Of examples that count together, or that are of one document. May be empty."""
     prompt_tokens: int = 0
     """Which the model read before it answered."""
+    options: tuple[str, ...] = ()
+    """Which the answer is one of, where each question has its own."""
 
     def __post_init__(self) -> None:
         _check_references(self.references, f"example {self.id!r}")
@@ -109,12 +111,17 @@ def score(metric: str, answered: Sequence[Answered], seed: int = 0) -> dict[str,
 def chance(metric: str, answered: Sequence[Answered], choices: Sequence[str]) -> float | None:
     """What one and the same answer to all questions would score, the best there is (the commonest, of labels).
 
-    None where there are no choices.
+    Where each question has options of its own, that is the one in the same place, counted on from the first again where
+    there are fewer. None where there are neither choices nor options.
     """
     one_of("the metric", metric, VALUES)
-    if not choices:
-        return None
-    return max(METRICS[metric]([replace(one, prediction=choice) for one in answered]) for choice in choices)
+    all_options = [choices or one.options for one in answered]
+    places = range(max(map(len, all_options), default=0) if all(all_options) else 0)
+    same = (
+        [replace(one, prediction=own[k % len(own)]) for one, own in zip(answered, all_options, strict=True)]
+        for k in places
+    )
+    return max(map(METRICS[metric], same), default=None)
 
 
 def swapped(metric: str, answered: Sequence[Answered]) -> float | None:

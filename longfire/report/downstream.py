@@ -123,8 +123,10 @@ def how_to_read(record: Record) -> str:
 def near_meanings(record: Record) -> dict[str, str]:
     """What scores that are marked are not above, by the name that it has in the record."""
     near = [one for row in record["rows"] for one in row["scores"] if one.get("near_chance")]
+    own = any(one.get("chance") is not None and not TASKS[one["task"]].choices for one in near)
     said = {
-        "chance": "one and the same answer to all questions would score",
+        "chance": f"one and the same answer to all questions{', or the option in one and the same place,' * own} would "
+        "score",
         "swapped": "the same answers score when each is given to a question on another document",
     }
     return {name: meaning for name, meaning in said.items() if any(one.get(name) is not None for one in near)}

@@ -10,6 +10,8 @@ from longfire.tasks.task import Example, Task
 
 OPTIONS = re.compile(r"\n *\(D\).*?(?=\n\n)", re.DOTALL)
 """The last of QuALITY's four options; a blank line ends it."""
+LETTER = re.compile(r"\n *\([A-D]\)")
+"""Before each of them."""
 
 
 def example_of(task: Task, row: Any, where: str) -> Example:
@@ -23,7 +25,7 @@ def example_of(task: Task, row: Any, where: str) -> Example:
         raise ValueError(f"{where}: the input is empty. Mend the row or take it out.")
     group = row.get("group") or (document_key(document) if document else "")
     name = str(row.get("id", Path(where).name))  # without the folder: division must not depend on where data lie
-    return Example(name, question, document, _references(task, row, where), str(group))
+    return Example(name, question, document, _references(task, row, where), str(group), _options(task, row, question))
 
 
 def document_key(document: str) -> str:
@@ -66,6 +68,14 @@ def _references(task: Task, row: dict[str, Any], where: str) -> tuple[str, ...]:
                 f"{where}: the answer {reference!r} is not one of {task.name}'s: {', '.join(task.choices)}."
             )
     return references
+
+
+def _options(task: Task, row: dict[str, Any], question: str) -> tuple[str, ...]:
+    """QuALITY's are in the question, ReCoRD's in the row's fields, if it has them: joined, some have commas inside."""
+    fields = row.get("fields")
+    entities = fields.get("entities", ()) if isinstance(fields, dict) else ()
+    found = LETTER.split(question)[1:] if task.form == "options" else entities
+    return tuple(str(option).strip() for option in found)
 
 
 def _question_first(task: Task, text: str, where: str) -> tuple[str, str]:

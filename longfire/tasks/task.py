@@ -50,3 +50,5 @@ class Example:
     """Right answers, at least one."""
     group: str = ""
     """Of examples that count together (MultiRC's answers to one question), or the same document's. May be empty."""
+    options: tuple[str, ...] = ()
+    """Which the answer is one of, where each question has its own: QuALITY's four, ReCoRD's entities."""

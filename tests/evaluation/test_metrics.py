@@ -303,6 +303,16 @@ def test_chance_is_one_answer_to_all():
     assert chance("group_exact_match", groups, LABELS) == 50  # always False: the first and the last
 
 
+def test_chance_of_options_is_the_one_in_the_same_place():
+    right = [1, 1, 1, 0, 2, 3]
+    some = [Answered(str(i), "?", (f"{k} of {i}",), options=tuple(f"{j} of {i}" for j in range(4)))
+            for i, k in enumerate(right)]  # fmt: skip
+    assert chance("exact_match", some, ()) == 50
+    fewer = Answered("6", "?", ("only",), options=("only",))
+    assert chance("exact_match", [*some, fewer], ()) == pytest.approx(100 * 4 / 7)
+    assert chance("exact_match", [*some, replace(fewer, options=())], ()) is None
+
+
 def test_an_average_has_all_or_is_none():
     scores = {"cb": 50.0, "rte": 70.0, "copa": 0.0, "wic": None}
     assert average(scores, ["cb", "rte", "copa"]) == 40

@@ -127,6 +127,18 @@ def test_chance_stands_beside_the_score(right, near):
     assert found["prompt_tokens"] == 49.5
 
 
+@pytest.mark.parametrize(("right", "near"), [(12, True), (40, False)])
+def test_guesses_among_options_are_near_chance(right, near):
+    """Four options a question, each as often the right one; all are on one of twelve stories."""
+    answered = []
+    for i in range(48):
+        options = tuple(f"hill {i}, {letter}" for letter in "ABCD")
+        said = options[i % 4] if i * 7 % 48 < right else options[(i + 1) % 4]
+        answered.append(Answered(str(i), said, (options[i % 4],), str(i // 4), options=options))
+    found = scored(TASKS["quality"], answered)
+    assert (found["chance"], found["near_chance"], "swapped" in found) == (25.0, near, False)
+
+
 @pytest.mark.parametrize(("answers", "near"), [("own", False), ("another's", True), ("one for all", True)])
 def test_answers_in_free_words_are_held_against_the_same_ones_elsewhere(answers, near):
     """Twelve stories with three questions each: who answers by the story is above who says what fits any."""

@@ -62,6 +62,9 @@ def test_glue_is_in_two_blocks_and_what_is_near_chance_is_marked():
     assert cells(table, "  FIRE-S")[1][-1] == "71.04"  # the average alone is known
     assert cells(table, "questions")[1][4] == "5"  # of which MultiRC's score is the mean
     assert "≈ is not above what one and the same answer to all questions would score" in " ".join(table.split())
+    guessed = record(["quality"], [row("FIRE", "fire", [one("quality", 24.0, near=True)])])
+    said = " ".join(downstream_table(guessed, PAPER).split())
+    assert "what one and the same answer to all questions, or the option in one and the same place, would score" in said
 
 
 def test_one_task_has_one_column_and_no_average():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from longfire.tasks import SUITES, TASKS, Example, load_examples
+from longfire.tasks.rows import example_of, rows_from_hub
 from tests.tasks.rows import EXPECTED, GLUE, SCROLLS, STORY, TALE, local_row, write, write_hub, write_zip
 
 
@@ -86,6 +87,16 @@ def test_groups(on_hub, tmp_path):
     same, too, other = load_examples(TASKS["qasper"], tmp_path, "train")
     assert same.group == too.group != other.group
     assert same.document is too.document  # in memory once
+
+
+def test_options_of_a_question():
+    """QuALITY's from the question, ReCoRD's from the fields, as the hub and files with all columns have them."""
+    quality = example_of(TASKS["quality"], local_row("quality"), "here")
+    assert quality.options == ("moss", "a kettle", "the hill", "nothing")
+    (row,) = rows_from_hub(TASKS["record"], GLUE["record"][0], "here", "validation")
+    assert example_of(TASKS["record"], row, "here").options == ("Ann", "Ann Lee")
+    assert example_of(TASKS["record"], local_row("record"), "here").options == ()
+    assert example_of(TASKS["qasper"], local_row("qasper"), "here").options == ()
 
 
 def test_rows_of_one_id_are_references_of_one_example(tmp_path):

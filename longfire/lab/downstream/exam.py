@@ -55,6 +55,8 @@ def examined(
     """
     how = {"task": task.name, "metric": task.metric, "max_answer": task.max_answer, "length": length, "dtype": dtype}
     asked = {**how, "examples": fingerprint(examples), "model": model}
+    if any(example.options for example in examples):
+        asked["chance"] = "of options"  # without it: scored when only answers to other questions stood beside them
     if (kept := _kept(folder, asked)) is not None:
         return kept
     loaded, tokenizer = load()
@@ -89,8 +91,8 @@ def failure(error: Exception) -> str:
 def scored(task: Task, answered: Sequence[Answered]) -> Scored:
     """Score and interval; beside them what tells nothing would score, and whether the score is above it.
 
-    That is one answer to all (`chance`), or, where answers are in free words, the same ones given to questions on other
-    documents (`swapped`). `near_chance`: the interval covers it, or lies below it.
+    That is one answer to all, or the option in one place (`chance`); or, where answers are in free words, the same ones
+    given to questions on other documents (`swapped`). `near_chance`: the interval covers it, or lies below it.
     """
     found = {"task": task.name, **score(task.metric, answered), "chance": chance(task.metric, answered, task.choices)}
     least = found["chance"]
