@@ -11,7 +11,7 @@ from longfire.tasks import TASKS
 
 Record = dict[str, Any]
 METRICS = {"f1": "F1", "exact_match": "EM", "rouge_gm": "Rgm", "accuracy": "acc.", "group_exact_match": "EM"}
-DASH, INTERVAL = "–", "  95 %"
+DASH, INTERVAL, NEAR = "–", "  95 %", "≈"
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -21,14 +21,14 @@ def contexts_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]]
     rows = []
     for row in record["rows"]:
         found = _by_length(row, task)
-        rows.append([row["label"], *(_score(found.get(n)) for n in lengths)])
+        rows.append([row["label"], *(marked(found.get(n)) for n in lengths)])
         if any(intervals := [interval(found.get(n)) for n in lengths]):
-            rows.append([INTERVAL, *intervals])
+            rows.append([INTERVAL, *(f"{text} " for text in intervals)])
     theirs = [row for row in paper if row["encoding"] in encodings_of(record) and any(str(n) in row for n in lengths)]
     if theirs:
         rows.append(["in the paper, base", *[""] * len(lengths)])
     for one in theirs:
-        rows.append([f"  {one['label']}", *(_number(one.get(str(n))) for n in lengths)])
+        rows.append([f"  {one['label']}", *(number(one.get(str(n))) for n in lengths)])
     header = [f"{TASKS[task].title}, {METRICS[TASKS[task].metric]} at", *(named(record, n) for n in lengths)]
     return text_table(header, rows)
 
@@ -116,12 +116,16 @@ def named(record: Record, length: int) -> str:
     return f"{length:,}" + (f" ({what})" if what else "")
 
 
-def _score(found: Record | None) -> str:
-    return _number(None if found is None else found["score"])
+def marked(found: Record | None) -> str:
+    """A score; with a sign after it where it is not above chance, and room for one elsewhere."""
+    if found is None:
+        return number(None)
+    return f"{found['score']:.2f}{NEAR if found.get('near_chance') else ' '}"
 
 
-def _number(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}"
+def number(value: float | None) -> str:
+    """With room for a sign."""
+    return f"{DASH} " if value is None else f"{value:.2f} "
 
 
 def interval(found: Record | None) -> str:

@@ -5,7 +5,18 @@ from textwrap import fill
 from typing import Any
 
 from longfire.evaluation.metrics import average
-from longfire.report.contexts import DASH, INTERVAL, METRICS, Record, contexts_table, encodings_of, interval
+from longfire.report.contexts import (
+    DASH,
+    INTERVAL,
+    METRICS,
+    NEAR,
+    Record,
+    contexts_table,
+    encodings_of,
+    interval,
+    marked,
+    number,
+)
 from longfire.report.summary import amount
 from longfire.report.table import text_table
 from longfire.tasks import SUITES, TASKS
@@ -16,7 +27,6 @@ Paper = Mapping[str, Sequence[Mapping[str, Any]]]
 WIDTH = 120
 ABREAST = 8
 """Tasks in one block of columns, at most, as in the paper's table of GLUE."""
-NEAR = "≈"
 SELECTED = {
     "dev": "Tested is the best model of a run by its answers to a part of the train split that was kept from training",
     "validation": "Tested is the best model of a run on this very validation split, as in the paper: a choice that "
@@ -67,7 +77,7 @@ def suite_table(
         for label, found in scores.items():
             plain = {task: one["score"] for task, one in found.items()}
             own = [average(plain, tasks), average(plain, shared)][: len(last)]
-            rows.append([label, *(_marked(found.get(task)) for task in block), *map(_number, own)])
+            rows.append([label, *(marked(found.get(task)) for task in block), *map(number, own)])
             if any(intervals := [interval(found.get(task)) for task in block]):
                 rows.append([INTERVAL, *(f"{text} " for text in intervals), *[""] * len(last)])
         if theirs:
@@ -75,7 +85,7 @@ def suite_table(
         for row in theirs:
             given = row.get("average") or average(row, tasks)
             own = [given, average(row, shared)][: len(last)]
-            rows.append([f"  {row['label']}", *(_number(row.get(task)) for task in block), *map(_number, own)])
+            rows.append([f"  {row['label']}", *(number(row.get(task)) for task in block), *map(number, own)])
         shown.append(text_table([f"in {length:,} tokens", *(TASKS[task].title for task in block), *last], rows))
     return "\n\n".join(shown)
 
@@ -152,7 +162,7 @@ def _head(scores: Mapping[str, dict[str, Record]], tasks: Sequence[str], more: i
     rows = [["metric", *(METRICS[TASKS[task].metric] for task in tasks)]]
     rows.append(["questions", *(_count(of(task, "groups") or of(task, "examples")) for task in tasks)])
     if any(of(task, "chance") is not None for task in tasks):
-        rows.append(["chance", *(_number(of(task, "chance")) for task in tasks)])
+        rows.append(["chance", *(number(of(task, "chance")) for task in tasks)])
     return [[*row, *[""] * more] for row in rows]
 
 
@@ -181,15 +191,5 @@ def in_a_row(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _number(value: float | None) -> str:
-    return f"{DASH} " if value is None else f"{value:.2f} "
-
-
 def _count(value: int | None) -> str:
     return f"{DASH} " if value is None else f"{value:,} "
-
-
-def _marked(found: Record | None) -> str:
-    if found is None:
-        return f"{DASH} "
-    return f"{found['score']:.2f}{NEAR if found.get('near_chance') else ' '}"

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longfire.evaluation.metrics import average
-from longfire.report.contexts import DASH, Record, encodings_of, interval, named
-from longfire.report.downstream import NEAR, SELECTED, Paper, in_a_row, missing, models, near_meanings
+from longfire.report.contexts import DASH, NEAR, Record, encodings_of, interval, named
+from longfire.report.downstream import SELECTED, Paper, in_a_row, missing, models, near_meanings
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
 

@@ -105,6 +105,14 @@ def test_scores_by_length():
     assert "paper" not in contexts_table(sweep((96, 128, 160)), "narrative_qa", PAPER["narrative_qa"])
 
 
+def test_what_is_near_chance_is_marked_by_length_too():
+    shown = sweep()
+    shown["rows"][0]["scores"][1] |= {"swapped": 7.5, "near_chance": True}
+    table = downstream_table(shown, PAPER)
+    assert cells(table, "FIRE") == [["6.00", "8.00≈", "9.00"]]
+    assert "≈ is not above what the same answers score" in " ".join(table.split())
+
+
 def test_a_length_that_failed_is_a_dash():
     shown = sweep()
     shown["rows"][0]["scores"][2] = {"task": "narrative_qa", "length": 16384, "failed": "OutOfMemoryError: it ended"}
