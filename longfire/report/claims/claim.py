@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from longfire.evaluation.metrics import average
 from longfire.report.summary import Difference, Record
 
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "cannot be told at this scale", "not measured yet"
 VERDICTS = (HOLDS, FAILS, OPEN, MISSING)
+AVERAGE, ABOUT = "average", ("size", "encoding", "label", "extended_to")
+"""Columns of the paper's tables that are no task."""
 
 Papers = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows of the paper's tables, by name, as `longfire.lab.reported` has them."""
@@ -73,6 +76,11 @@ def by(compared: Callable[..., Sequence[Step]], *arguments: Any, **options: Any)
     return lambda record: found(compared(record, *arguments, **options))
 
 
+def mean_over(tasks: Sequence[str], which: str) -> str:
+    """`mean of the 14 tasks that all have`."""
+    return f"mean of the {len(tasks)} task{'s' * (len(tasks) > 1)} {which}"
+
+
 @dataclass(frozen=True)
 class Quote:
     """Numbers of one of the paper's tables."""
@@ -80,12 +88,24 @@ class Quote:
     table: str
     encodings: tuple[str, ...]
     columns: tuple[str, ...] = ("2048", "4096", "8192")
+    size: str = "base"
 
-    def text(self, papers: Papers) -> str:
-        """`FIRE 3.054, 3.046, 3.056; Kerple 3.170, …; at 2,048, 4,096, 8,192`."""
-        table = [row for row in papers.get(self.table, ()) if row["size"] == "base"]
+    def text(self, papers: Papers, tasks: Sequence[str] = ()) -> str:
+        """`FIRE 3.054, 3.046, 3.056; Kerple 3.170, …; at 2,048, 4,096, 8,192`.
+
+        An average that the paper does not state is the mean of its figures. Where ours is that of fewer tasks, its own
+        over the same stands beside it.
+        """
+        table = [row for row in papers.get(self.table, ()) if row["size"] == self.size]
         quoted = [row for row in table if row["encoding"] in self.encodings]
-        rows = [(row["label"], [row.get(column) for column in self.columns]) for row in quoted]
+        text = self._listed(quoted)
+        if AVERAGE not in self.columns or not tasks:
+            return text
+        same = [f"{row['label']} {_number(average(row, tasks), 2)}" for row in quoted]
+        return f"{text}<br>{mean_over(tasks, 'of ours')}: {'; '.join(same)}"
+
+    def _listed(self, quoted: Sequence[Mapping[str, Any]]) -> str:
+        rows = [(row["label"], [_value(row, column) for column in self.columns]) for row in quoted]
         places = max((len(str(value).partition(".")[2]) for _, values in rows for value in values if value), default=0)
         shown = [f"{label} {', '.join(_number(value, places) for value in values)}" for label, values in rows]
         lengths = [f"{int(column):,}" for column in self.columns if column.isdigit()]
@@ -112,10 +132,18 @@ class Claim:
                 return Finding(finding.verdict, finding.numbers, name)
         return Finding(MISSING)
 
-    def quoted(self, papers: Papers) -> str:
-        """The paper's numbers."""
+    def quoted(self, papers: Papers, tasks: Sequence[str] = ()) -> str:
+        """The paper's numbers, and its means over these tasks, if there are any."""
         parts = self.paper if isinstance(self.paper, tuple) else (self.paper,)
-        return "; ".join(part if isinstance(part, str) else part.text(papers) for part in parts)
+        return "; ".join(part if isinstance(part, str) else part.text(papers, tasks) for part in parts)
+
+
+def _value(row: Mapping[str, Any], column: str) -> float | None:
+    if column != AVERAGE or row[AVERAGE] is not None:
+        return row.get(column)
+    tasks = [key for key in row if key not in (*ABOUT, AVERAGE)]
+    mean = average(row, tasks)
+    return None if mean is None else round(mean, 2)
 
 
 def _number(value: float | None, places: int) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 
 from longfire.report.claims import GROUPS
 from longfire.report.claims.claim import FAILS, HOLDS, VERDICTS, Claim, Finding, Papers, Records
+from longfire.report.claims.rows import fewer_tasks, seeds_in, tuned_length
 from longfire.report.downstream import what_was_done
 from longfire.report.summary import Record, changes_to_fire, seeds_of, what_was_run
 
@@ -48,7 +49,16 @@ def _done(record: Record) -> str:
 
 def _row(claim: Claim, finding: Finding, records: Records, papers: Papers) -> list[str]:
     verdict = f"**{finding.verdict}**" if finding.verdict in (HOLDS, FAILS) else finding.verdict
-    return [claim.says, f"{claim.where}:<br>{claim.quoted(papers)}", _here(finding, records), verdict]
+    quoted = claim.quoted(papers, _tasks(finding, records))
+    return [claim.says, f"{claim.where}:<br>{quoted}", _here(finding, records), verdict]
+
+
+def _tasks(finding: Finding, records: Records) -> list[str]:
+    """Those that our means are over, where they are fewer than the paper's."""
+    record = records.get(finding.record)
+    if record is None or "tasks" not in record["setting"]:
+        return []
+    return fewer_tasks(record, tuned_length(record))
 
 
 def _here(finding: Finding, records: Records) -> str:
@@ -59,6 +69,8 @@ def _here(finding: Finding, records: Records) -> str:
     if "runs" in record:
         seeds, changed = len(seeds_of(record)), changes_to_fire(record["setting"].get("recipe") or {})
         notes += ["one seed" if seeds == 1 else f"{seeds} seeds", *([f"FIRE {changed}"] if changed else [])]
+    elif "tasks" in record["setting"]:
+        notes.append(seeds_in(record))
     return "<br>".join([*finding.numbers, f"({', '.join(notes)})"])
 
 
