@@ -176,6 +176,7 @@ def test_lengths_are_multiples_of_the_fine_tuning_length():
     [
         lambda row: row | {"checkpoint": "runs/one"},  # as it is told, one run
         lambda row: row | {"checkpoint": None},
+        lambda row: row | {"key": "fire-88d2c880"},  # the same weights in several folders
         lambda row: row | {"scores": [one | {"score": 50.0} for one in row["scores"]]},  # the same to the last digit
         lambda row: row | {"tokens_seen": row["checkpoint"][-1]},  # trained on for longer
         lambda row: row | {"label": f"FIRE (horizon={row['checkpoint'][-1]})"},

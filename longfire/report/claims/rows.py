@@ -113,7 +113,8 @@ def _told_apart(one: Row, other: Row) -> bool:
 
 
 def _told(row: Row) -> tuple[Any, ...]:
-    return row.get("checkpoint"), row.get("seed"), (row.get("finetuned") or {}).get("seed")
+    """By its weights, or else where they are, and the seeds of its runs."""
+    return row.get("key") or row.get("checkpoint"), row.get("seed"), (row.get("finetuned") or {}).get("seed")
 
 
 def _numbers(row: Row) -> Iterator[tuple[Any, ...]]:
