@@ -1,6 +1,7 @@
 """`longfire finetune TASK`, and `longfire evaluate TASK`."""
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,7 +152,7 @@ def run_finetune(options: argparse.Namespace) -> int:
             save=partial(write_json, out / RECORD),
             **sharded,
         )
-        status = max(status, shown(record, out))
+        status = max(status, shown(record, out, options.checkpoints))
         if status == 130:
             break
     return status
@@ -176,18 +177,20 @@ def run_task(options: argparse.Namespace) -> int:
         dtype=options.dtype,
     )
     out = options.out or Path("evaluate") / options.task
-    return shown(examine(exam, options.checkpoints, out, partial(write_json, out / RECORD)), out)
+    record = examine(exam, options.checkpoints, out, partial(write_json, out / RECORD))
+    return shown(record, out, options.checkpoints)
 
 
-def shown(record: dict[str, Any], out: Path) -> int:
-    """Print the tables and draw the pictures, on the first process; the exit status."""
+def shown(record: dict[str, Any], out: Path, own: Sequence[str] | None = None) -> int:
+    """Print the tables and draw the pictures, on the first process; the exit status: of these checkpoints, or all."""
     from longfire.lab.downstream.exam import is_first
     from longfire.lab.downstream.plan import RECORD
     from longfire.lab.reported import reported
     from longfire.report.contexts import plot_contexts
     from longfire.report.downstream import downstream_table
 
-    failed = any("failed" in one for row in record["rows"] for one in (*row.get("parts", ()), *row["scores"]))
+    rows = [row for row in record["rows"] if own is None or row["checkpoint"] in own]
+    failed = any("failed" in one for row in rows for one in (*row.get("parts", ()), *row["scores"]))
     status = 130 if record.get("interrupted") else int(failed)
     if not is_first():
         return status

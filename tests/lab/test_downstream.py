@@ -124,6 +124,25 @@ def test_another_experiment_in_the_same_folder_is_refused(whole, place, capsys):
         assert shown.count("\n") == 1
 
 
+def test_a_checkpoint_done_again_leaves_the_others_rows(place, whole, tmp_path, monkeypatch):
+    """And if it fails now, it has no scores of before."""
+    out = shutil.copytree(whole, tmp_path / "out")
+    rows = record_in(whole)["rows"]
+    command = [one for one in boxes(place, out) if "rope" not in one and "shared" not in one]
+
+    def failing(*_, **__):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(part_module, "finetune", failing)
+    assert main(command) == 1
+    first, *others = record_in(out)["rows"]
+    assert (first["scores"], first["parts"][0]["failed"]) == ([], "RuntimeError: no memory")
+    assert others == rows[1:]
+    monkeypatch.undo()
+    assert main(command) == 0
+    assert [row["scores"] for row in record_in(out)["rows"]] == [row["scores"] for row in rows]
+
+
 def test_a_mixture_of_glue(place, capsys):
     out = place / "glue"
     options = ["--data", str(place / "data"), "--out", str(out), "--select", "validation", *QUICK]
@@ -274,13 +293,69 @@ def test_checkpoints_are_tested_as_they_are(place, whole, tmp_path, capsys):
     assert (stretched["label"], stretched["extended_to"]) == ("YaRN", 256)
     assert (tmp_path / "contexts-narrative_qa.png").is_file()
     before = lines(runs[0] / "test" / "narrative_qa-96" / "predictions.jsonl")
-    (after,) = tmp_path.glob("test/fire-*/narrative_qa-96/predictions.jsonl")
+    (after,) = tmp_path.glob("test/fire-*/narrative_qa-96-limit-3/predictions.jsonl")
     assert lines(after) == [before[0], before[2], before[4]]  # drawn evenly
     capsys.readouterr()
     assert (
         main(["evaluate", "scrolls", str(runs[0]), "--data", str(place / "data"), "--out", str(tmp_path / "all")]) == 2
     )
     assert "qasper's answers may take 128 of them" in capsys.readouterr().err
+
+
+def evaluated(place, out, *given, length="96", more=()):
+    folders = [str(place / one) for one in given]
+    command = ["evaluate", "narrative_qa", *folders, "--data", str(place / "data"), "--out", str(out)]
+    assert main([*command, "--length", length, *more]) == 0
+    return record_in(out)
+
+
+def scores_in(record):
+    return {
+        row["label"]: {(one["task"], one["length"]): one["examples"] for one in row["scores"]} for row in record["rows"]
+    }
+
+
+def test_later_commands_add_to_the_record(place, tmp_path, capsys):
+    """Other checkpoints and lengths; what is asked again is renewed in its place."""
+    first = evaluated(place, tmp_path, "fire", "rope")
+    assert evaluated(place, tmp_path, "fire")["rows"] == first["rows"]
+    added = evaluated(place, tmp_path, "alibi", "rope", length="128")
+    at_96, at_128 = {("narrative_qa", 96): 7}, {("narrative_qa", 128): 7}
+    assert scores_in(added) == {"FIRE": at_96, "RoPE": {**at_96, **at_128}, "ALiBi": at_128}
+    assert added["setting"]["lengths"] == [96, 128]
+    assert "interrupted" not in added
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ALiBi  ")]
+    assert line.split()[:2] == ["ALiBi", "–"]
+
+
+def test_rows_that_later_commands_add_are_told_apart(place, tmp_path):
+    checkpoint(tmp_path / "other", "rope", initializer_range=0.1)
+    evaluated(place, tmp_path / "out", "rope")
+    labels = [row["label"] for row in evaluated(place, tmp_path / "out", tmp_path / "other")["rows"]]
+    assert labels == [f"RoPE ({place / 'rope'})", f"RoPE ({tmp_path / 'other'})"]
+    checkpoint(tmp_path / "other", "rope", initializer_range=0.3)  # other weights in its place are not added to it
+    again = evaluated(place, tmp_path / "out", tmp_path / "other", length="128")["rows"]
+    assert [[one["length"] for one in row["scores"]] for row in again] == [[96], [128]]
+
+
+def test_a_part_of_the_questions_leaves_the_test_on_all_alone(place, tmp_path, capsys):
+    whole = evaluated(place, tmp_path, "fire", "rope")
+    kept = {path: path.read_bytes() for path in tmp_path.glob("test/*/*/*")}
+    assert len(kept) == 4
+    few = evaluated(place, tmp_path, "rope", more=["--limit", "2"])
+    assert scores_in(few) == {"RoPE": {("narrative_qa", 96): 2}}
+    assert "was of other questions (limit: None). It is kept as downstream-before.json" in capsys.readouterr().err
+    assert json.loads((tmp_path / "downstream-before.json").read_text()) == whole
+    train = evaluated(place, tmp_path, "rope", more=["--split", "train"])
+    assert scores_in(train) == {"RoPE": {("narrative_qa", 96): 24}}
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_a_failure_of_before_is_not_this_command_s(place, tmp_path):
+    record = evaluated(place, tmp_path, "fire")
+    record["rows"][0]["scores"] = [{"task": "narrative_qa", "length": 96, "failed": "RuntimeError: no memory"}]
+    (tmp_path / "downstream.json").write_text(json.dumps(record))
+    assert "failed" in evaluated(place, tmp_path, "rope")["rows"][0]["scores"][0]
 
 
 def test_the_record_knows_the_text_of_pretraining(place, tmp_path):

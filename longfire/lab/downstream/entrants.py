@@ -92,6 +92,7 @@ class Entrant:
         how = {**{key: recipe.get(key) for key in ("name", "steps", "batch", "seed")}, "select": on.get("select")}
         return {
             "label": self.label,
+            "key": self.key,
             "encoding": self.encoding,
             "checkpoint": self.given,
             "parameters": sum(p.numel() for p in self.empty_model().parameters()),

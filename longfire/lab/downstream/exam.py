@@ -138,6 +138,12 @@ def answers_of_all(
     return [together[place] for place in range(len(examples))]
 
 
+def folder_of(task: str, length: int, limit: int | None, split: str = "validation") -> str:
+    """The name of a test's folder. Other questions of a task have another, so that none is written over by them."""
+    other = "" if split == "validation" else f"-{split}"
+    return f"{task}-{length}{other}{'' if limit is None else f'-limit-{limit}'}"
+
+
 def is_first() -> bool:
     """Of the processes that torchrun started; one alone is the first."""
     return int(os.environ.get("RANK", "0")) == 0

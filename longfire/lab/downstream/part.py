@@ -11,7 +11,7 @@ import torch
 
 from longfire.evaluation.metrics import METRICS
 from longfire.lab.downstream.entrants import Entrant, Known
-from longfire.lab.downstream.exam import answers_of_all, examined_or_failed, failure, is_first, say
+from longfire.lab.downstream.exam import answers_of_all, examined_or_failed, failure, folder_of, is_first, say
 from longfire.lab.downstream.plan import Plan
 from longfire.lab.downstream.questions import Mixture, fingerprint, tokens_of
 from longfire.tasks import TASKS, Example, training_rows
@@ -127,7 +127,7 @@ class Part:
         for task in self.mixture.tasks:
             of = self.ready.questions[task]
             for length in self.ready.experiment.tested_lengths():
-                where = self.run / "test" / f"{task}-{length}"
+                where = self.run / "test" / folder_of(task, length, self.ready.experiment.limit)
                 options = {"length": length, "model": model, "batch_tokens": self.batch_tokens}
                 self.scores.append(examined_or_failed(known, of.task, of.test, where, **options))
 

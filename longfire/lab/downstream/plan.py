@@ -124,15 +124,15 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path]) -> Plan:
 
 def refuse_other_kind(out: Path, kind: str) -> None:
     """Refuse a folder with a record of fine-tuning to a record of tests alone, and the other way round."""
-    if (before := _recorded(out)) and before["kind"] != kind:
+    if (before := recorded(out)) and before["setting"]["kind"] != kind:
         raise ValueError(
-            f"{out} holds a record of {before['kind']}, which this would write over. Choose another folder."
+            f"{out} holds a record of {before['setting']['kind']}, which this would write over. Choose another folder."
         )
 
 
 def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: FinetuneRecipe) -> None:
     """Refuse a folder in which something else was trained. Checkpoints, tasks and lengths may be other ones."""
-    if not (before := _recorded(out)):
+    if not (before := recorded(out).get("setting")):
         return
     same = ("select", "dev_examples")
     there = {**{key: before.get(key) for key in same}, **before["recipe"]}
@@ -142,7 +142,8 @@ def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: Finetune
         raise ValueError(f"{out} holds another experiment ({shown}). Choose another folder, or delete that one.")
 
 
-def _recorded(out: Path) -> dict[str, Any]:
+def recorded(out: Path) -> dict[str, Any]:
+    """The record in a folder; empty, where there is none."""
     file = out / RECORD
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["setting"] if file.is_file() else {}
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return found

@@ -1,8 +1,8 @@
 """Checkpoints fine-tuned on tasks and tested, side by side; or tested as they are.
 
-    OUT/downstream.json          the record of all
+    OUT/downstream.json          the record of all, which later commands add to
         runs/CHECKPOINT/MIXTURE/ a run of its own each, by `longfire.training.finetune`
-            test/TASK-LENGTH/    its answers and scores
+            test/TASK-LENGTH/    its answers and scores; of a part of the questions in TASK-LENGTH-limit-N/
         test/CHECKPOINT/TASK-LENGTH/  the same of a checkpoint that is not fine-tuned here
 
 What is done is not done again: started anew, it goes on.
@@ -19,14 +19,13 @@ import torch
 from longfire.data.cache import short_hash
 from longfire.errors import at_least
 from longfire.lab.downstream.entrants import Entrant, Known, entrants
-from longfire.lab.downstream.exam import examined_or_failed, is_first, say
+from longfire.lab.downstream.exam import examined_or_failed, folder_of, is_first, say
 from longfire.lab.downstream.part import Part, Rows, release
 from longfire.lab.downstream.plan import Plan, refuse_other_experiment, refuse_other_kind
 from longfire.lab.downstream.questions import load_questions, refuse_no_room, tokens_of
-from longfire.provenance import provenance
+from longfire.lab.downstream.record import Record, begun, renewed
 from longfire.training.start import digest
 
-Record = dict[str, Any]
 Save = Callable[[Record], object]
 
 
@@ -52,13 +51,8 @@ def downstream(
     setting = ready.setting()
     refuse_other_kind(out, "finetune")
     refuse_other_experiment(out, setting, ready.experiment.recipe)
-    rows = {entrant.key: {**entrant.about(), "parts": [], "scores": []} for entrant in ready.entrants}
-    record: Record = {
-        "provenance": provenance(),
-        "setting": setting,
-        "rows": list(rows.values()),
-        "interrupted": True,
-    }
+    rows: dict[str, Record] = {one.key: {**one.about(), "parts": [], "scores": []} for one in ready.entrants}
+    record = begun(out, setting, list(rows.values()))
     parts = [(mixture, entrant) for mixture in ready.mixtures() for entrant in ready.entrants]
     made = Rows(ready)
     try:
@@ -66,8 +60,11 @@ def downstream(
             say(f"[{number}/{len(parts)}] {entrant.label}, {mixture.name}")
             part = Part(ready, mixture, entrant, out, made, batch_tokens)
             part.carry_out(tracker, options)
-            rows[entrant.key]["parts"].append(part.found)
-            rows[entrant.key]["scores"] += part.scores
+            row = rows[entrant.key]
+            row["parts"] = renewed(row["parts"], [part.found], "mixture")
+            void = mixture.tasks if "failed" in part.found else ()
+            kept = [one for one in row["scores"] if one["task"] not in void]
+            row["scores"] = renewed(kept, part.scores, "task", "length")
             if is_first():
                 save(record)
         del record["interrupted"]
@@ -130,20 +127,18 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
         **{"kind": "evaluate", "name": exam.name, "tasks": list(exam.tasks), "missing": missing, "lengths": lengths},
         **{"data": str(exam.data or "hub"), "split": exam.split, "limit": exam.limit},
     }
-    rows: list[Record] = []
-    record: Record = {"provenance": provenance(), "setting": setting, "rows": rows, "interrupted": True}
+    rows: list[Record] = [{**entrant.about(), "scores": []} for entrant in found]
+    record = begun(out, setting, rows)
     try:
-        for entrant in found:
+        for entrant, row in zip(found, rows, strict=True):
             known, model = Known(entrant, exam.device, exam.dtype), short_hash([digest(entrant.folder), entrant.key])
-            rows.append({**entrant.about(), "scores": []})
             say(entrant.label)
             for of in questions.values():
                 for length in lengths:
-                    where = out / "test" / entrant.key / f"{of.task.name}-{length}"
+                    where = out / "test" / entrant.key / folder_of(of.task.name, length, exam.limit, exam.split)
                     options = {"length": length, "dtype": exam.dtype, "batch_tokens": exam.batch_tokens}
-                    rows[-1]["scores"].append(
-                        examined_or_failed(known, of.task, of.test, where, model=model, **options)
-                    )
+                    one = examined_or_failed(known, of.task, of.test, where, model=model, **options)
+                    row["scores"] = renewed(row["scores"], [one], "task", "length")
                     if is_first():
                         save(record)
             del known
