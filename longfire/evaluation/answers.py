@@ -55,7 +55,7 @@ def answer(
         length: of prompt and answer together, at most, in tokens; documents are cut to fit.
         batch_tokens: in a batch, and one question at least. It is made less where memory does not suffice.
         progress: show bars.
-        save: called with each answer, as a dictionary, in the examples' order, as soon as those before it are there.
+        save: called with each answer, as a dictionary, as soon as it is there: the longest prompts come first.
     """
     new = task.max_answer
     _check_length(model, task, length)
@@ -68,7 +68,6 @@ def answer(
     ends = _ends(model, tokenizer)
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     answered: dict[int, Answered] = {}
-    saved = 0
     with (
         _answering(model, _greedy(model, tokenizer, new, ends)),
         tqdm(total=len(order), desc=f"{task.name}: answers", unit=" answers", leave=False, disable=not progress) as bar,
@@ -76,9 +75,8 @@ def answer(
         for index, ids in _generated(model, prompts, order, new, batch_tokens):
             one, text = examples[index], _text(tokenizer, ids, ends)
             answered[index] = Answered(one.id, text, one.references, one.group, len(prompts[index]), one.options)
-            while save is not None and saved in answered:
-                save(as_line(answered[saved]))
-                saved += 1
+            if save is not None:
+                save(as_line(answered[index]))
             bar.update()
     return [answered[index] for index in range(len(examples))]
 

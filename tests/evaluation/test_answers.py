@@ -173,6 +173,9 @@ def test_everything_is_kept_in_order():
     saved = []
     found = answered(small_model(vocab_size=V), batch_tokens=200, save=saved.append)
     assert [one.id for one in found] == [example.id for example in EXAMPLES]
+    lengths = [row["prompt_tokens"] for row in saved]
+    assert lengths == sorted(lengths, reverse=True)  # as they come
+    saved.sort(key=lambda row: [example.id for example in EXAMPLES].index(row["id"]))
     for one, example, row in zip(found, EXAMPLES, saved, strict=True):
         assert (one.references, one.group) == (example.references, example.group)
         assert one.prompt_tokens == len(prompt_ids(example, number_tokenizer(), LENGTH - 12))
@@ -180,9 +183,9 @@ def test_everything_is_kept_in_order():
         assert Answered(**row) == one
 
 
-def test_answers_are_saved_as_soon_as_those_before_are_there(monkeypatch):
-    """The longest is answered first; an error later on does not lose it where it is also the first."""
-    examples, saved = examples_of(60, 50, 20, 10), []
+def test_answers_are_saved_as_soon_as_they_are_there(monkeypatch):
+    """The longest is answered first; an error later on does not lose it, wherever it stands."""
+    examples, saved = examples_of(10, 60, 20, 50), []
     after = module._after
     calls = []
 
@@ -197,7 +200,7 @@ def test_answers_are_saved_as_soon_as_those_before_are_there(monkeypatch):
     config = model.generation_config
     with pytest.raises(RuntimeError, match="the power went"):
         answered(model, examples, batch_tokens=1, save=saved.append)
-    assert [row["id"] for row in saved] == ["r0", "r1"]
+    assert [row["id"] for row in saved] == ["r1", "r3"]
     assert model.training
     assert model.generation_config is config
 

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from longfire.cli import main
+from longfire.evaluation.answers import as_line
 from longfire.evaluation.metrics import METRICS, Answered
 from longfire.lab.downstream import exam as exam_module
 from longfire.lab.downstream import part as part_module
+from longfire.lab.downstream.draft import with_draft
 from longfire.lab.downstream.entrants import entrants
-from longfire.tasks import TASKS
+from longfire.tasks import TASKS, Example
 from tests.lab.boxes import lines, record_in, write_boxes
 from tests.model.checkpoints import save_checkpoint
 from tests.training.toys import checkpoint
@@ -356,6 +358,52 @@ def test_a_failure_of_before_is_not_this_command_s(place, tmp_path):
     record["rows"][0]["scores"] = [{"task": "narrative_qa", "length": 96, "failed": "RuntimeError: no memory"}]
     (tmp_path / "downstream.json").write_text(json.dumps(record))
     assert "failed" in evaluated(place, tmp_path, "rope")["rows"][0]["scores"][0]
+
+
+def test_a_test_that_is_killed_goes_on(place, tmp_path, monkeypatch):
+    """With what was answered; a line that was half written is answered again."""
+    evaluated(place, tmp_path / "at-once", "rope")
+    ((whole, _),) = [sorted(folder.iterdir()) for folder in tmp_path.glob("at-once/test/*/*")]
+    answer, asked = exam_module.answer, []
+
+    def killed(model, tokenizer, task, examples, *, save, **options):
+        asked.append([example.id for example in examples])
+        answer(model, tokenizer, task, examples[:3], save=save, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exam_module, "answer", killed)
+    command = ["evaluate", "narrative_qa", str(place / "rope"), "--data", str(place / "data"), "--out", str(tmp_path)]
+    command += ["--length", "96"]
+    assert main(command) == 130
+    (draft,) = tmp_path.glob("test/*/narrative_qa-96/*")
+    assert len(lines(draft)) == 4
+    draft.write_bytes(draft.read_bytes()[:-9])
+    assert main(command) == 130
+    monkeypatch.undo()
+    assert main(command) == 0
+    assert asked == [[f"validation-{i}" for i in range(first, 7)] for first in (0, 2)]
+    assert sorted(path.name for path in draft.parent.iterdir()) == ["predictions.jsonl", "scores.json"]
+    assert lines(draft.parent / "predictions.jsonl") == lines(whole)
+
+
+def test_a_draft_of_other_questions_does_not_count(tmp_path):
+    examples = [Example(str(i), "who?", "", ("me",)) for i in range(3)]
+    file, asked = tmp_path / "draft.jsonl", []
+
+    def answer_rest(rest, save):
+        asked.append(len(rest))
+        found = [Answered(one.id, "you", one.references, prompt_tokens=4) for one in rest]
+        for one in found[:2]:
+            save(as_line(one))
+        return found
+
+    for what in ({"length": 96}, {"length": 96}, {"length": 128}):
+        found = with_draft(file, what, examples, answer_rest)
+        assert [(one.id, one.prediction, one.prompt_tokens) for one in found] == [(str(i), "you", 4) for i in range(3)]
+    assert asked == [3, 1, 3]
+    file.write_bytes(b'{"length": 128}\n\0\0\0\n')
+    with_draft(file, {"length": 128}, examples, answer_rest)
+    assert asked[-1] == 3
 
 
 def test_the_record_knows_the_text_of_pretraining(place, tmp_path):

@@ -2,8 +2,9 @@
 
     FOLDER/predictions.jsonl   a line for each question
            scores.json         the score, and what it is of
+           predictions.partial.jsonl  meanwhile, the answers so far
 
-Several processes, by torchrun, answer a share each.
+Killed while it answers, a test goes on. Several processes, by torchrun, answer a share each, and begin anew.
 """
 
 import json
@@ -19,6 +20,7 @@ from tqdm import tqdm
 from longfire.errors import in_a_line
 from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered, chance, score, swapped
+from longfire.lab.downstream.draft import DRAFT, with_draft
 from longfire.lab.downstream.questions import fingerprint
 from longfire.storage import write_json
 from longfire.tasks import Example, Task
@@ -26,6 +28,7 @@ from longfire.tasks import Example, Task
 PREDICTIONS, SCORES = "predictions.jsonl", "scores.json"
 
 Scored = dict[str, Any]
+Save = Callable[[dict[str, Any]], object]
 Loader = Callable[[], tuple[Any, Any]]
 """Gives model and tokenizer."""
 
@@ -60,13 +63,22 @@ def examined(
     if (kept := _kept(folder, asked)) is not None:
         return kept
     loaded, tokenizer = load()
-    answered = answers_of_all(loaded, tokenizer, task, examples, length=length, batch_tokens=batch_tokens)
+
+    def answer_rest(rest: list[Example], save: Save | None = None) -> list[Answered]:
+        options: dict[str, Any] = {"length": length, "batch_tokens": batch_tokens, "save": save}
+        return answers_of_all(loaded, tokenizer, task, rest, **options)
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        answered = answer_rest(list(examples))
+    else:
+        answered = with_draft(folder / DRAFT, asked, examples, answer_rest)
     found = {"length": length, **scored(task, answered), "dtype": str(loaded.dtype).removeprefix("torch.")}
     if is_first():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SCORES).unlink(missing_ok=True)
         write_predictions(folder / PREDICTIONS, answered)
         write_json(folder / SCORES, {"asked": asked, "found": found})
+        (folder / DRAFT).unlink(missing_ok=True)
     return found
 
 
@@ -113,9 +125,10 @@ def answers_of_all(
     length: int,
     batch_tokens: int | None = None,
     share: bool = True,
+    save: Save | None = None,
 ) -> list[Answered]:
     """`answer`, with the questions shared among processes, unless a sharded model needs all of them for each."""
-    options: dict[str, Any] = {"length": length, "batch_tokens": batch_tokens}
+    options: dict[str, Any] = {"length": length, "batch_tokens": batch_tokens, "save": save}
     options["progress"] = is_first() and sys.stderr.isatty()
     if not share or not dist.is_initialized() or dist.get_world_size() == 1:
         return answer(model, tokenizer, task, examples, **options)
