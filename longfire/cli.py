@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from longfire import __version__
 from longfire.commands.bench import add_bench
@@ -14,6 +16,7 @@ from longfire.commands.generate import add_generate
 from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_compare, add_pretrain
+from longfire.errors import hint
 
 EXTRAS = {
     **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),
@@ -22,6 +25,19 @@ EXTRAS = {
     **dict.fromkeys(("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"), "longfire[lab]"),
 }
 """What to install for a library that is missing."""
+NO_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+"""As argparse says it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says which word may have been meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """In a line where a word is not known, otherwise as usual."""
+        if found := NO_CHOICE.fullmatch(message):
+            known = [choice.strip("'") for choice in found[3].split(", ")]
+            self.exit(2, f"{self.prog}: {found[1]} cannot be {found[2]!r}. {hint(found[2], known)}\n")
+        super().error(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
-    top = argparse.ArgumentParser(
+    top: argparse.ArgumentParser = Parser(
         prog="longfire", description="Position encodings for transformers that are trained short and used long."
     )
     top.add_argument("--version", action="version", version=f"longfire {__version__}")

@@ -153,6 +153,22 @@ def test_what_to_install(library, install):
     assert explained(ModuleNotFoundError(name=library)).endswith(f": pip install '{install}'")
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["evaluate", "qmsumm"], "longfire evaluate: SUBJECT cannot be 'qmsumm'. Did you mean 'qmsum'? Known: perpl"),
+        (["evalute"], "longfire: COMMAND cannot be 'evalute'. Did you mean 'evaluate'? Known: compare, pretrain, "),
+        (["generate", "x", "--dtype", "float31"], "longfire generate: --dtype cannot be 'float31'. Did you mean 'fl"),
+    ],
+)
+def test_a_word_that_was_meant(command, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    shown = capsys.readouterr().err
+    assert shown.startswith(said)
+    assert shown.count("\n") == 1
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
