@@ -202,11 +202,12 @@ def reproduce_tasks(
 def refuse_in_vain(experiment: "Experiment", tokenizer: str | None) -> None:
     """Before models are trained: refuse rows that are not there, or, as far as tokens are known, have no room."""
     from longfire.data.tokenizers import byte_tokenizer
-    from longfire.lab.downstream.questions import load_questions, refuse_no_room
+    from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
 
     with_dev = experiment.select in ("dev", "loss")
     questions, _ = load_questions(
         experiment.tasks, experiment.data, to_train=True, with_dev=with_dev, must=experiment.must
     )
-    for of in questions.values() if tokenizer == "bytes" else ():
-        refuse_no_room(of, byte_tokenizer(), experiment.tested_lengths(), experiment.recipe.length)
+    if tokenizer == "bytes":
+        lengths = experiment.tested_lengths()
+        refuse_tasks_without_room(questions.values(), [byte_tokenizer()], lengths, experiment.recipe.length)

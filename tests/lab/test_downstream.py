@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def test_a_mixture_of_glue(place, capsys):
     assert (found["multirc"]["groups"], found["cola"]["chance"]) == (4, 50.0)
     assert found["rte"]["near_chance"] == (found["rte"]["interval"][0] <= found["rte"]["chance"])
     assert set(record["setting"]["missing"]) == {*record["setting"]["tasks"]} - {"cola", "rte", "multirc"}
-    assert "boolq is left out: has no train split of boolq" in " ".join(shown.split())
+    assert "boolq is left out: the data has no train split of it." in " ".join(shown.split())
     assert "on this very validation split, as in the paper" in " ".join(shown.split())
     assert "Average" in shown
     assert " of 3" in shown
@@ -249,6 +250,16 @@ def test_what_cannot_be_is_refused_before_anything_is_trained(arguments, message
     assert not (tmp_path / "out").exists()
 
 
+def test_all_tasks_without_room_are_named(place, tmp_path, capsys):
+    options = ["--data", str(place / "data"), "--out", str(tmp_path / "out"), "--recipe", "tiny", "--length", "40"]
+    assert main(["finetune", "cola+rte+narrative_qa+multirc", str(place / "fire"), *options]) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "longfire: 4 tasks have no room:"
+    assert [re.search("cola|rte|narrative_qa|multirc", line)[0] for line in others] == [
+        "cola", "rte", "narrative_qa", "multirc",
+    ]  # fmt: skip
+
+
 def test_others_models_are_not_fine_tuned(place, tmp_path, capsys):
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -278,7 +289,7 @@ def test_both_suites(place, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "scrolls-small" in shown
     assert "glue-small" in shown
-    assert "qasper is left out: has no train split of qasper." in shown
+    assert "qasper is left out: the data has no train split of it." in shown
     assert f"to be written to {tmp_path / 'out' / 'glue'}" in shown
 
 

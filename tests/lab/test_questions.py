@@ -68,8 +68,8 @@ def test_what_is_missing_is_said_or_refused(data):
     found, missing = load_questions(["narrative_qa", "qasper", "quality"], data, to_train=True, must=False)
     assert list(found) == ["narrative_qa"]
     assert missing == {
-        "qasper": "has no train split of qasper",
-        "quality": "has no train split of quality",
+        "qasper": "the data has no train split of it",
+        "quality": "the data has no train split of it",
     }
     with pytest.raises(FileNotFoundError, match="has no train split of qasper"):
         load_questions(["narrative_qa", "qasper"], data, to_train=True)

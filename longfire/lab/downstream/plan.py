@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from longfire.errors import at_least, one_of
 from longfire.lab.downstream.entrants import Entrant, entrants
-from longfire.lab.downstream.questions import Mixture, Questions, load_questions, refuse_no_room, sample, tokens_of
+from longfire.lab.downstream.questions import Mixture, Questions, load_questions, refuse_tasks_without_room, sample
 from longfire.tasks import Example
 from longfire.training import FinetuneRecipe
 from longfire.training.run import as_json
@@ -116,9 +114,8 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path]) -> Plan:
         limit=experiment.limit,
         must=experiment.must,
     )
-    for tokenizer in {tokens_of(tokenizer): tokenizer for tokenizer in (one.tokenizer() for one in found)}.values():
-        for of in tqdm(questions.values(), "looking over", unit=" tasks", delay=1, leave=False, disable=None):
-            refuse_no_room(of, tokenizer, lengths, experiment.recipe.length)
+    tokenizers = [one.tokenizer() for one in found]
+    refuse_tasks_without_room(questions.values(), tokenizers, lengths, experiment.recipe.length)
     return Plan(experiment, found, questions, missing)
 
 

@@ -1,10 +1,12 @@
 """The questions of tasks: which there are, to train on, to judge by and to test on."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from longfire.data.cache import short_hash
 from longfire.errors import hint
@@ -105,7 +107,7 @@ def load_questions(
 def _why(error: FileNotFoundError) -> str:
     """Without the paths."""
     short = re.search(r"has no .+? (of \w+|in it)", str(error))
-    return short[0] if short else str(error)
+    return f"the data {re.sub(r' of .+', ' of it', short[0])}" if short else str(error)
 
 
 def sample(task: Task, examples: Sequence[Example], number: int | None) -> list[Example]:
@@ -118,6 +120,23 @@ def sample(task: Task, examples: Sequence[Example], number: int | None) -> list[
     wanted = max(1, round(number * len(groups) / len(examples)))
     chosen = {groups[i * len(groups) // wanted] for i in range(wanted)}
     return [example for example in examples if example.group in chosen]
+
+
+def refuse_tasks_without_room(
+    questions: Iterable[Questions], tokenizers: Iterable[Any], lengths: Sequence[int], trained: int | None
+) -> None:
+    """`refuse_no_room` of each task, by each of the tokenizers that differ: all that have none are named at once."""
+    different = {tokens_of(tokenizer): tokenizer for tokenizer in tokenizers}.values()
+    said: dict[str, str] = {}
+    for of in tqdm(list(questions), "looking over", unit=" tasks", delay=1, leave=False, disable=None):
+        for tokenizer in different:
+            try:
+                refuse_no_room(of, tokenizer, lengths, trained)
+            except ValueError as error:
+                said.setdefault(of.task.name, str(error))
+    several = [f"{len(said)} tasks have no room:"] if len(said) > 1 else []
+    if said:
+        raise ValueError("\n  ".join([*several, *said.values()]))
 
 
 def refuse_no_room(questions: Questions, tokenizer: Any, lengths: Sequence[int], trained: int | None) -> None:

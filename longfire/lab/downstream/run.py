@@ -22,7 +22,7 @@ from longfire.lab.downstream.entrants import Entrant, Known, entrants
 from longfire.lab.downstream.exam import examined_or_failed, folder_of, is_first, say
 from longfire.lab.downstream.part import Part, Rows, release
 from longfire.lab.downstream.plan import Plan, refuse_other_experiment, refuse_other_kind
-from longfire.lab.downstream.questions import load_questions, refuse_no_room, tokens_of
+from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
 from longfire.lab.downstream.record import Record, begun, renewed
 from longfire.training.start import digest
 
@@ -116,9 +116,7 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
     for entrant in found:
         entrant.refuse_beyond(max(lengths))
     questions, missing = load_questions(exam.tasks, exam.data, split=exam.split, limit=exam.limit, must=exam.must)
-    for tokenizer in {tokens_of(tokenizer): tokenizer for tokenizer in (one.tokenizer() for one in found)}.values():
-        for of in questions.values():
-            refuse_no_room(of, tokenizer, lengths, None)
+    refuse_tasks_without_room(questions.values(), [one.tokenizer() for one in found], lengths, None)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState  # type: ignore[import-untyped]
 
