@@ -2,10 +2,8 @@
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from longfire import __version__
 from longfire.commands.bench import add_bench
@@ -13,10 +11,10 @@ from longfire.commands.downstream import add_finetune
 from longfire.commands.evaluation import add_evaluate
 from longfire.commands.explore import add_explore
 from longfire.commands.generate import add_generate
+from longfire.commands.parser import Parser
 from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_compare, add_pretrain
-from longfire.errors import hint
 
 EXTRAS = {
     **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),
@@ -25,19 +23,6 @@ EXTRAS = {
     **dict.fromkeys(("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"), "longfire[lab]"),
 }
 """What to install for a library that is missing."""
-NO_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
-"""As argparse says it."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Says which word may have been meant."""
-
-    def error(self, message: str) -> NoReturn:
-        """In a line where a word is not known, otherwise as usual."""
-        if found := NO_CHOICE.fullmatch(message):
-            known = [choice.strip("'") for choice in found[3].split(", ")]
-            self.exit(2, f"{self.prog}: {found[1]} cannot be {found[2]!r}. {hint(found[2], known)}\n")
-        super().error(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,21 @@
+"""Command lines, read by argparse; a word that is not known is answered with the one that may have been meant."""
+
+import argparse
+import re
+from typing import NoReturn
+
+from longfire.errors import hint
+
+NO_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+"""As argparse says it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Commands within it are of its kind too."""
+
+    def error(self, message: str) -> NoReturn:
+        """In a line where a word is not known, otherwise as usual."""
+        if found := NO_CHOICE.fullmatch(message):
+            known = [choice.strip("'") for choice in found[3].split(", ")]
+            self.exit(2, f"{self.prog}: {found[1]} cannot be {found[2]!r}. {hint(found[2], known)}\n")
+        super().error(message)
