@@ -315,6 +315,13 @@ def test_checkpoints_are_tested_as_they_are(place, whole, tmp_path, capsys):
     assert "qasper's answers may take 128 of them" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def tested(place):
+    """Two checkpoints as they are, on all questions: the folder, to be copied."""
+    evaluated(place, place / "tested", "fire", "rope")
+    return place / "tested"
+
+
 def evaluated(place, out, *given, length="96", more=()):
     folders = [str(place / one) for one in given]
     command = ["evaluate", "narrative_qa", *folders, "--data", str(place / "data"), "--out", str(out)]
@@ -328,11 +335,11 @@ def scores_in(record):
     }
 
 
-def test_later_commands_add_to_the_record(place, tmp_path, capsys):
+def test_later_commands_add_to_the_record(place, tested, tmp_path, capsys):
     """Other checkpoints and lengths; what is asked again is renewed in its place."""
-    first = evaluated(place, tmp_path, "fire", "rope")
-    assert evaluated(place, tmp_path, "fire")["rows"] == first["rows"]
-    added = evaluated(place, tmp_path, "alibi", "rope", length="128")
+    out = shutil.copytree(tested, tmp_path / "out")
+    assert evaluated(place, out, "fire")["rows"] == record_in(tested)["rows"]
+    added = evaluated(place, out, "alibi", "rope", length="128")
     at_96, at_128 = {("narrative_qa", 96): 7}, {("narrative_qa", 128): 7}
     assert scores_in(added) == {"FIRE": at_96, "RoPE": {**at_96, **at_128}, "ALiBi": at_128}
     assert added["setting"]["lengths"] == [96, 128]
@@ -341,40 +348,39 @@ def test_later_commands_add_to_the_record(place, tmp_path, capsys):
     assert line.split()[:2] == ["ALiBi", "–"]
 
 
-def test_rows_that_later_commands_add_are_told_apart(place, tmp_path):
+def test_rows_that_later_commands_add_are_told_apart(place, tested, tmp_path):
+    shutil.copytree(tested, tmp_path / "out")
     checkpoint(tmp_path / "other", "rope", initializer_range=0.1)
-    evaluated(place, tmp_path / "out", "rope")
     labels = [row["label"] for row in evaluated(place, tmp_path / "out", tmp_path / "other")["rows"]]
-    assert labels == [f"RoPE ({place / 'rope'})", f"RoPE ({tmp_path / 'other'})"]
+    assert labels == ["FIRE", f"RoPE ({place / 'rope'})", f"RoPE ({tmp_path / 'other'})"]
     checkpoint(tmp_path / "other", "rope", initializer_range=0.3)  # other weights in its place are not added to it
     again = evaluated(place, tmp_path / "out", tmp_path / "other", length="128")["rows"]
-    assert [[one["length"] for one in row["scores"]] for row in again] == [[96], [128]]
+    assert [[one["length"] for one in row["scores"]] for row in again] == [[96], [96], [128]]
 
 
-def test_a_part_of_the_questions_leaves_the_test_on_all_alone(place, tmp_path, capsys):
-    whole = evaluated(place, tmp_path, "fire", "rope")
-    kept = {path: path.read_bytes() for path in tmp_path.glob("test/*/*/*")}
+def test_a_part_of_the_questions_leaves_the_test_on_all_alone(place, tested, tmp_path, capsys):
+    out = shutil.copytree(tested, tmp_path / "out")
+    kept = {path: path.read_bytes() for path in out.glob("test/*/*/*")}
     assert len(kept) == 4
-    few = evaluated(place, tmp_path, "rope", more=["--limit", "2"])
+    few = evaluated(place, out, "rope", more=["--limit", "2"])
     assert scores_in(few) == {"RoPE": {("narrative_qa", 96): 2}}
     assert "was of other questions (limit: None). It is kept as downstream-before.json" in capsys.readouterr().err
-    assert json.loads((tmp_path / "downstream-before.json").read_text()) == whole
-    train = evaluated(place, tmp_path, "rope", more=["--split", "train"])
+    assert json.loads((out / "downstream-before.json").read_text()) == record_in(tested)
+    train = evaluated(place, out, "rope", more=["--split", "train"])
     assert scores_in(train) == {"RoPE": {("narrative_qa", 96): 24}}
     assert {path: path.read_bytes() for path in kept} == kept
 
 
-def test_a_failure_of_before_is_not_this_command_s(place, tmp_path):
-    record = evaluated(place, tmp_path, "fire")
+def test_a_failure_of_before_is_not_this_command_s(place, tested, tmp_path):
+    out, record = shutil.copytree(tested, tmp_path / "out"), record_in(tested)
     record["rows"][0]["scores"] = [{"task": "narrative_qa", "length": 96, "failed": "RuntimeError: no memory"}]
-    (tmp_path / "downstream.json").write_text(json.dumps(record))
-    assert "failed" in evaluated(place, tmp_path, "rope")["rows"][0]["scores"][0]
+    (out / "downstream.json").write_text(json.dumps(record))
+    assert "failed" in evaluated(place, out, "rope")["rows"][0]["scores"][0]
 
 
-def test_a_test_that_is_killed_goes_on(place, tmp_path, monkeypatch):
+def test_a_test_that_is_killed_goes_on(place, tested, tmp_path, monkeypatch):
     """With what was answered; a line that was half written is answered again."""
-    evaluated(place, tmp_path / "at-once", "rope")
-    ((whole, _),) = [sorted(folder.iterdir()) for folder in tmp_path.glob("at-once/test/*/*")]
+    (at_once,) = tested.glob("test/rope-*/narrative_qa-96/predictions.jsonl")
     answer, asked = exam_module.answer, []
 
     def killed(model, tokenizer, task, examples, *, save, **options):
@@ -394,7 +400,7 @@ def test_a_test_that_is_killed_goes_on(place, tmp_path, monkeypatch):
     assert main(command) == 0
     assert asked == [[f"validation-{i}" for i in range(first, 7)] for first in (0, 2)]
     assert sorted(path.name for path in draft.parent.iterdir()) == ["predictions.jsonl", "scores.json"]
-    assert lines(draft.parent / "predictions.jsonl") == lines(whole)
+    assert lines(draft.parent / "predictions.jsonl") == lines(at_once)
 
 
 def test_a_draft_of_other_questions_does_not_count(tmp_path):
