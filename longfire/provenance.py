@@ -31,8 +31,6 @@ def provenance() -> dict[str, Any]:
 
 def together(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of parts that were made in several places: what they have in common, and otherwise all there is, in a line."""
-    if not several:
-        return provenance()
 
     def joined(values: Sequence[Any]) -> Any:
         if all(isinstance(value, dict) for value in values):

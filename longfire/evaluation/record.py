@@ -1,6 +1,7 @@
 """A record of many measurements: saved after each, so that an interruption loses none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -12,23 +13,31 @@ Row = dict[str, Any]
 Save = Callable[[dict[str, Any]], object]
 
 
-def record_of(
-    setting: Any, measure_case: Callable[[Any, Any], Row], add_ratios: Callable[[list[Row]], None], save: Save
-) -> dict[str, Any]:
-    """Every case of the setting as a row of a record, which is saved after each.
+@contextmanager
+def until_done(record: dict[str, Any], save: Save) -> Iterator[None]:
+    """Around the work on a record: until it is done, or where Ctrl-C ends it, the record says that it was interrupted.
 
-    Until the last row is in, or where Ctrl-C ends it, the record says that it was interrupted.
+    It is saved at the end of both.
     """
-    record: dict[str, Any] = {"provenance": provenance(), "setting": asdict(setting), "rows": [], "interrupted": True}
+    record["interrupted"] = True
     try:
-        with tqdm(setting.cases(), unit="case", desc=f"bench {setting.subject}", disable=None) as progress:
-            for case in progress:
-                progress.set_postfix_str(str(case))
-                record["rows"].append(measure_case(setting, case))
-                add_ratios(record["rows"])
-                save(record)
+        yield
         del record["interrupted"]
     except KeyboardInterrupt:
         pass
     save(record)
+
+
+def record_of(
+    setting: Any, measure_case: Callable[[Any, Any], Row], add_ratios: Callable[[list[Row]], None], save: Save
+) -> dict[str, Any]:
+    """Every case of the setting as a row of a record, which is saved after each."""
+    record: dict[str, Any] = {"provenance": provenance(), "setting": asdict(setting), "rows": []}
+    cases = tqdm(setting.cases(), unit="case", desc=f"bench {setting.subject}", disable=None)
+    with until_done(record, save), cases as progress:
+        for case in progress:
+            progress.set_postfix_str(str(case))
+            record["rows"].append(measure_case(setting, case))
+            add_ratios(record["rows"])
+            save(record)
     return record

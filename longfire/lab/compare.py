@@ -25,6 +25,7 @@ import torch
 from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
+from longfire.evaluation.record import until_done
 from longfire.lab.comparison import Comparison, is_extension
 from longfire.lab.labels import written
 from longfire.lab.one_run import one_run
@@ -70,12 +71,11 @@ def compare(
         },
         "runs": [],
         "biases": {},
-        "interrupted": True,
     }
     runs = list(comparison.recipes())
     made: list[dict[str, Any]] = []
     at_once = max(1, min(len(runs), jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)))
-    try:
+    with until_done(record, save):
         for run in _carried_out(comparison, out, runs, at_once, options):
             record["runs"].append(run)
             if learned := run.pop("biases", []):
@@ -85,10 +85,6 @@ def compare(
                 record["provenance"] = together(made)
             record["runs"].sort(key=lambda one: (comparison.seeds.index(one["seed"]), _place(comparison, one)))
             save(record)
-        del record["interrupted"]
-    except KeyboardInterrupt:
-        pass
-    save(record)
     return record
 
 

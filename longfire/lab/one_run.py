@@ -10,7 +10,6 @@ without them.
 import json
 import math
 import time
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from longfire.evaluation.learned import learned_by_layer
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
 from longfire.lab.comparison import SOURCE, Comparison, is_extension
+from longfire.lab.kept import kept_or_made
 from longfire.lab.labels import written
 from longfire.model import LongfireForCausalLM
 from longfire.provenance import provenance
-from longfire.storage import write_json
 from longfire.training import pretrain
 from longfire.training.callbacks import LOSSES, read_losses
 
@@ -78,18 +77,6 @@ class Trained:
         return model.to("cuda", torch.bfloat16) if torch.cuda.is_available() else model  # type: ignore[no-any-return]
 
 
-def kept(file: Path, asked: list[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the file holds, if it was asked the same; otherwise it is made, and written there."""
-    asked = json.loads(json.dumps(asked))
-    if file.exists():
-        there = json.loads(file.read_text(encoding="utf-8"))
-        if there["asked"] == asked:
-            return dict(there["found"])
-    found = make()
-    write_json(file, {"asked": asked, "found": found})
-    return found
-
-
 def what_was_learned(comparison: Comparison, trained: Trained, run: Path) -> dict[str, Any]:
     """By the encodings of the layers; and where it was looked at, which is where all of a run is tested."""
 
@@ -103,7 +90,7 @@ def what_was_learned(comparison: Comparison, trained: Trained, run: Path) -> dic
             "provenance": provenance(),
         }
 
-    return kept(run / "learned.json", [comparison.recipe.length, max(comparison.tested_lengths())], make)
+    return kept_or_made(run / "learned.json", [comparison.recipe.length, max(comparison.tested_lengths())], make)
 
 
 def text_for(comparison: Comparison, folder: Path, source: str, corpus: Corpus) -> Corpus:
@@ -122,7 +109,9 @@ def perplexity(
     file = run / f"perplexity{f'-{name}' if name else ''}.json"
     asked = [comparison.tested_lengths(), comparison.protocol, comparison.tokens, comparison.split, corpus.fingerprint]
     how: dict[str, Any] = {"protocol": comparison.protocol, "tokens": comparison.tokens, "progress": False}
-    return kept(file, asked, lambda: perplexity_by_length(trained.model, split, comparison.tested_lengths(), **how))
+    return kept_or_made(
+        file, asked, lambda: perplexity_by_length(trained.model, split, comparison.tested_lengths(), **how)
+    )
 
 
 @torch.no_grad()

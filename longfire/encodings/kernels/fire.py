@@ -135,7 +135,7 @@ def _make_bias(
     horizon: int,
 ) -> Tensor:
     options = gelu, final_activation, first_position, eps, horizon
-    return _launch(q_positions, k_positions, c, L, w1, b1, w2, b2, w3, b3, *options)
+    return _launch(q_positions, k_positions, (c, L, w1, b1, w2, b2, w3, b3), *options)
 
 
 def _make_biases(
@@ -160,7 +160,7 @@ def _make_biases(
     w2, b2 = packed[2:4] if each == 6 else (None, None)
     w1, b1, w3, b3 = *packed[:2], *packed[-2:]
     options = gelu, final_activation, first_position, eps, horizon, layers, stride
-    return _launch(q_positions, k_positions, own_c, own_L, w1, b1, w2, b2, w3, b3, *options)
+    return _launch(q_positions, k_positions, (own_c, own_L, w1, b1, w2, b2, w3, b3), *options)
 
 
 def _pack(kinds: list[list[Tensor]], layers: int) -> tuple[list[Tensor], int]:
@@ -181,14 +181,7 @@ def _pack(kinds: list[list[Tensor]], layers: int) -> tuple[list[Tensor], int]:
 def _launch(
     q_positions: Tensor,
     k_positions: Tensor,
-    c: Tensor | None,
-    L: Tensor | None,
-    w1: Tensor,
-    b1: Tensor,
-    w2: Tensor | None,
-    b2: Tensor | None,
-    w3: Tensor,
-    b3: Tensor,
+    parameters: Sequence[Tensor | None],
     gelu: bool,
     final_activation: bool,
     first_position: int,
@@ -197,7 +190,9 @@ def _launch(
     layers: int = 1,
     stride: int = 0,
 ) -> Tensor:
-    """Parameters of the first of `layers`; the next one's are `stride` elements on."""
+    """Parameters c, L, w1, …, b3 of the first of `layers`; the next one's are `stride` elements on."""
+    c, L, _w1, _b1, w2, _b2, w3, _b3 = parameters
+    assert w3 is not None
     out = _empty_bias(q_positions, k_positions, w3, layers)
     if out.numel() > 0:
         q, k = _batched(q_positions, k_positions)
@@ -207,7 +202,7 @@ def _launch(
         chunks = triton.cdiv(S, N)
         with torch.cuda.device_of(out):
             forward[B * T * chunks, layers](
-                q, k, *_pointers(c, L, w1, b1, w2, b2, w3, b3), out, T, S, chunks, *q.stride(), *k.stride(), stride,
+                q, k, *_pointers(*parameters), out, T, S, chunks, *q.stride(), *k.stride(), stride,
                 first_position, eps, horizon, **constants, PRECISION=FORWARD_PRECISION, N=N, num_warps=warps,
             )  # fmt: skip
     return out
@@ -313,11 +308,11 @@ def _batched(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
     return q_positions.expand(B, -1), k_positions.expand(B, -1)
 
 
-def _pointers(c: Tensor | None, L: Tensor | None, *layers: Tensor | None) -> list[Tensor]:
+def _pointers(*parameters: Tensor | None) -> list[Tensor]:
     """What the kernels read. What is not there they do not read, and anything may stand for it."""
-    w3 = layers[-2]
+    w3 = parameters[-2]
     assert w3 is not None
-    return [w3 if tensor is None else tensor.contiguous() for tensor in (c, L, *layers)]
+    return [w3 if tensor is None else tensor.contiguous() for tensor in parameters]
 
 
 def _constants(

@@ -7,7 +7,6 @@
 Killed while it answers, a test goes on. Several processes, by torchrun, answer a share each, and begin anew.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered, chance, score, swapped
 from longfire.lab.downstream.draft import DRAFT, with_draft
 from longfire.lab.downstream.questions import fingerprint
-from longfire.storage import write_json
+from longfire.lab.kept import keep, kept
 from longfire.tasks import Example, Task
 
 PREDICTIONS, SCORES = "predictions.jsonl", "scores.json"
@@ -60,8 +59,8 @@ def examined(
     asked = {**how, "examples": fingerprint(examples), "model": model}
     if any(example.options for example in examples):
         asked["chance"] = "of options"  # without it: scored when only answers to other questions stood beside them
-    if (kept := _kept(folder, asked)) is not None:
-        return kept
+    if (folder / PREDICTIONS).is_file() and (before := kept(folder / SCORES, asked)) is not None:
+        return before
     loaded, tokenizer = load()
 
     def answer_rest(rest: list[Example], save: Save | None = None) -> list[Answered]:
@@ -77,7 +76,7 @@ def examined(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SCORES).unlink(missing_ok=True)
         write_predictions(folder / PREDICTIONS, answered)
-        write_json(folder / SCORES, {"asked": asked, "found": found})
+        keep(folder / SCORES, asked, found)
         (folder / DRAFT).unlink(missing_ok=True)
     return found
 
@@ -166,11 +165,3 @@ def say(what: str) -> None:
     """To whoever is looking, from the first process."""
     if is_first():
         tqdm.write(what, file=sys.stderr)
-
-
-def _kept(folder: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    file = folder / SCORES
-    if not file.is_file() or not (folder / PREDICTIONS).is_file():
-        return None
-    kept = json.loads(file.read_text(encoding="utf-8"))
-    return dict(kept["found"]) if kept["asked"] == asked else None

@@ -37,7 +37,7 @@ def begun(out: Path, setting: Record, rows: Sequence[Record]) -> Record:
         known: Record = next((one for one in before.get("rows", ()) if one.get("key") == row["key"]), {})
         row |= {name: list(known.get(name, ())) for name in ("parts", "scores") if name in row}
     joined = _joined(before.get("rows", ()), rows)
-    return {"provenance": provenance(), "setting": setting, "rows": joined, "interrupted": True}
+    return {"provenance": provenance(), "setting": setting, "rows": joined}
 
 
 def renewed(before: Iterable[Record], new: Iterable[Record], *names: str) -> list[Record]:

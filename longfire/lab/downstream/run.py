@@ -9,7 +9,7 @@ What is done is not done again: started anew, it goes on.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 
 from longfire.data.cache import short_hash
 from longfire.errors import at_least
+from longfire.evaluation.record import Save, until_done
 from longfire.lab.downstream.entrants import Entrant, Known, entrants
 from longfire.lab.downstream.exam import examined_or_failed, folder_of, is_first, say
 from longfire.lab.downstream.part import Part, Rows, release
@@ -25,8 +26,6 @@ from longfire.lab.downstream.plan import Plan, refuse_other_experiment, refuse_o
 from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
 from longfire.lab.downstream.record import Record, begun, renewed
 from longfire.training.start import digest
-
-Save = Callable[[Record], object]
 
 
 def downstream(
@@ -55,7 +54,7 @@ def downstream(
     record = begun(out, setting, list(rows.values()))
     parts = [(mixture, entrant) for mixture in ready.mixtures() for entrant in ready.entrants]
     made = Rows(ready)
-    try:
+    with until_done(record, save := _by_the_first(save)):
         for number, (mixture, entrant) in enumerate(parts, 1):
             say(f"[{number}/{len(parts)}] {entrant.label}, {mixture.name}")
             part = Part(ready, mixture, entrant, out, made, batch_tokens)
@@ -65,13 +64,7 @@ def downstream(
             void = mixture.tasks if "failed" in part.found else ()
             kept = [one for one in row["scores"] if one["task"] not in void]
             row["scores"] = renewed(kept, part.scores, "task", "length")
-            if is_first():
-                save(record)
-        del record["interrupted"]
-    except KeyboardInterrupt:
-        pass
-    if is_first():
-        save(record)
+            save(record)
     return record
 
 
@@ -127,7 +120,7 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
     }
     rows: list[Record] = [{**entrant.about(), "scores": []} for entrant in found]
     record = begun(out, setting, rows)
-    try:
+    with until_done(record, save := _by_the_first(save)):
         for entrant, row in zip(found, rows, strict=True):
             known, model = Known(entrant, exam.device, exam.dtype), short_hash([digest(entrant.folder), entrant.key])
             say(entrant.label)
@@ -137,13 +130,12 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
                     options = {"length": length, "dtype": exam.dtype, "batch_tokens": exam.batch_tokens}
                     one = examined_or_failed(known, of.task, of.test, where, model=model, **options)
                     row["scores"] = renewed(row["scores"], [one], "task", "length")
-                    if is_first():
-                        save(record)
+                    save(record)
             del known
             release()
-        del record["interrupted"]
-    except KeyboardInterrupt:
-        pass
-    if is_first():
-        save(record)
     return record
+
+
+def _by_the_first(save: Save) -> Save:
+    """Of several processes, that one alone saves."""
+    return save if is_first() else lambda record: None
