@@ -137,6 +137,12 @@ class Recipe(AnyRecipe):
                     f"extend_to={self.extend_to} extends a checkpoint with 'rope': say which (--from FOLDER)."
                 )
 
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same: not how FIRE begins and ends where the encoding is another."""
+        encoding, same = ENCODINGS[self.encoding], super().identity()
+        unused = {"start": not hasattr(encoding, "init_as"), "horizon": "horizon" not in option_names(encoding)}
+        return {key: value for key, value in same.items() if not unused.get(key)}
+
     def position_encoding(self) -> dict[str, Any]:
         """The encoding as a configuration has it. FIRE's L begins at a quarter of the training length."""
         options = dict(self.encoding_options)

@@ -62,6 +62,15 @@ def test_fires_horizon_is_a_share_of_the_training_length():
         recipe.but(horizon=0.0)
 
 
+def test_what_only_fire_has_makes_no_other_run_another():
+    """A run with ALiBi serves a comparison of FIRE as published and one of FIRE with a start and a horizon."""
+    ours, published = (
+        RECIPES["small"].but(start=start, horizon=horizon) for start, horizon in (("kerple_log", 1.0), (None, None))
+    )
+    assert ours.identity() != published.identity()
+    assert ours.but(encoding="alibi").identity() == published.but(encoding="alibi").identity()
+
+
 def test_the_vocabulary_is_rounded_up():
     config = RECIPES["small"].config(8193)
     assert (config.vocab_size, config.max_position_embeddings) == (8320, 512)
