@@ -109,7 +109,12 @@ def set_dropout(model: LongfireForCausalLM, recipe: AnyRecipe) -> None:
 
 
 def digest(source: str | Path | LongfireForCausalLM) -> str:
-    """The same for the same weights and configuration, wherever they are."""
+    """The same for the same weights and configuration, wherever they are; of a run whose weights are gone, as it said.
+
+    So what was made of a run's model and tested is known as such without that model.
+    """
+    if not isinstance(source, LongfireForCausalLM) and (said := said_at_the_end(Path(source))) is not None:
+        return said
     found = hashlib.blake2b(digest_size=16)
     if isinstance(source, LongfireForCausalLM):
         config, files = source.config.to_dict(), []
@@ -119,7 +124,7 @@ def digest(source: str | Path | LongfireForCausalLM) -> str:
     else:
         folder = checkpoint_folder(source)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+        files = weights_in(folder)
     written = {key: value for key, value in config.items() if "version" not in key and not key.startswith("_")}
     found.update(json.dumps(written, sort_keys=True, default=str).encode())
     for file in files:
@@ -127,6 +132,18 @@ def digest(source: str | Path | LongfireForCausalLM) -> str:
             while block := opened.read(1 << 22):
                 found.update(block)
     return found.hexdigest()
+
+
+def weights_in(folder: Path) -> list[Path]:
+    """The files of them."""
+    return sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+
+
+def said_at_the_end(run: Path) -> str | None:
+    """Of a run that is done and has no weights any more: its model's digest."""
+    if not (run / "done.json").is_file() or weights_in(checkpoint_in(run)):
+        return None
+    return json.loads((run / "done.json").read_text(encoding="utf-8")).get("digest")  # type: ignore[no-any-return]
 
 
 def refuse_other_tokenizer(folder: Path, tokenizer: Any) -> None:

@@ -182,6 +182,10 @@ def test_extensions_are_made_of_the_same_seeds_rope(corpus, tmp_path):
     assert config["position_encoding"] == {"name": "yarn", "trained_length": 16, "target_length": 64}
     said = " ".join(compare_table(record).split())
     assert f"{written('yarn')} is the model of RoPE, extended to 64 tokens and trained on for 1 step at" in said
+    for weights in tmp_path.rglob("model/*"):
+        weights.unlink()
+    again = compare(asked, tmp_path, jobs=1, progress=False)
+    assert [perplexities(run) for run in again["runs"]] == [perplexities(run) for run in record["runs"]]
 
 
 def test_a_pool_has_extensions_after_their_source(corpus, tmp_path, monkeypatch):
