@@ -8,11 +8,11 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
+from longfire.report.failures import failures
 from longfire.report.summary import (
     Line,
     Record,
     clear_best,
-    failures,
     is_number,
     lengths_of,
     lines_of,
@@ -45,7 +45,7 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     shown = [
         fill(what_was_run(record), WIDTH, break_on_hyphens=False),
         lengths_table(record, bold),
-        fill(verdict, WIDTH, break_on_hyphens=False),
+        *([fill(verdict, WIDTH, break_on_hyphens=False)] if verdict else []),
         *tables,
     ]
     if failed := failures(record):
@@ -75,7 +75,7 @@ def compare_markdown(record: Record) -> str:
     parts = [what_was_run(record)]
     for i, (name, one) in enumerate(texts_of(record).items()):
         parts += [_markdown_table(one, f" on {name}" if i else ""), plus + seeds_verdict(one)]
-    return "\n\n".join([*parts, *failures(record)])
+    return "\n\n".join([*filter(None, parts), *failures(record)])
 
 
 def _markdown_table(record: Record, on: str) -> str:

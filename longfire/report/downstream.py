@@ -17,7 +17,7 @@ from longfire.report.contexts import (
     marked,
     number,
 )
-from longfire.report.summary import amount
+from longfire.report.summary import amount, in_a_row
 from longfire.report.table import text_table
 from longfire.tasks import SUITES, TASKS
 
@@ -184,11 +184,6 @@ def models(rows: Sequence[Record]) -> str:
         on = f"on {in_a_row(tasks)} " if tasks else ""
         text += f", fine-tuned {on}in sequences of up to {' and '.join(f'{n:,}' for n in tuned)}"
     return text
-
-
-def in_a_row(words: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _count(value: int | None) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 
 from longfire.evaluation.metrics import average
 from longfire.report.contexts import DASH, NEAR, Record, encodings_of, interval, named
-from longfire.report.downstream import SELECTED, Paper, in_a_row, missing, models, near_meanings
+from longfire.report.downstream import SELECTED, Paper, missing, models, near_meanings
+from longfire.report.summary import in_a_row
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
 

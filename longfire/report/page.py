@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from longfire.report.compare import loss_curve, number, speed
+from longfire.report.failures import failures
 from longfire.report.html import colors_css, facts_table, write_page
 from longfire.report.summary import (
     COLORS,
@@ -13,7 +14,6 @@ from longfire.report.summary import (
     Record,
     amount,
     clear_best,
-    failures,
     is_number,
     lengths_of,
     lines_of,
@@ -184,12 +184,13 @@ def _table(record: Record, text: int) -> str:
         for i, line in enumerate(lines)
     )
     marked = "Bold: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
+    verdict = marked + seeds_verdict(record)
     after = f"-{text + 1}" if text else ""
     return (
         f'<div class="scroll"><table id="numbers{after}"><thead><tr><th>log perplexity at</th>'
         f"{head}<th>parameters<br>for position</th><th>training<br>tokens/s</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
-        f'<p class="soft" id="verdict{after}">{escape(marked + seeds_verdict(record))}</p>'
+        + (f'<p class="soft" id="verdict{after}">{escape(verdict)}</p>' if verdict else "")
     )
 
 

@@ -152,6 +152,8 @@ def seeds_verdict(record: Record) -> str:
     """Which differences between encodings hold over all seeds, in words."""
     seeds = len(seeds_of(record))
     found = differences(record)
+    if len(lines_of(record)) < 2:
+        return ""
     if not found:
         return "There are no two encodings to compare."
     if seeds < 2:
@@ -165,40 +167,18 @@ def seeds_verdict(record: Record) -> str:
         if not pair.holds:
             fail.setdefault(pair.length, []).append(f"{pair.better}–{pair.worse}")
     if not fail:
+        if len(found) == 1:
+            return f"The one difference between two encodings at one length holds ({rule})."
         return f"All {len(found)} differences between two encodings at one length hold ({rule})."
     failing = sum(map(len, fail.values()))
     listed = "; ".join(f"{length:,}: {', '.join(pairs)}" for length, pairs in fail.items())
     if failing == len(found):
         return f"None of the {failing} differences between two encodings at one length holds ({rule})."
     return (
-        f"Of {len(found)} differences between two encodings at one length {len(found) - failing} hold ({rule}). "
+        f"Of {len(found)} differences between two encodings at one length {len(found) - failing} "
+        f"hold{'s' * (len(found) - failing == 1)} ({rule}). "
         f"Not borne out by all seeds: {listed}."
     )
-
-
-def failures(record: Record) -> list[str]:
-    """What failed, and where: runs, and lengths of runs that went well. Said once for seeds that failed alike."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for run in record["runs"]:
-        label, seed = label_of(run), str(run["seed"])
-        if "failed" in run:
-            reasons.setdefault((label, f"failed: {_one_line(run['failed'])}"), []).append(seed)
-            continue
-        texts = {"": run.get("perplexity", {}), **{f" on {name}": of for name, of in run.get("also", {}).items()}}
-        for on, row in ((on, row) for on, of in texts.items() for row in of.get("rows", ())):
-            if not is_number(row.get("log_perplexity")):
-                reason = _one_line(row.get("failed") or "the loss is not a finite number")
-                reasons.setdefault((f"{label}{on} at {row['length']:,}", reason), []).append(seed)
-    several = len(seeds_of(record)) > 1
-
-    def named(seeds: list[str]) -> str:
-        return f", seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if several else ""
-
-    return [f"{what}{named(seeds)}: {reason}" for (what, reason), seeds in reasons.items()]
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())
 
 
 def what_was_run(record: Record) -> str:
@@ -212,8 +192,12 @@ def what_was_run(record: Record) -> str:
     recipe = (setting.get("recipe") or {}).get("name")
     fires = changes_to_fire(setting.get("recipe") or {})
     source = f" of {corpus['name']}" if corpus.get("name") else ""
+    extended = extensions(done)
+    single = len(lines) == 1
+    these = "this position encoding" if single else "each of these position encodings"
+    but = f" but {in_a_row([label for labels in extended.values() for label in labels])}" if extended else ""
     parts = [
-        f"{', '.join(line.label for line in lines)}: with each of these position encodings a model"
+        f"{', '.join(line.label for line in lines)}: with {these}{but} a model"
         f"{_of_size(done)} was trained from scratch{f', recipe {recipe}' if recipe else ''}"
         f"{f' (in which FIRE {fires})' if fires else ''}, "
         f"on sequences of {setting['trained_length']:,} tokens"
@@ -221,22 +205,32 @@ def what_was_run(record: Record) -> str:
         f"{f', with {len(seeds)} seeds' if len(seeds) > 1 else ', with one seed'}."
     ]
     parts += [
-        f"{label} is the model of {made['from']}, extended to {made['to']:,} tokens and trained on for "
-        f"{made['steps']:,} step{'s' * (made['steps'] > 1)} at that length."
-        for label, made in {label_of(run): run["extended"] for run in done if "extended" in run}.items()
+        f"{in_a_row(labels)} {'are each' if len(labels) > 1 else 'is'} the model of {of}, extended to {to:,} tokens "
+        f"and trained on for {steps:,} step{'s' * (steps > 1)} at that length."
+        for (of, to, steps), labels in extended.items()
     ]
+    each = "it" if single else "each"
     lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
     protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
     parts.append(
-        f"Then each read held-out text in sequences of {lengths} tokens, in one pass"
+        f"Then {each} read held-out text in sequences of {lengths} tokens, in one pass"
         f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}. "
         "Log perplexity is the mean loss of a token, natural logarithm: lower is better."
     )
     if others := list(texts_of(record))[1:]:
-        parts.append(f"Each read texts, too, of which nothing was trained on: {', '.join(others)}.")
+        parts.append(f"{each.capitalize()} read texts, too, of which nothing was trained on: {', '.join(others)}.")
     if record.get("interrupted"):
         parts.append("It was interrupted: what is missing was not run.")
     return " ".join(parts)
+
+
+def extensions(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, int, int], list[str]]:
+    """Of whose model, to which length and in how many steps → the labels of those that were extended so."""
+    found: dict[tuple[str, int, int], dict[str, None]] = {}
+    for run in runs:
+        if made := run.get("extended"):
+            found.setdefault((made["from"], made["to"], made["steps"]), {})[label_of(run)] = None
+    return {made: list(labels) for made, labels in found.items()}
 
 
 PROTOCOLS = {
@@ -277,3 +271,8 @@ def amount(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{letter}"
     return f"{number:,.0f}"
+
+
+def in_a_row(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -7,11 +7,11 @@ from statistics import fmean
 import pytest
 
 from longfire.report.compare import close_up, compare_markdown, compare_table, loss_curve, plot_compare, thinned
+from longfire.report.failures import failures
 from longfire.report.summary import (
     amount,
     clear_best,
     difference,
-    failures,
     lines_of,
     mean_and_deviation,
     seeds_verdict,
@@ -94,11 +94,15 @@ def test_a_lead_must_hold_over_seeds(ours, theirs, clear):
 
 def test_what_nobody_comes_after_is_not_best():
     assert clear_best(record_of({"fire": [1.0, 1.0]}), 64) is None
-    assert seeds_verdict(record_of({"fire": [1.0, 1.0]})) == "There are no two encodings to compare."
+    assert seeds_verdict(record_of({"fire": [1.0, 1.0]})) == ""
+    assert seeds_verdict(record_of({"fire": [1.0], "alibi": [None]})) == "There are no two encodings to compare."
 
 
 def test_verdicts():
-    assert seeds_verdict(record_of({"a": [1.0, 1.0], "b": [2.0, 2.0]})).startswith("All 1 differences")
+    assert seeds_verdict(record_of({"a": [1.0, 1.0], "b": [2.0, 2.0]})).startswith("The one difference between two enc")
+    two = record_of({"a": [1.0, 1.0], "b": [2.0, 2.0]}, lengths=(64, 128))
+    two["runs"][0]["perplexity"]["rows"][1]["log_perplexity"] = 3.0
+    assert "at one length 1 holds (in every" in seeds_verdict(two)
     assert seeds_verdict(record_of({"a": [1.0, 2.0], "b": [2.0, 1.0]})).startswith("None of the 1 differences")
     assert seeds_verdict(record_of({"a": [1.0], "b": [2.0]})).startswith("One seed: how far chance moves")
 
@@ -122,6 +126,24 @@ def test_missing_is_missing_and_failed_is_said():
     ]
     for line in failures(record):
         assert f"– {line}" in shown
+
+
+def test_what_fails_alike_is_said_once():
+    """Learned positions end at one length, whichever is longer and whatever the text."""
+    record = with_other_texts(compare_record(("fire", "nope"), seeds=(0, 1)))
+    for run in record["runs"][:2]:
+        for of in (run["perplexity"], *run["also"].values()):
+            for row in of["rows"][1:]:
+                reason = f"the model has 64 learned positions, and {row['length']} are needed."
+                row |= {"log_perplexity": None, "failed": reason}
+    learned = "the model has 64 learned positions, and 128 … 1,024 are needed."
+    assert failures(record) == [f"FIRE at 128 … 1,024, on all texts, seeds 0, 1: {learned}"]
+    record["runs"][0]["also"]["code"]["rows"][1]["log_perplexity"] = 2.0
+    assert failures(record) == [
+        f"FIRE on python-stdlib, latex at 128 … 1,024, seeds 0, 1: {learned}",
+        f"FIRE on code at 256 … 1,024, seeds 0, 1: {learned.replace('128', '256')}",
+        "FIRE on code at 128, seed 1: the model has 64 learned positions, and 128 are needed.",
+    ]
 
 
 def test_other_texts_have_a_table_whatever_they_are_called():
@@ -155,6 +177,29 @@ def test_what_was_run():
     sizes = [{"encoding": "fire", "seed": 0, "parameters": n} for n in (1e6, 2e6)]
     assert "of 1M to 2M parameters" in what_was_run(record | {"runs": sizes})
     assert [amount(n) for n in (12, 1234, 2.5e9)] == ["12", "1.23k", "2.5B"]
+
+
+def test_what_was_run_with_one_encoding():
+    """In the singular, and with both of what its recipe changes in FIRE."""
+    record = with_other_texts(compare_record(("fire",)))
+    record["setting"]["recipe"] |= {"start": "kerple_log", "horizon": 1.0}
+    text = what_was_run(record)
+    assert text.startswith("FIRE: with this position encoding a model of 820k parameters was trained from scratch, ")
+    assert "(in which FIRE begins as kerple_log and has its horizon at 64 tokens)" in text
+    assert ". Then it read held-out text " in text
+    assert ". It read texts, too, " in text
+    assert compare_table(record).endswith("250,000")  # there is no verdict on differences that cannot be
+    assert "two encodings" not in compare_markdown(record)
+
+
+def test_what_was_extended_was_not_trained_from_scratch():
+    record = compare_record()
+    for run in record["runs"]:
+        if run["encoding"] in ("nope", "rope"):
+            run["extended"] = {"from": "ALiBi", "to": 256, "steps": 10}
+    text = what_was_run(record)
+    assert "NoPE: with each of these position encodings but RoPE and NoPE a model of 820k" in text
+    assert "RoPE and NoPE are each the model of ALiBi, extended to 256 tokens and trained on for 10 steps at" in text
 
 
 def test_nothing_was_run_yet():
