@@ -117,6 +117,5 @@ def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", seconds: float
         "seconds": round(seconds, 2),
         "tokens/s": losses[-1]["tokens/s"] if losses else None,
         "final_loss": losses[-1]["loss"] if losses else None,
-        "digest": digest(run / ".model"),
     }
     conclude(run, done)

@@ -28,6 +28,7 @@ from longfire.errors import at_least
 from longfire.storage import write_json
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.recipes import AnyRecipe
+from longfire.training.start import digest
 from longfire.training.trainer import RecipeTrainer
 
 log = logging.getLogger(__name__)
@@ -217,7 +218,7 @@ def conclude(run: Path, done: Mapping[str, Any]) -> None:
     if (run / "model").exists():
         shutil.rmtree(run / "model")
     (run / ".model").replace(run / "model")
-    write_json(run / "done.json", {"provenance": provenance(), **done})
+    write_json(run / "done.json", {"provenance": provenance(), **done, "digest": digest(run / "model")})
     for folder in (*checkpoints(run), *checkpoints(run, "best")):
         shutil.rmtree(folder)
 

@@ -185,6 +185,7 @@ def test_extensions_are_made_of_the_same_seeds_rope(corpus, tmp_path):
     for weights in tmp_path.rglob("model/*"):
         weights.unlink()
     again = compare(asked, tmp_path, jobs=1, progress=False)
+    assert [run.get("failed") for run in again["runs"]] == [None] * 3
     assert [perplexities(run) for run in again["runs"]] == [perplexities(run) for run in record["runs"]]
 
 
