@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from longfire.encodings import FIRE, PositionEncoding
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL, learned_c, learned_L, look_back
 from longfire.report.html import write_page
 from longfire.report.learned import (
@@ -61,9 +62,15 @@ def explore_table(models: Sequence[Learned]) -> str:
             local, anti = sum(x < LOCAL for x in far), sum(x > ANTI_LOCAL for x in far)
             c, L = learned_c(encoding), learned_L(encoding)
             rows.append([_layer(model, i), _number(c), _number(L), str(local), str(anti), str(len(far) - local - anti)])
-        title = f"{model.name}: {model.encoding}, trained at {model.trained:,}"
+        title = f"{model.name}: {_about(model)}"
         blocks.append(f"{title}\n{text_table(['layer', 'c', 'L', 'local', 'anti-local', 'even'], rows)}")
     return "\n\n".join([*blocks, "local, anti-local, even: heads, for a query at the training length."])
+
+
+def _about(model: Learned) -> str:
+    horizon = getattr(model.encodings[0], "horizon", None)
+    stops = "" if horizon is None else f", horizon {horizon:,}"
+    return f"{model.encoding}, trained at {model.trained:,}{stops}"
 
 
 def _layer(model: Learned, i: int) -> str:
@@ -87,9 +94,7 @@ def _short_names(names: Sequence[str]) -> list[str]:
 
 def _body(models: Sequence[Learned], names: Sequence[str]) -> str:
     shown = [(model, escape(name)) for model, name in zip(models, names, strict=True)]
-    what = " and ".join(
-        f"<b>{name}</b> ({escape(model.encoding)}, trained at {model.trained:,})" for model, name in shown
-    )
+    what = " and ".join(f"<b>{name}</b> ({escape(_about(model))})" for model, name in shown)
     return f"""<h1>Learned position biases</h1>
 <p>{what}. {escape(ABOUT)}</p>
 <div id="query"></div>
@@ -112,8 +117,29 @@ def _parameters(models: Sequence[Learned], names: Sequence[str]) -> str:
             f'<div><h3>{name}</h3><div class="scroll"><table><thead><tr><th>layer</th><th>c</th><th>L</th></tr></thead>'
             f"<tbody>{rows}</tbody></table></div></div>"
         )
+    said = {formula(model.encodings[0]): f"<b>{name}</b>: " for model, name in fires}
+    about = "".join(f'<p class="soft">{name if len(said) > 1 else ""}{text}</p>' for text, name in said.items())
     return (
-        '<section id="parameters"><h2>Learned c and L</h2><p class="soft">FIRE is f( ψ(distance) ÷ ψ(max(L, query)) ) '
-        "with ψ(x) = log(c·x + 1). Up to L all queries share one curve; beyond, it stretches with the query.</p>"
-        f'<div class="panels">{"".join(blocks)}</div></section>'
+        f'<section id="parameters"><h2>Learned c and L</h2>{about}<div class="panels">{"".join(blocks)}</div></section>'
     )
+
+
+def formula(fire: PositionEncoding) -> str:
+    """What this FIRE computes, with its switches, and which queries share a curve."""
+    assert isinstance(fire, FIRE)
+    threshold, horizon = fire.threshold is not None, f"{fire.horizon:,}" if fire.horizon else ""
+    counted = "max(L, query)" if threshold else "query"
+    if horizon:
+        counted = f"min({counted}, {horizon})"
+        up_to_L = "up to L share one curve, and those " if threshold else ""
+        curve = (
+            f"Queries {up_to_L}from position {horizon} on, the horizon, share one{' too' if threshold else ' curve'}; "
+            f"{'between' if threshold else 'before'}, it stretches with the query. Of distances beyond {horizon}, f's "
+            f"input is above 1."
+        )
+    elif threshold:
+        curve = "Up to L all queries share one curve; beyond, it stretches with the query."
+    else:
+        curve = "The curve stretches with the query."
+    psi = "log(c·x + 1)" if fire.log else "x"
+    return f"FIRE is f( ψ(distance) ÷ ψ({counted}) ) with ψ(x) = {psi}. {curve}"

@@ -73,7 +73,7 @@ def read_checkpoint(folder: Path) -> Learned:
 def described(encoding: PositionEncoding, farthest: int) -> dict[str, Any]:
     """For a page: the weights of a FIRE, or samples of the bias up to a query position."""
     c, L = learned_c(encoding), learned_L(encoding)
-    about: dict[str, Any] = {"c": c, "L": L}
+    about: dict[str, Any] = {"c": c, "L": L, "horizon": getattr(encoding, "horizon", None)}
     if isinstance(encoding, FIRE) and is_plain(encoding):
         return about | {"kind": "fire", **_weights(encoding)}
     if encoding.distance_only:

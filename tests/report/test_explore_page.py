@@ -10,7 +10,7 @@ import torch
 from longfire import ENCODINGS, FIRE, build_encoding
 from longfire.cli import main
 from longfire.evaluation.learned import bias_of, look_back
-from longfire.report.explore_page import explore_page, explore_table
+from longfire.report.explore_page import explore_page, explore_table, formula
 from longfire.report.learned import described, is_plain, read_checkpoint, sample_distances
 from longfire.theorem import as_fire
 from tests.model.models import small_model
@@ -74,6 +74,7 @@ def test_fire_in_the_page_is_fire(browser, path, saved):
         {"activation": "gelu", "final_activation": True, "mlp_width": 5},
         {"log": False, "threshold": None},
         {"threshold": "fixed", "init_L": 32.0},
+        {"horizon": 128},
     ],
 )
 def test_every_fire_in_the_page(browser, tmp_path, options):
@@ -256,6 +257,22 @@ def test_a_phone(browser, tmp_path):
         page.locator("#query input[type=range]").fill("1000")
         settle(page)
         assert overflow(page) == 0
+
+
+def test_the_formula_is_that_of_the_model(tmp_path):
+    published = formula(FIRE(2))
+    assert "ψ(max(L, query)) ) with ψ(x) = log(c·x + 1). Up to L" in published
+    assert published.endswith("beyond, it stretches with the query.")
+    with_horizon = formula(FIRE(2, horizon=2048))
+    assert "ψ(min(max(L, query), 2,048)) )" in with_horizon
+    assert "up to L share one curve, and those from position 2,048 on, the horizon, share one too" in with_horizon
+    linear = formula(FIRE(2, log=False, threshold=None))
+    assert linear == "FIRE is f( ψ(distance) ÷ ψ(query) ) with ψ(x) = x. The curve stretches with the query."
+
+    save(tmp_path / "m", position_encoding={"name": "fire", "horizon": 64})
+    found = explore_page([tmp_path / "m"], tmp_path / "explore.html")
+    assert "ψ(min(max(L, query), 64))" in (tmp_path / "explore.html").read_text(encoding="utf-8")
+    assert "fire, trained at 128, horizon 64\n" in explore_table(found)
 
 
 def test_one_encoding_for_all_layers(tmp_path):

@@ -19,7 +19,7 @@ const ACTIVATIONS = {
   cos: Math.cos,
 };
 
-// b(i, j) = f( ψ(i − j) / ψ(max{L, i}) ) for each head, at distances from a query that is counted from 1
+// b(i, j) = f( ψ(i − j) / ψ(min{max{L, i}, horizon}) ) for each head, at distances from a query that is counted from 1
 function fire(layer) {
   const mlp = layer.mlp.map((one) => ({ ...one, weight: floats(one.weight), bias: floats(one.bias) }));
   const psi = (x) => (layer.log ? Math.log(Math.abs(layer.c * x) + 1) : x);
@@ -33,7 +33,7 @@ function fire(layer) {
   }, [x]);
   return (query, distances) => {
     const position = query - 1 + layer.first;
-    let normalizer = psi(layer.L === null ? position : Math.max(layer.L, position)) + layer.eps;
+    let normalizer = psi(Math.min(Math.max(layer.L ?? 0, position), layer.horizon ?? Infinity)) + layer.eps;
     if (layer.eps === 0) normalizer = Math.max(normalizer, 1e-6);
     const found = distances.map((distance) => f(psi(distance) / normalizer));
     return Array.from({ length: layer.heads }, (_, head) => found.map((values) => values[head]));
@@ -193,7 +193,7 @@ for (let i = 0; i < deepest; i++)
     const layer = model.layers[i], panel = el("div", { class: "panel" });
     all.append(panel);
     if (!layer) continue;
-    const learned = [["c", layer.c], ["L", layer.L]].filter(([, x]) => x !== null);
+    const learned = [["c", layer.c], ["L", layer.L], ["horizon", layer.horizon]].filter(([, x]) => x !== null);
     const about = learned.map(([name, x]) => `${name} = ${Number(x.toPrecision(3)).toLocaleString("en")}`).join(", ");
     panel.append(el("h3", {}, `${two ? `${model.name}, ` : ""}${title(model, i)} `, el("small", {}, about)));
     panels.push({ model, layer, i, now: null, panel, draw: null });
