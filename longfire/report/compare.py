@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
@@ -10,6 +9,7 @@ from typing import Any
 
 from longfire.report.failures import failures
 from longfire.report.summary import (
+    COLORS,
     Line,
     Record,
     clear_best,
@@ -109,24 +109,30 @@ def plot_compare(record: Record, folder: Path) -> list[Path]:
     texts = texts_of(record)
     on = {name: f" on {name}" if len(texts) > 1 else "" for name in texts}
     near = {name: close_up(one) for name, one in texts.items()}
-    whole = [partial(_draw_whole, one, on[name]) for name, one in texts.items()]
-    close = [partial(_draw_close, one, on[name], near[name]) for name, one in texts.items()]
-    rows = [whole, close] if any(near.values()) else [whole]
-    if len(texts) == 1:  # beside each other, and not below
-        rows = [[draw for row in rows for draw in row]]
-    losses = [[partial(_draw_losses, record)]]
-    return [_saved(rows, folder / "perplexity.png"), _saved(losses, folder / "losses.png")]
+    whole = {name: partial(_draw_whole, one, on[name]) for name, one in texts.items()}
+    close = {name: partial(_draw_close, texts[name], on[name], limits) for name, limits in near.items() if limits}
+    if len(close) == len(whole):
+        panels = [*whole.values(), *close.values()]
+    else:  # each beside its own
+        panels = [one[name] for name in texts for one in (whole, close) if name in one]
+    return [
+        _saved(panels, folder / "perplexity.png"),
+        _saved([partial(_draw_losses, record)], folder / "losses.png"),
+    ]
 
 
-def _saved(rows: Sequence[Sequence[Callable[[Any], None]]], path: Path) -> Path:
-    """A picture of panels, each with what draws it, and one legend for all."""
+def _saved(panels: Sequence[Callable[[Any], None]], path: Path) -> Path:
+    """A picture of panels, by what draws each, and one legend for all."""
     from matplotlib.figure import Figure
 
-    across = len(rows[0])
+    across = 2 if len(panels) == 4 else min(3, len(panels))
+    down = -(-len(panels) // across)
     width = {1: 9.0, 2: 13.0}.get(across, 4.6 * across + 2)
-    figure = Figure(figsize=(width, 5.2 if len(rows) == 1 else 4.4 * len(rows)), layout="constrained")
-    grid = figure.subplots(len(rows), across, squeeze=False)
-    for axes, draw in zip(grid.flat, chain.from_iterable(rows), strict=True):
+    figure = Figure(figsize=(width, 5.2 if down == 1 else 4.4 * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, draw in zip(grid.flat, panels, strict=False):
         draw(axes)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -144,10 +150,7 @@ def _draw_whole(record: Record, on: str, axes: Any) -> None:
     axes.set_title(f"Perplexity{on or ' by length'}, {'mean and deviation over ' * (seeds > 1 and not on)}{over}")
 
 
-def _draw_close(record: Record, on: str, limits: tuple[float, float] | None, axes: Any) -> None:
-    if limits is None:
-        axes.set_visible(False)
-        return
+def _draw_close(record: Record, on: str, limits: tuple[float, float], axes: Any) -> None:
     _draw_perplexity(axes, record)
     axes.set_ylim(limits)
     axes.set_ylabel("")
@@ -167,6 +170,11 @@ def close_up(record: Record) -> tuple[float, float] | None:
     return low - margin, high + margin
 
 
+def _marker(line: Line, i: int) -> str:
+    """The same for an encoding in every picture."""
+    return MARKERS[(list(COLORS).index(line.encoding) if line.encoding in COLORS else i) % len(MARKERS)]
+
+
 def _look(line: Line) -> dict[str, Any]:
     fire = line.encoding == "fire"
     return {"color": line.colors[0], "linewidth": 2.6 if fire else 1.6, "zorder": 4 if fire else 3, "label": line.label}
@@ -180,7 +188,7 @@ def _draw_perplexity(axes: Any, record: Record) -> None:
         if not points:
             continue
         x, y, spread = (list(values) for values in zip(*points, strict=True))
-        axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], **_look(line))
+        axes.plot(x, y, marker=_marker(line, i), **_look(line))
         low, high = ([v + sign * s for v, s in zip(y, spread, strict=True)] for sign in (-1, 1))
         axes.fill_between(x, low, high, color=line.colors[0], alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
