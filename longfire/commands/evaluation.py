@@ -3,10 +3,12 @@
 import argparse
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from longfire.commands.downstream import NAMES, add_tasks
+from longfire.commands.names import name_of
 from longfire.storage import write_json
 
 
@@ -81,30 +83,29 @@ def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser
     one.add_argument("--seed", type=int, default=0, metavar="N", help="of drawn sequences and of intervals: 0")
     one.add_argument("--device", help="cpu, cuda, cuda:1, …; the GPU if there is one, unless given")
     one.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], help="as saved, unless given")
-    one.add_argument("--out", type=Path, default=Path("evaluate/perplexity.json"), help="JSON file to write")
+    one.add_argument(
+        "--out", type=Path, metavar="FILE", help="JSON; evaluate/perplexity-CHECKPOINT-PROTOCOL.json, unless given"
+    )
     one.add_argument("--dry-run", action="store_true", help="print what would be evaluated, and evaluate nothing")
     one.set_defaults(run=run_perplexity)
 
 
 def run_perplexity(options: argparse.Namespace) -> int:
     """`longfire evaluate perplexity`: 0, 1 if a length failed, 130 if it was interrupted."""
-    from longfire.evaluation.perplexity_setting import PerplexitySetting, measure_perplexity
+    from longfire.evaluation.perplexity_setting import PerplexitySetting, measure_perplexity, refuse_other_record
     from longfire.report.perplexity import perplexity_table
 
     given: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(PerplexitySetting)}
     setting = PerplexitySetting(**given)
+    out = options.out or Path("evaluate") / f"perplexity-{name_of(options.checkpoint)}-{options.protocol}.json"
+    refuse_other_record(out, setting)
     if options.dry_run:
-        print(f"{setting}\nto be written to {options.out}")
+        print(f"{setting}\nto be written to {out}")
         return 0
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-
-    def save(record: dict[str, object]) -> None:
-        write_json(options.out, record)
-
-    record = measure_perplexity(setting, save)
+    record = measure_perplexity(setting, partial(write_json, out))
     if "note" in record:
         print(f"longfire: {record['note']}", file=sys.stderr)
-    print(f"{perplexity_table(record)}\n\nwritten to {options.out}")
+    print(f"{perplexity_table(record)}\n\nwritten to {out}")
     if record.get("interrupted"):
         return 130
     return int(any("failed" in row for row in record["rows"]))

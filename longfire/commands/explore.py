@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from longfire.commands.names import name_of
 from longfire.storage import write_json
 
 
@@ -14,8 +15,8 @@ def add_explore(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         help="show what encodings do to attention, or what a checkpoint has learned",
         description="Without a checkpoint: print the bias of each encoding at a few distances and draw all of them for "
-        "queries 128 and 8192. With one, or two to compare: write a page where the learned bias of each layer and head "
-        "is drawn for a query position on a slider, from 1 to 16 times the training length.",
+        "queries 128 and 8192. With one, or two to compare: write a page, named after them, where the learned bias of "
+        "each layer and head is drawn for a query position on a slider, from 1 to 16 times the training length.",
     )
     explore.add_argument(
         "checkpoints",
@@ -52,7 +53,7 @@ def explore_checkpoints(checkpoints: Sequence[Path], out: Path) -> int:
     """`longfire explore CHECKPOINT [CHECKPOINT]`."""
     from longfire.report.explore_page import explore_page, explore_table
 
-    page = out / "explore.html"
+    page = out / f"{'-'.join(map(name_of, checkpoints))}.html"
     print(explore_table(explore_page(checkpoints, page)), end="\n\n")
     print(f"To look at in a browser: {page}")
     return 0

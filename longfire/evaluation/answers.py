@@ -54,7 +54,7 @@ def answer(
         examples: of the task.
         length: of prompt and answer together, at most, in tokens; documents are cut to fit.
         batch_tokens: in a batch, and one question at least. It is made less where memory does not suffice.
-        progress: show bars.
+        progress: show bars, where stderr is a terminal.
         save: called with each answer, as a dictionary, as soon as it is there: the longest prompts come first.
     """
     new = task.max_answer
@@ -62,7 +62,8 @@ def answer(
     if batch_tokens is None:
         batch_tokens = BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
     at_least("the tokens in a batch", batch_tokens, 1)
-    with tqdm(examples, f"{task.name}: prompts", unit=" prompts", leave=False, disable=not progress) as shown:
+    off = None if progress else True
+    with tqdm(examples, f"{task.name}: prompts", unit=" prompts", leave=False, disable=off) as shown:
         prompts = [np.array(prompt_ids(example, tokenizer, length - new), np.int32) for example in shown]
     _check_vocabulary(model, prompts)
     ends = _ends(model, tokenizer)
@@ -70,7 +71,7 @@ def answer(
     answered: dict[int, Answered] = {}
     with (
         _answering(model, _greedy(model, tokenizer, new, ends)),
-        tqdm(total=len(order), desc=f"{task.name}: answers", unit=" answers", leave=False, disable=not progress) as bar,
+        tqdm(total=len(order), desc=f"{task.name}: answers", unit=" answers", leave=False, disable=off) as bar,
     ):
         for index, ids in _generated(model, prompts, order, new, batch_tokens):
             one, text = examples[index], _text(tokenizer, ids, ends)

@@ -13,6 +13,7 @@ What one length gains over another is then measured on the same words, and far m
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ def perplexity_by_length(
         scored: of each window, where they are paired; half of the shortest length, unless given.
         batch_tokens: in one forward pass, and one sequence at least. It is halved where memory does not suffice.
         seed: of the sequences that are drawn, and of the bootstrap.
-        progress: show a bar for each length.
+        progress: show a bar for each length, where stderr is a terminal; a line after each, where it is not.
         save: called with the record after each length.
 
     Returns:
@@ -104,6 +105,8 @@ def perplexity_by_length(
                     base = base or (n, sums.sum(1))
                     row |= _difference(sequences, sums.sum(1), base, seed)
             record["rows"].append(row)
+            if progress and not sys.stderr.isatty():
+                print(_line(row), file=sys.stderr, flush=True)
             if save is not None:
                 save(record)
     return record
@@ -222,11 +225,17 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _bar(total: int, n: int, progress: bool) -> Iterator[Callable[[int], object]]:
-    """A bar of tokens."""
+    """A bar of tokens, on a terminal alone."""
     if not progress:
         yield lambda tokens: None
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, desc=f"{n:,} tokens", unit=" tokens", unit_scale=True, leave=False) as bar:
+    with tqdm(total=total, desc=f"{n:,} tokens", unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
         yield bar.update
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A length that is done, for whoever has no bar."""
+    found = row.get("failed") or f"log perplexity {row['log_perplexity']:.4f}, {row['seconds']:.1f} s"
+    return f"{row['length']:,} tokens: {found}"

@@ -60,6 +60,30 @@ class PerplexitySetting:
             f"lengths {', '.join(map(str, self.lengths or default_lengths(trained_length(self.checkpoint))))}"
         )
 
+    def asked(self) -> dict[str, Any]:
+        """All that decides the numbers, as JSON; not how they are computed."""
+        lengths = list(self.lengths or default_lengths(trained_length(self.checkpoint)))
+        given = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        del given["batch_tokens"], given["device"]
+        asked: dict[str, Any] = json.loads(json.dumps(given | {"lengths": lengths}))
+        return asked
+
+
+def refuse_other_record(file: Path, setting: PerplexitySetting) -> None:
+    """Where a file holds something else than an earlier record of the same, it is not written over."""
+    if not file.exists():
+        return
+    try:
+        there = json.loads(file.read_text(encoding="utf-8"))["asked"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{file} is no record of perplexity. Give another file by --out, or delete that one."
+        ) from None
+    here = setting.asked()
+    if differing := [key for key in here if here[key] != there.get(key)]:
+        shown = ", ".join(f"{key}: {there.get(key)!r} there, {here[key]!r} here" for key in differing[:4])
+        raise ValueError(f"{file} holds another record ({shown}). Give another file by --out, or delete that one.")
+
 
 def trained_length(checkpoint: Path) -> int | None:
     """Of a model of ours, whose configuration says it; None of another."""
@@ -121,21 +145,24 @@ def measure_perplexity(
     Args:
         setting: what is measured.
         save: called with the record after each length.
-        progress: show bars.
+        progress: show bars, or lines where there is no terminal.
     """
     model, tokenizer = load(setting.checkpoint, setting.tokenizer, setting.device, setting.dtype)
     corpus = corpus_of(setting, tokenizer, progress)
     lengths = setting.lengths or default_lengths(trained_length(setting.checkpoint))
     split = joined(corpus) if setting.split == "all" else getattr(corpus, setting.split)
+    if setting.lengths:
+        split.pieces(max(lengths))  # an error that says the longest document, before anything is computed
     used = {
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
         "attention": attention_used(model, max(lengths), cached=False),
         "encoding": encoding_name(model),
     }
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(setting).items()}
-    shown = given | used | {"lengths": list(lengths), "corpus": corpus.describe()}
-    record: dict[str, Any] = {"provenance": provenance(), "setting": shown, "protocol": setting.protocol, "rows": []}
+    asked = setting.asked()
+    shown = asked | {"batch_tokens": setting.batch_tokens} | used | {"corpus": corpus.describe()}
+    record: dict[str, Any] = {"provenance": provenance(), "asked": asked, "setting": shown}
+    record |= {"protocol": setting.protocol, "rows": []}
     if note := seen_in_training(setting.checkpoint, corpus):
         record["note"] = note
 

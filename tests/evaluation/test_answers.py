@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from functools import cache
 
 import pytest
@@ -338,7 +339,10 @@ def test_nothing_asked_nothing_answered():
     assert answered(small_model(vocab_size=V), []) == []
 
 
-def test_progress_is_shown(capsys):
+def test_progress_is_shown_on_a_terminal(capsys, monkeypatch):
+    answered(small_model(vocab_size=V), progress=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     answered(small_model(vocab_size=V), progress=True)
     shown = capsys.readouterr().err
     assert "riddles: prompts" in shown

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -460,9 +461,15 @@ def test_default_lengths():
     assert default_lengths(64) == (64, 128, 256, 512, 1024)
 
 
-def test_progress_is_shown(capsys):
+def test_progress_is_a_bar_on_a_terminal_and_a_line_elsewhere(capsys, monkeypatch):
+    rows = perplexity_by_length(small_model(), split_of(*DOCUMENTS), (16, 101))["rows"]
+    done, failed = capsys.readouterr().err.splitlines()
+    assert done.startswith(f"16 tokens: log perplexity {rows[0]['log_perplexity']:.4f}, ")
+    assert failed.startswith("101 tokens: no document")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     perplexity_by_length(small_model(), split_of(*DOCUMENTS), (16,))
-    assert "16 tokens" in capsys.readouterr().err
+    assert "\r16 tokens:   0%|" in (shown := capsys.readouterr().err)
+    assert "log perplexity" not in shown
 
 
 @pytest.mark.parametrize("documents", [5, 40])
@@ -564,10 +571,41 @@ def test_the_command_with_a_model_of_the_users_own(texts, tmp_path):
 
 
 def test_the_command_says_what_failed(texts, checkpoint, tmp_path, capsys):
+    save_checkpoint(checkpoint, max_position_embeddings=64)
     out = tmp_path / "found.json"
-    assert command(checkpoint, texts, "--split", "train", "--lengths", "32", "9999", "--out", str(out)) == 1
-    assert "– length 9,999: no document of the train split has 9999 tokens" in capsys.readouterr().out
+    assert command(checkpoint, texts, "--split", "train", "--tokens", "64", "--out", str(out)) == 1
+    assert "– length 1,024: no document of the train split has 1024 tokens" in capsys.readouterr().out
     assert "log_perplexity" in json.loads(out.read_text())["rows"][0]
+
+
+def test_the_command_refuses_a_length_that_no_document_has(texts, checkpoint, tmp_path, capsys):
+    """Also one that nobody has memory for."""
+    out = tmp_path / "found.json"
+    assert command(checkpoint, texts, "--split", "all", "--lengths", "32", "99999999999", "--out", str(out)) == 2
+    longest = len(f"6. {TEXT * 7}") + 2  # a digit more, and the token that ends it
+    said = f"no document of the whole split has 99999999999 tokens; the longest has {longest}."
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_records_do_not_take_each_others_place(texts, checkpoint, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts, options = texts.relative_to(tmp_path), ["--split", "all", "--lengths", "32", "--tokens", "64"]
+    for protocol in module.PROTOCOLS:
+        assert command(checkpoint, texts, *options, "--protocol", protocol) == 0
+        file = tmp_path / "evaluate" / f"perplexity-checkpoint-{protocol}.json"
+        assert json.loads(file.read_text())["protocol"] == protocol
+    before = file.read_bytes()
+    assert command(checkpoint, texts, *options, "--protocol", "paired", "--batch-tokens", "32") == 0  # the same again
+    assert file.read_bytes() != before
+    before = file.read_bytes()
+    assert command(checkpoint, texts, *options, "--protocol", "paired", "--seed", "1") == 2
+    said = "holds another record (seed: 0 there, 1 here). Give another file by --out, or delete that one."
+    assert said in capsys.readouterr().err
+    assert file.read_bytes() == before
+    file.write_text("notes")
+    assert command(checkpoint, texts, *options, "--protocol", "paired") == 2
+    assert file.read_text() == "notes"
 
 
 def test_the_command_in_other_precision_and_lengths_of_its_own(texts, checkpoint, tmp_path):

@@ -288,13 +288,19 @@ def test_a_runs_folder_will_do(tmp_path):
     assert read_checkpoint(tmp_path / "run").encoding == "fire"
 
 
-def test_command(tmp_path, saved, capsys):
+def test_command(tmp_path, saved, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert main(["explore", str(tmp_path / "trained"), "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert f"{tmp_path / 'trained'}: fire, trained at 128" in shown
     assert re.search(r"^2 +0\.2 +102\.4 ", shown, flags=re.MULTILINE)
-    assert shown.endswith(f"To look at in a browser: {tmp_path / 'out' / 'explore.html'}\n")
-    assert (tmp_path / "out" / "explore.html").is_file()
+    page = tmp_path / "out" / "trained.html"
+    assert shown.endswith(f"To look at in a browser: {page}\n")
+    save(tmp_path / "runs" / "other")
+    before = page.read_bytes()
+    assert main(["explore", "trained", str(tmp_path / "runs" / "other"), "--out", str(tmp_path / "out")]) == 0
+    assert page.read_bytes() == before
+    assert page.with_name("trained-runs-other.html").is_file()
 
 
 def test_errors_are_for_people(tmp_path, capsys):
