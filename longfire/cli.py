@@ -17,12 +17,12 @@ from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_compare, add_pretrain
 
 EXTRAS = {
-    **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "longfire[model]"),
-    "lm_eval": "longfire[harness]",
-    **dict.fromkeys(("datasets", "filelock", "pyarrow", "zstandard"), "longfire[data]"),
-    **dict.fromkeys(("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"), "longfire[lab]"),
+    **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "model"),
+    "lm_eval": "harness",
+    **dict.fromkeys(("datasets", "filelock", "pyarrow", "zstandard"), "data"),
+    **dict.fromkeys(("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"), "lab"),
 }
-"""What to install for a library that is missing."""
+"""Which extra of ours a library comes with."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,5 +68,7 @@ def explained(error: Exception) -> str:
     """The message, with what to install where a library is missing."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         library = error.name.partition(".")[0]
-        return f"this command needs {library}: pip install '{EXTRAS.get(library, library)}'"
+        extra = EXTRAS.get(library)
+        install = f"in your clone of longfire, pip install '.[{extra}]'" if extra else f"pip install {library}"
+        return f"this command needs {library}: {install}"
     return str(error)
