@@ -7,18 +7,17 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
+from longfire.report.differences import clear_best, seeds_verdict
 from longfire.report.failures import failures
 from longfire.report.summary import (
     COLORS,
     Line,
     Record,
-    clear_best,
     is_number,
     lengths_of,
     lines_of,
     mean_and_deviation,
     seeds_of,
-    seeds_verdict,
     texts_of,
     what_was_run,
 )

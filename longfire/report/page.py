@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from longfire.report.compare import loss_curve, number, speed
+from longfire.report.differences import clear_best, seeds_verdict
 from longfire.report.failures import failures
 from longfire.report.html import colors_css, facts_table, write_page
 from longfire.report.summary import (
@@ -13,13 +14,11 @@ from longfire.report.summary import (
     Line,
     Record,
     amount,
-    clear_best,
     is_number,
     lengths_of,
     lines_of,
     mean_and_deviation,
     seeds_of,
-    seeds_verdict,
     texts_of,
     what_was_run,
 )

@@ -1,9 +1,8 @@
-"""What a comparison's record says: means and deviations over seeds, and which differences the seeds bear out."""
+"""What a comparison's record says: its lines, means and deviations over seeds, and what was run."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from statistics import fmean, stdev
 from typing import Any
 
@@ -96,89 +95,6 @@ def mean_and_deviation(values: Iterable[float]) -> tuple[float | None, float | N
     """The mean, and the standard deviation (n − 1) if there are two or more."""
     numbers = list(values)
     return (fmean(numbers) if numbers else None), (stdev(numbers) if len(numbers) > 1 else None)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Between two encodings at one length, paired over the seeds that both have."""
-
-    length: int
-    better: str
-    worse: str
-    by_seed: list[float]
-    """What the better one is better by; below 0 in a seed where it is not."""
-    seeds: int
-    """How many there should be."""
-
-    @property
-    def holds(self) -> bool:
-        """In every seed, of at least two, and by more than the differences' own spread."""
-        mean, deviation = mean_and_deviation(self.by_seed)
-        if mean is None or deviation is None or len(self.by_seed) < self.seeds:
-            return False
-        return min(self.by_seed) > 0 and mean > deviation
-
-
-def difference(one: Line, other: Line, length: int, seeds: int) -> Difference | None:
-    """The better one first; None if no seed has both."""
-    a, b = one.values(length), other.values(length)
-    by_seed = [b[seed] - a[seed] for seed in a if seed in b]
-    if not by_seed:
-        return None
-    if fmean(by_seed) < 0:
-        return Difference(length, other.label, one.label, [-value for value in by_seed], seeds)
-    return Difference(length, one.label, other.label, by_seed, seeds)
-
-
-def differences(record: Record) -> list[Difference]:
-    """Of all pairs at all lengths."""
-    lines, lengths, seeds = lines_of(record), lengths_of(record), len(seeds_of(record))
-    pairs = [difference(one, other, length, seeds) for length in lengths for one, other in combinations(lines, 2)]
-    return [pair for pair in pairs if pair is not None]
-
-
-def clear_best(record: Record, length: int) -> str | None:
-    """The label of the best encoding at a length, if its lead over the next best holds over the seeds."""
-    lines = lines_of(record)
-    ranked = sorted((fmean(values.values()), i) for i, line in enumerate(lines) if (values := line.values(length)))
-    if len(ranked) < 2:
-        return None
-    best, second = (lines[i] for _, i in ranked[:2])
-    found = difference(best, second, length, len(seeds_of(record)))
-    return best.label if found is not None and found.better == best.label and found.holds else None
-
-
-def seeds_verdict(record: Record) -> str:
-    """Which differences between encodings hold over all seeds, in words."""
-    seeds = len(seeds_of(record))
-    found = differences(record)
-    if len(lines_of(record)) < 2:
-        return ""
-    if not found:
-        return "There are no two encodings to compare."
-    if seeds < 2:
-        return (
-            "One seed: how far chance moves these numbers is not known, so no difference is called one. "
-            "Three seeds or more would tell."
-        )
-    rule = f"in every seed of the {seeds}, by more than the differences' own spread"
-    fail: dict[int, list[str]] = {}
-    for pair in found:
-        if not pair.holds:
-            fail.setdefault(pair.length, []).append(f"{pair.better}–{pair.worse}")
-    if not fail:
-        if len(found) == 1:
-            return f"The one difference between two encodings at one length holds ({rule})."
-        return f"All {len(found)} differences between two encodings at one length hold ({rule})."
-    failing = sum(map(len, fail.values()))
-    listed = "; ".join(f"{length:,}: {', '.join(pairs)}" for length, pairs in fail.items())
-    if failing == len(found):
-        return f"None of the {failing} differences between two encodings at one length holds ({rule})."
-    return (
-        f"Of {len(found)} differences between two encodings at one length {len(found) - failing} "
-        f"hold{'s' * (len(found) - failing == 1)} ({rule}). "
-        f"Not borne out by all seeds: {listed}."
-    )
 
 
 def what_was_run(record: Record) -> str:

@@ -187,7 +187,7 @@ def test_times(t5, expected):
 
 
 def test_the_rule():
-    """As `longfire compare` decides: all seeds, two or more, and the mean above their spread."""
+    """As `longfire compare` decides: all seeds, three or more, and a mean that is not chance."""
     assert decided([0.1, 0.12, 0.11], 3) == HOLDS
     assert decided([-0.1, -0.12, -0.11], 3) == FAILS
     assert decided([0.1, 0.12], 3) == OPEN

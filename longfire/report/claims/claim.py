@@ -1,8 +1,7 @@
 """A claim of the paper: what it says, its numbers there, and what the records in results/ say of it.
 
 A claim rests on comparisons, each a number for every seed, above 0 where the claim is borne out. A comparison is
-decided as everywhere here (`summary.Difference`): all seeds, of two or more, agree, and the mean is more than their
-spread.
+decided as everywhere here, by `longfire.report.differences.holds`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from longfire.evaluation.metrics import average
-from longfire.report.summary import Difference, Record
+from longfire.report.differences import Difference
+from longfire.report.summary import Record
 
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "cannot be told at this scale", "not measured yet"
 VERDICTS = (HOLDS, FAILS, OPEN, MISSING)

@@ -6,6 +6,7 @@ from typing import Any
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.report.claims.claim import FAILS, HOLDS, OPEN, Claim, Finding
 from longfire.report.claims.lengths import line_of
+from longfire.report.differences import ENOUGH
 from longfire.report.summary import Record, seeds_of
 
 RECORDS = ("reproduce/biases", "reproduce/perplexity-base", "compare/encodings")
@@ -17,14 +18,14 @@ Layers = Sequence[dict[str, Any]]
 
 
 def of_every_seed(record: Record, is_so: Callable[[Layers], bool], text: Callable[[Layers], str]) -> Finding | None:
-    """Whether something is so of FIRE's model with every seed, of two or more; it is not, if of none."""
+    """Whether something is so of FIRE's model with every seed, of three or more; it is not, if of none."""
     line = line_of(record, "fire")
     runs = {run["seed"]: run["learned"] for run in (line.runs if line else []) if run.get("learned")}
     if not runs:
         return None
     outcomes = {is_so(layers) for layers in runs.values()}
     verdict = OPEN
-    if len(runs) > 1 and len(runs) == len(seeds_of(record)) and len(outcomes) == 1:
+    if len(runs) >= ENOUGH and len(runs) == len(seeds_of(record)) and len(outcomes) == 1:
         verdict = HOLDS if outcomes == {True} else FAILS
     return Finding(verdict, tuple(f"seed {seed}: {text(layers)}" for seed, layers in sorted(runs.items())))
 
