@@ -25,7 +25,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/update.py
 
 docs: .venv/installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "site/index.html"
 
 .venv/installed: pyproject.toml constraints.txt

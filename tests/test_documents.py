@@ -15,6 +15,7 @@ import torch
 
 from longfire import ENCODINGS
 from longfire.cli import parser
+from tests.report.browser import a_browser
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_CODE = {"api", "claims", "kernel", "log", "results", "tables"}
@@ -121,16 +122,34 @@ def test_command_lines_are_understood(page, words):
         parser().parse_args(words)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs mkdocs: pip install '.[docs]'")
-def test_the_site_is_built(tmp_path):
-    """Strictly: a page that is not in the contents, a wrong link or a name that is not there are errors."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Built strictly: a page that is not in the contents, a wrong link or a name that is not there are errors."""
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("needs mkdocs: pip install '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]  # --quiet is not strict
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_is_whole(site):
     for page in (ROOT / "docs").glob("*.md"):
-        built = tmp_path / f"{page.stem}.html"
-        text = built.read_text(encoding="utf-8")
+        text = (site / f"{page.stem}.html").read_text(encoding="utf-8")
         assert "--8&lt;--" not in text
         for image in re.findall(r'<img[^>]* src="([^"]+)"', text):
-            assert image.startswith("data:") or (built.parent / image).exists(), f"{page.name}: {image}"
+            assert image.startswith("data:") or (site / image).exists(), f"{page.name}: {image}"
+        for script in re.findall(r'<script[^>]* src="([^"]+)"', text):
+            assert (site / script).exists(), f"{page.name}: {script}"
+
+
+def test_the_site_can_be_searched_from_a_folder(site):
+    with a_browser() as browser:
+        page = browser.new_page()
+        page.goto((site / "model.html").as_uri())
+        page.get_by_placeholder("Search").fill("normaliser")
+        found = page.locator(".md-search-result__link")
+        found.first.wait_for(timeout=10_000)
+        assert any("log.html" in link.get_attribute("href") for link in found.all())
