@@ -83,7 +83,7 @@ class AnyRecipe:
 
     def but(self, **changes: Any) -> Self:
         """The same, but for these."""
-        known = {one.name for one in fields(self)}
+        known = [one.name for one in fields(self)]
         for name in changes:
             if name not in known:
                 raise ValueError(f"a recipe has no {name!r}. {hint(name, known)}")
