@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from longfire import __version__
 from longfire.commands.bench import add_bench
+from longfire.commands.compare import add_compare
 from longfire.commands.downstream import add_finetune
 from longfire.commands.evaluation import add_evaluate
 from longfire.commands.explore import add_explore
@@ -14,7 +15,7 @@ from longfire.commands.generate import add_generate
 from longfire.commands.parser import Parser
 from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
-from longfire.commands.training import add_compare, add_pretrain
+from longfire.commands.training import add_pretrain
 
 EXTRAS = {
     **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "model"),

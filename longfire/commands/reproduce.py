@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longfire.commands.training import add_corpus_options, corpus_options, described, ended, named_texts
+from longfire.commands.compare import carried_out, check_jobs, named_texts, planned_runs
+from longfire.commands.training import add_corpus_options, corpus_options, described
+from longfire.errors import hint
 from longfire.storage import write_json
 from longfire.tasks import SUITES, TASKS
 
@@ -54,7 +56,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def run_reproduce(options: argparse.Namespace) -> int:
-    """`longfire reproduce`: 0, 1 if a run failed, 130 if it was interrupted."""
+    """`longfire reproduce`: 0, 1 if a run failed, 130 or 143 if it was interrupted."""
     from longfire.lab.tables import ENTRIES
 
     if options.list:
@@ -70,16 +72,16 @@ def run_reproduce(options: argparse.Namespace) -> int:
         return reproduce_speed(options)
     from longfire.lab.entry import TaskEntry
     from longfire.lab.scales import scale_named
-    from longfire.lab.tables import entry_named
 
-    entry, scale = entry_named(options.name), scale_named(options.scale)
+    if options.name not in ENTRIES:
+        known = hint(options.name, [*UNTRAINED, *ENTRIES])
+        raise ValueError(f"there is no table or figure named {options.name!r} here. {known}")
+    entry, scale = ENTRIES[options.name], scale_named(options.scale)
     comparison, runs = planned(options, entry, scale)
+    check_jobs(options)
     own = options.out / scale.name / entry.name
     if options.dry_run:
-        print(f"{entry.shows}: {entry.what}", described(comparison.recipe), sep="\n")
-        for label, seed, one in comparison.recipes():
-            made = f", of {one.init_from}, extended to {one.extend_to:,}" if one.extend_to else ""
-            print(f"{label}, seed {seed}: {one.position_encoding()}{made}")
+        print(f"{entry.shows}: {entry.what}", described(comparison.recipe), *planned_runs(comparison), sep="\n")
         print(f"tested at {comparison.tested_lengths()}; runs in {runs}, results in {own}")
         return 0
     if isinstance(entry, TaskEntry):
@@ -143,7 +145,6 @@ def reproduce_lengths(
     """Models trained short and tested long."""
     from transformers.utils.logging import disable_progress_bar
 
-    from longfire.lab.compare import compare
     from longfire.lab.labels import file_name
     from longfire.lab.reported import reported
     from longfire.report.biases import plot_biases
@@ -152,14 +153,17 @@ def reproduce_lengths(
     from longfire.report.reproduce import reproduced_table
 
     disable_progress_bar()
-    record = compare(comparison, runs, jobs=options.jobs, save=partial(write_json, own / "compare.json"))
-    print(f"{entry.shows}: {entry.what}\n")
-    print(reproduced_table(record, reported(entry.reported) if entry.reported else [], bold=sys.stdout.isatty()))
-    plot_compare(record, own)
-    for label, curves in record["biases"].items() if entry.draws_biases else ():
-        print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{file_name(label)}.png')}")
-    print(f"\nThe page: {report_page(record, own / 'report.html')}   The numbers: {own / 'compare.json'}")
-    return ended(record)
+    paper = reported(entry.reported) if entry.reported else []
+
+    def show(record: dict[str, Any]) -> None:
+        print(f"{entry.shows}: {entry.what}\n")
+        print(reproduced_table(record, paper, bold=sys.stdout.isatty()))
+        plot_compare(record, own)
+        for label, curves in record["biases"].items() if entry.draws_biases else ():
+            print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{file_name(label)}.png')}")
+        print(f"\nThe page: {report_page(record, own / 'report.html')}   The numbers: {own / 'compare.json'}")
+
+    return carried_out(comparison, runs, own / "compare.json", options.jobs, show)
 
 
 def reproduce_tasks(
@@ -169,7 +173,6 @@ def reproduce_tasks(
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.commands.downstream import shown
-    from longfire.lab.compare import compare
     from longfire.lab.downstream.plan import RECORD, Experiment, plan
     from longfire.lab.downstream.questions import mixtures_of
     from longfire.lab.downstream.run import downstream
@@ -191,8 +194,7 @@ def reproduce_tasks(
         must=entry.task not in SUITES,
     )
     refuse_in_vain(experiment, dict(comparison.corpus).get("tokenizer"))
-    record = compare(comparison, runs, jobs=options.jobs, save=partial(write_json, own / "compare.json"))
-    if status := ended(record):
+    if status := carried_out(comparison, runs, own / "compare.json", options.jobs):
         return status
     ready = plan(experiment, entry.checkpoints(comparison, runs, recipe.length))
     print(f"{entry.shows}: {entry.what}\n")

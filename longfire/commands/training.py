@@ -1,15 +1,11 @@
-"""`longfire pretrain` and `longfire compare`."""
+"""`longfire pretrain`, and what other commands have in common with it: text and recipe."""
 
 import argparse
 import json
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from longfire.storage import write_json
 
 if TYPE_CHECKING:
     from longfire.model import LongfireConfig
@@ -53,54 +49,6 @@ def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--dry-run", action="store_true", help="print the whole recipe, parameters and tokens; train nothing"
     )
     one.set_defaults(run=run_pretrain)
-
-
-def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """`longfire compare` and its options."""
-    one = commands.add_parser(
-        "compare",
-        help="train encodings short, test them long, and show which holds",
-        description="Train each encoding with each seed, test all at growing lengths, and show them side by side: a "
-        "table here, and a page to open. Without options it takes minutes on a laptop. What is done is not done again.",
-    )
-    one.add_argument(
-        "--recipe", default="tiny", metavar="NAME", help="tiny, unless given; see longfire pretrain --help"
-    )
-    one.add_argument("--out", type=Path, default=Path("compare"), help="folder; compare, unless given")
-    one.add_argument(
-        "--encodings",
-        nargs="+",
-        metavar="NAME",
-        help="fire alibi kerple_log rope nope, unless given; fire-s shares one for all layers; rope_pi and yarn extend "
-        "rope's model; options after a colon: fire:horizon=64,hidden_layers=1",
-    )
-    one.add_argument("--seeds", type=int, nargs="+", metavar="N", help="0 1 2, unless given")
-    one.add_argument(
-        "--lengths", type=int, nargs="+", metavar="N", help="1, 2, 4, 8, 16 times the training length, unless given"
-    )
-    one.add_argument(
-        "--protocol",
-        choices=["paper", "paired"],
-        default="paper",
-        help="paper: documents cut at each length; paired: the same tokens at all lengths",
-    )
-    one.add_argument(
-        "--test-tokens", type=int, metavar="N", help="to test on at each length; on a CPU 32768, unless given"
-    )
-    one.add_argument("--dev", action="store_true", help="test on the dev split: for whatever is being tuned")
-    one.add_argument(
-        "--also",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=PATH",
-        help="other texts to test on, none of them trained on",
-    )
-    one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
-    add_corpus_options(one)
-    add_recipe_options(one)
-    one.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, and do nothing")
-    one.set_defaults(run=run_compare)
 
 
 def add_corpus_options(one: argparse.ArgumentParser) -> None:
@@ -235,62 +183,3 @@ def planned_config(recipe: "Recipe") -> "LongfireConfig | None":
     known = {"bytes": 257, "bpe": recipe.vocab_size, "gpt2": 50257}
     vocabulary = known.get(recipe.tokenizer)
     return None if vocabulary is None else recipe.config(vocabulary)
-
-
-def named_texts(given: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`latex=papers/` → ("latex", "papers/"), where there is such a path."""
-    for text in given:
-        name, equals, path = text.partition("=")
-        if not equals or not re.fullmatch(r"[\w.-]+", name):
-            raise ValueError(f"--also takes NAME=PATH, such as latex=papers/, not {text!r}.")
-        if not path.startswith("hub:") and not Path(path).exists():
-            raise FileNotFoundError(f"there is no file or folder {path}, which --also {name} names.")
-        yield name, path
-
-
-def run_compare(options: argparse.Namespace) -> int:
-    """`longfire compare`: 0, 1 if a run failed, 130 if it was interrupted."""
-    import torch
-    from transformers.utils.logging import disable_progress_bar
-
-    from longfire.lab.compare import compare
-    from longfire.lab.comparison import DEFAULT, Comparison
-    from longfire.report.compare import compare_table, plot_compare
-    from longfire.report.page import report_page
-
-    disable_progress_bar()
-    recipe = chosen_recipe(options, options.recipe)
-    tokens = options.test_tokens or (None if torch.cuda.is_available() else 32768)
-    comparison = Comparison(
-        recipe,
-        tuple(options.encodings or DEFAULT),
-        tuple(options.seeds or (0, 1, 2)),
-        tuple(options.lengths or ()),
-        options.protocol,
-        tokens,
-        "dev" if options.dev else "validation",
-        tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
-        tuple(named_texts(options.also)),
-    )
-    if options.dry_run:
-        print(described(recipe))
-        print(*(f"{label}, seed {seed}" for label, seed, _ in comparison.recipes()), sep="\n")
-        print(f"tested at {comparison.tested_lengths()}, to be written to {options.out}")
-        return 0
-    options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / "compare.json"
-
-    record = compare(comparison, options.out, jobs=options.jobs, save=partial(write_json, file))
-    print(compare_table(record, bold=sys.stdout.isatty()))
-    plot_compare(record, options.out)
-    page = options.out / "report.html"
-    report_page(record, page)
-    print(f"\nThe page: {page}   The numbers: {file}")
-    return ended(record)
-
-
-def ended(record: dict[str, Any]) -> int:
-    """The exit status of a comparison."""
-    if record.get("interrupted"):
-        return 130
-    return int(any("failed" in run for run in record["runs"]))

@@ -25,13 +25,15 @@ import torch
 from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
+from longfire.errors import at_least
 from longfire.evaluation.record import until_done
 from longfire.lab.comparison import Comparison, is_extension
 from longfire.lab.labels import written
 from longfire.lab.one_run import one_run
+from longfire.lab.progress import Bar, say_ended
+from longfire.lab.taken import refuse_other_runs
 from longfire.provenance import provenance, together
 from longfire.training import Recipe
-from longfire.training.callbacks import LOSSES, read_losses
 
 TRIES = 2
 """How often a run may lose its process."""
@@ -60,7 +62,10 @@ def compare(
             "pretrain --out OUT/runs/ENCODING-SEED, and then compare without torchrun, which takes what is done."
         )
     out = Path(out)
+    if jobs is not None:
+        at_least("jobs", jobs, 1)
     corpus = comparison.load_corpus(progress=True)
+    refuse_other_runs(comparison, out, corpus)
     record: dict[str, Any] = {
         "provenance": provenance(),
         "setting": {
@@ -75,16 +80,23 @@ def compare(
     runs = list(comparison.recipes())
     made: list[dict[str, Any]] = []
     at_once = max(1, min(len(runs), jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)))
-    with until_done(record, save):
+
+    def keep(record: dict[str, Any]) -> None:
+        if record["runs"]:  # or what is there from another time says more
+            save(record)
+
+    with until_done(record, keep):
         for run in _carried_out(comparison, out, runs, at_once, options):
             record["runs"].append(run)
+            if options.get("progress", True):
+                say_ended(run, comparison.recipe.length, f"{len(record['runs'])} of {len(runs)}")
             if learned := run.pop("biases", []):
                 record["biases"][run["encoding"]] = learned
             if "provenance" in run:  # a run that was tested elsewhere says where
                 made.append(run.pop("provenance"))
                 record["provenance"] = together(made)
             record["runs"].sort(key=lambda one: (comparison.seeds.index(one["seed"]), _place(comparison, one)))
-            save(record)
+            keep(record)
     return record
 
 
@@ -101,15 +113,11 @@ def _carried_out(
         for label, seed, _recipe in runs:
             yield one_run(comparison, out, label, seed, options)
         return
-    steps = sum(recipe.steps for _, _, recipe in runs)
-    with tqdm(total=steps, unit="step", desc=f"{len(runs)} runs, {jobs} at a time", disable=None) as bar:
-
-        def tick() -> None:
-            bar.update(sum(_steps_done(comparison.folder(out, label, seed)) for label, seed, _ in runs) - bar.n)
-
+    folders = [comparison.folder(out, label, seed) for label, seed, _ in runs]
+    with Bar(folders, sum(recipe.steps for _, _, recipe in runs), jobs) as bar:
         for extended in (False, True):
             part = [(label, seed) for label, seed, _ in runs if is_extension(label) == extended]
-            yield from _tried(comparison, out, part, jobs, {**options, "progress": False}, tick)
+            yield from _tried(comparison, out, part, jobs, {**options, "progress": False}, bar.tick)
 
 
 def _tried(
@@ -118,7 +126,7 @@ def _tried(
     waiting: list[tuple[str, int]],
     jobs: int,
     options: dict[str, Any],
-    tick: Callable[[], None],
+    tick: Callable[[list[Path]], None],
 ) -> Iterator[dict[str, Any]]:
     """Runs that do not wait for each other. One that loses its process is begun again."""
     lost: Counter[tuple[str, int]] = Counter()
@@ -146,19 +154,21 @@ def _in_a_pool(
     runs: list[tuple[str, int]],
     jobs: int,
     options: dict[str, Any],
-    tick: Callable[[], None],
+    tick: Callable[[list[Path]], None],
 ) -> Iterator[dict[str, Any]]:
     pool = ProcessPoolExecutor(
         jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_quiet_worker, initargs=(os.getpid(),)
     )
     try:
         with _deaf_to_interrupts():  # as its processes then are from their first line on: Ctrl-C is for this one
-            waiting: set[Future[dict[str, Any]]] = {
-                pool.submit(one_run, comparison, out, label, seed, options) for label, seed in runs
+            waiting: dict[Future[dict[str, Any]], Path] = {
+                pool.submit(one_run, comparison, out, label, seed, options): comparison.folder(out, label, seed)
+                for label, seed in runs
             }
         while waiting:
-            done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-            tick()
+            done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+            waiting = {future: folder for future, folder in waiting.items() if future not in done}
+            tick(list(waiting.values()))
             for future in done:
                 yield future.result()
     except (KeyboardInterrupt, GeneratorExit):
@@ -193,11 +203,3 @@ def _quiet_worker(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _steps_done(run: Path) -> int:
-    try:
-        lines = read_losses(run / LOSSES)
-    except OSError:
-        return 0
-    return int(lines[-1]["step"]) if lines else 0

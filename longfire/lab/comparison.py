@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from longfire.data import Corpus, is_saved, load_corpus
+from longfire.encodings import ENCODINGS
+from longfire.encodings.registry import option_names
 from longfire.errors import at_least
 from longfire.lab.labels import check_label, file_name, read_label
 from longfire.model.extension import STRETCHED
@@ -44,20 +47,47 @@ class Comparison:
     def __post_init__(self) -> None:
         for label in self.encodings:
             check_label(label)
-        for names in ([file_name(label) for label in self.encodings], [name for name, _ in self.also]):
+        seeds = [f"seed {seed}" for seed in self.seeds]
+        for names in ([file_name(label) for label in self.encodings], seeds, [name for name, _ in self.also]):
             if twice := [name for name, times in Counter(names).items() if times > 1]:
                 raise ValueError(f"{', '.join(twice)}: asked for more than once.")
         for seed in self.seeds:
             at_least("a seed", seed, 0)
+        for length in self.lengths:
+            at_least("a length to test at", length, 2)
+        if self.tokens is not None:
+            at_least("tokens to test on", self.tokens, 1)
         if not self.encodings or not self.seeds:
             raise ValueError("give at least one encoding and one seed.")
         made = [label for label in self.encodings if is_extension(label)]
         if made and SOURCE not in self.encodings:
             raise ValueError(f"{made[0]} is made of the model with {SOURCE!r}, which is not asked for. Add {SOURCE}.")
+        self._check_models()
+
+    def _check_models(self) -> None:
+        """Refuse options that no model can have, and two labels of the same model."""
+        known: dict[str, dict[str, Any]] = {}
+        for label, _, recipe in islice(self.recipes(), len(self.encodings)):  # those of one seed
+            built = recipe
+            if recipe.extend_to is not None:  # of a model that is not there yet, whose length is known
+                stretch = {"trained_length": self.recipe.length, "target_length": recipe.extend_to}
+                options = {**recipe.encoding_options, **stretch}
+                built = recipe.but(encoding_options=options, init_from=None, extend_to=None)
+            try:
+                built.config(1)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{label}: {error}") from error
+            same = what_is_trained(recipe)
+            if twin := next((other for other, trained in known.items() if trained == same), None):
+                raise ValueError(
+                    f"{twin} and {label} are the same model by the recipe {self.recipe.name}: "
+                    f"{recipe.position_encoding()}. Leave one out{as_published(recipe)}."
+                )
+            known[label] = same
 
     def tested_lengths(self) -> list[int]:
         """In order."""
-        return sorted(self.lengths) or [self.recipe.length * multiple for multiple in MULTIPLES]
+        return sorted({*self.lengths}) or [self.recipe.length * multiple for multiple in MULTIPLES]
 
     def recipes(self) -> Iterator[tuple[str, int, Recipe]]:
         """Label, seed and recipe of every run; all encodings of a seed before the next seed."""
@@ -76,6 +106,7 @@ class Comparison:
         """As many tokens in a step as before, in longer sequences. What it goes on from lies beside it."""
         recipe = self.recipe
         target = options.pop("target_length", STRETCH * recipe.length)
+        at_least("target_length", target, 1)
         steps = max(1, recipe.steps // TUNING)
         return recipe.but(
             encoding=name,
@@ -110,3 +141,16 @@ def is_extension(label: str) -> bool:
     """Whether it is made of a model with RoPE, and not trained from scratch (with a `trained_length` of its own)."""
     name, _, options = read_label(label)
     return name in STRETCHED and "trained_length" not in options
+
+
+def what_is_trained(recipe: Recipe) -> dict[str, Any]:
+    """The same for recipes by which the same is trained: with the encoding's options as they come out."""
+    options = {name: option.default for name, option in option_names(ENCODINGS[recipe.encoding]).items()}
+    same = {key: value for key, value in recipe.identity().items() if key not in ("encoding_options", "horizon")}
+    return {**same, "position_encoding": {**options, **recipe.position_encoding()}}
+
+
+def as_published(recipe: Recipe) -> str:
+    """How to have FIRE as in the paper, where the recipe has it otherwise."""
+    changed = [f"{name}=None" for name in ("horizon", "start") if recipe.identity().get(name) is not None]
+    return f"; for FIRE as published add --set {' '.join(changed)}" if changed else ""

@@ -39,7 +39,8 @@ def check_label(label: str) -> None:
     """Refuse what is not there, before anything is trained."""
     name, _, options = read_label(label)
     if name not in ENCODINGS:
-        raise ValueError(f"there is no encoding named {label!r}. {hint(name, ENCODINGS)}")
+        names = [*ENCODINGS, f"fire{SHARED}"]
+        raise ValueError(f"there is no encoding named {label!r}. {hint(label.partition(':')[0], names)}")
     known = option_names(ENCODINGS[name])
     for option, value in options.items():
         if option not in known:

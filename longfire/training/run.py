@@ -79,14 +79,19 @@ def as_json(identity: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(dict(identity)))  # type: ignore[no-any-return]
 
 
-def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
-    """Refuse a folder where something else is trained."""
+def differing(run: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What a folder's run has other than this one: by name, the value there and the value here."""
     file = run / "recipe.json"
     if not file.exists():
-        return
+        return {}
     now, before = as_json(identity), json.loads(file.read_text(encoding="utf-8"))
-    if differing := [key for key in now if now[key] != before.get(key)]:
-        shown = ", ".join(f"{key}: {before.get(key)!r} there, {now[key]!r} here" for key in differing[:4])
+    return {key: (before.get(key), now[key]) for key in now if now[key] != before.get(key)}
+
+
+def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
+    """Refuse a folder where something else is trained."""
+    if other := differing(run, identity):
+        shown = ", ".join(f"{key}: {there!r} there, {here!r} here" for key, (there, here) in list(other.items())[:4])
         raise ValueError(f"{run} holds another run ({shown}). Choose another folder, or delete that one.")
 
 

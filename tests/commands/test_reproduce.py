@@ -160,7 +160,10 @@ def test_the_theorem(tmp_path, capsys):
     ("words", "message"),
     [
         ([], "reproduce what\\? longfire reproduce --list"),
-        (["perplexty-base"], "perplexity-base"),
+        (["perplexty-base"], "Did you mean 'perplexity-base'.*Known: theorem, speed, perplexity-base, "),
+        (["theorm"], "Did you mean 'theorem'"),
+        (["sharing", "--jobs", "0", "--dry-run"], "--jobs must be at least 1, not 0"),
+        (["sharing", "--encodings", "fire:horizon=x", "--dry-run"], "fire:horizon=x: horizon must be a whole number"),
         (["sharing", "--scale", "smal"], "there is no scale named 'smal'.*small"),
         (["sharing", "--scale", "small"], "the scale small has no text of its own. Give some: --corpus"),
     ],

@@ -1,6 +1,4 @@
-"""`longfire pretrain` and `longfire compare` on the command line."""
-
-import json
+"""`longfire pretrain` on the command line."""
 
 import pytest
 
@@ -22,13 +20,6 @@ def test_a_dry_run_says_everything(capsys):
     assert "runs/base-kerple_log-0" in shown
 
 
-def test_a_comparisons_dry_run(capsys):
-    assert main(["compare", "--dry-run", "--seeds", "3", "--encodings", "fire", "fire-s"]) == 0
-    shown = capsys.readouterr().out
-    assert "fire, seed 3\nfire-s, seed 3" in shown
-    assert "[64, 128, 256, 512, 1024]" in shown
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -38,8 +29,11 @@ def test_a_comparisons_dry_run(capsys):
             "--set takes FIELD=VALUE, such as steps=100, not 'steps'",
         ),
         (["pretrain", "tiny", "--dry-run", "--set", "stpes=3"], "a recipe has no 'stpes'. Did you mean 'steps'"),
+        (
+            ["pretrain", "tiny", "--set", "horizn=3"],
+            "Did you mean 'horizon'? Known: name, length, batch, steps, learning",
+        ),
         (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "nowhere"),
-        (["compare", "--dry-run", "--encodings", "fier"], "Did you mean 'fire'"),
     ],
 )
 def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
@@ -57,32 +51,3 @@ def test_settings():
         "encoding_options": {"c": 1},
         "start": "alibi",
     }
-
-
-def test_compare_end_to_end(tmp_path, capsys, monkeypatch):
-    """A table, the numbers, pictures and a page, from text files to the end."""
-    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
-    text = tmp_path / "text.jsonl"
-    lines = [json.dumps({"text": " ".join(str(n * k % 97) for n in range(300))}) for k in range(1, 40)]
-    text.write_text("\n".join(lines))
-    arguments = ["compare", "--corpus", str(text), "--out", str(tmp_path / "out"), "--steps", "3", "--batch", "4"]
-    arguments += [
-        "--length",
-        "16",
-        "--encodings",
-        "fire",
-        "rope",
-        "--seeds",
-        "0",
-        "--jobs",
-        "1",
-        "--test-tokens",
-        "500",
-    ]
-    assert main(arguments) == 0
-    shown = capsys.readouterr().out
-    assert all(expected in shown for expected in ("FIRE", "RoPE", "16 (trained)"))
-    record = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert len(record["runs"]) == 2
-    assert "<html" in (tmp_path / "out" / "report.html").read_text()
-    assert list((tmp_path / "out").glob("*.png"))

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,8 +205,8 @@ def test_a_pool_has_extensions_after_their_source(corpus, tmp_path, monkeypatch)
 def test_an_extension_needs_its_source(corpus, tmp_path):
     with pytest.raises(ValueError, match="yarn is made of the model with 'rope', which is not asked for"):
         comparison(corpus, encodings=("yarn", "fire"))
-    (tmp_path / "runs" / "rope-0").mkdir(parents=True)
-    (tmp_path / "runs" / "rope-0" / "recipe.json").write_text('{"batch": 77}')
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "rope-0").write_text("in the way")
     record = compare(comparison(corpus, encodings=("rope", "yarn")), tmp_path, jobs=1, progress=False)
     assert "there is no checkpoint in" in record["runs"][1]["failed"]
     own = comparison(corpus, encodings=("yarn:trained_length=16,target_length=32",))
@@ -222,17 +223,45 @@ def test_two_at_a_time(compared, corpus, tmp_path):
 
 
 def test_a_run_that_fails_costs_the_others_nothing(corpus, tmp_path):
-    (tmp_path / "runs" / "fire-0").mkdir(parents=True)
-    (tmp_path / "runs" / "fire-0" / "recipe.json").write_text('{"batch": 77}')
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "fire-0").write_text("in the way")
     record = compare(comparison(corpus, encodings=("fire", "nope")), tmp_path, jobs=1, progress=False)
     fire, nope = record["runs"]
-    assert "holds another run" in fire["failed"]
+    assert "File exists" in fire["failed"]
     assert "perplexity" in nope
 
 
-def test_why_an_option_is_refused_is_said(corpus, tmp_path):
-    record = compare(comparison(corpus, encodings=("fire:horizon=far",)), tmp_path, jobs=1, progress=False)
-    assert "horizon must be a whole number, not 'far'" in record["runs"][0]["failed"]
+def test_a_folder_with_other_runs_is_refused(compared, corpus, tmp_path):
+    """Before anything is trained, and nothing is written: not even the record of the runs that would fit."""
+    out = tmp_path / "out"
+    shutil.copytree(compared[0], out, ignore=shutil.ignore_patterns("*.safetensors"))
+    there, saved = sorted(out.rglob("*")), []
+    other = tmp_path / "other"
+    shutil.copytree(dict(corpus)["source"], other)
+    (other / "more.txt").write_text("Another text. " * 900, encoding="utf-8")
+    on_other = (("source", str(other)), *corpus[1:])
+    name = Path(dict(corpus)["source"]).name
+    everything = ("nope", "fire", "fire-s", "learned")
+    for asked, said in (
+        (
+            comparison(on_other, encodings=everything),
+            f"(fire-0, fire-s-0, learned-0: text '{name}' there, 'other' here)",
+        ),
+        (replace(comparison(corpus), recipe=RECIPE.but(clip=0.5)), "learned-0: clip 1.0 there, 0.5 here"),
+    ):
+        with pytest.raises(ValueError, match="holds other runs than those asked for") as refused:
+            compare(asked, out, jobs=1, save=saved.append, progress=False)
+        assert said in str(refused.value)
+        assert "Nothing was trained or written. Choose another folder with --out" in str(refused.value)
+    assert (sorted(out.rglob("*")), saved) == (there, [])
+
+
+def test_a_text_that_no_run_knows_by_name(compared, corpus, tmp_path):
+    (tmp_path / "runs" / "fire-0").mkdir(parents=True)
+    recipe = json.loads((compared[0] / "runs" / "fire-0" / "recipe.json").read_text())
+    (tmp_path / "runs" / "fire-0" / "recipe.json").write_text(json.dumps({**recipe, "corpus": "0123"}))
+    with pytest.raises(ValueError, match="fire-0: another text than 'text"):
+        compare(comparison(corpus), tmp_path, jobs=1, progress=False)
 
 
 def test_a_process_that_is_killed_costs_the_others_nothing(corpus, tmp_path):
@@ -271,14 +300,32 @@ def test_not_under_torchrun(corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="compare starts its runs itself"):
         compare(comparison(corpus), tmp_path)
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(ValueError, match="jobs must be at least 1, not 0"):
+        compare(comparison(corpus), tmp_path, jobs=0)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"encodings": ("fier",)}, "Did you mean 'fire'"), ({"seeds": ()}, "at least one encoding and one seed")],
+    [
+        ({"encodings": ("fier",)}, r"Did you mean 'fire'.*, fire-s\."),
+        ({"seeds": ()}, "at least one encoding and one seed"),
+        ({"seeds": (1, 1)}, "seed 1: asked for more than once"),
+        ({"lengths": (16, 0)}, "a length to test at must be at least 2, not 0"),
+        ({"tokens": 0}, "tokens to test on must be at least 1, not 0"),
+        ({"encodings": ("fire:horizon=far",)}, "fire:horizon=far: horizon must be a whole number, not 'far'"),
+        ({"encodings": ("nope", "fire:horizon=-1")}, "fire:horizon=-1: horizon must be at least 1, not -1"),
+        ({"encodings": ("rope", "yarn:target_length=x")}, "target_length must be a whole number, not 'x'"),
+        ({"encodings": ("rope", "yarn:target_length=8")}, "yarn:target_length=8: .*8"),
+        (
+            {"encodings": ("nope", "fire", "fire:horizon=16")},  # as the recipe has it
+            "fire and fire:horizon=16 are the same model by the recipe tiny: .* --set horizon=None start=None",
+        ),
+        ({"encodings": ("fire:hidden_layers=2", "fire")}, "fire:hidden_layers=2 and fire are the same model"),
+    ],
 )
 def test_bad_comparisons(corpus, change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         comparison(corpus, **change)
 
 
@@ -288,14 +335,18 @@ def test_ctrl_c_is_quiet(corpus, tmp_path):
     command = [sys.executable, "-m", "longfire", "compare", "--corpus", source, "--tokenizer", "bytes", "--jobs", "2"]
     command += ["--out", str(tmp_path / "out"), "--steps", "100000", "--seeds", "0", "--encodings", "alibi", "nope"]
     environment = {**os.environ, "LONGFIRE_CACHE": str(tmp_path / "cache"), "TRITON_INTERPRET": "0"}
-    started = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    caught = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = subprocess.Popen(command, env=environment, start_new_session=True, **caught)
     losses = tmp_path / "out" / "runs" / "alibi-0" / "losses.jsonl"
     deadline = time.monotonic() + 90
     while not losses.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     os.killpg(started.pid, signal.SIGINT)
-    _, stderr = started.communicate(timeout=60)
+    stdout, stderr = started.communicate(timeout=60)
     assert started.returncode == 130
+    assert stdout == ""  # nothing has ended, so there is no table
+    assert "longfire: stopped. Missing: alibi (seed 0), nope (seed 0). The same command goes on." in stderr
+    assert not (tmp_path / "out" / "compare.json").exists()
     assert "Traceback" not in stderr
     assert "leaked" not in stderr
     deadline = time.monotonic() + 20

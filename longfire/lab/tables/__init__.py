@@ -1,6 +1,5 @@
 """The paper's tables and figures, a file each."""
 
-from longfire.errors import hint
 from longfire.lab.entry import Entry
 from longfire.lab.tables import (
     activation,
@@ -37,10 +36,3 @@ ENTRIES: dict[str, Entry] = {
     )
 }
 """By name, in the paper's order."""
-
-
-def entry_named(name: str) -> Entry:
-    """An entry, or an error that says which there are."""
-    if name not in ENTRIES:
-        raise ValueError(f"the paper has no entry {name!r} here. {hint(name, ENTRIES)}")
-    return ENTRIES[name]

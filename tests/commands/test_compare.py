@@ -1,0 +1,112 @@
+"""`longfire compare` on the command line."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from longfire.cli import main
+from longfire.commands.compare import Sigterm, carried_out
+from longfire.lab.comparison import Comparison
+from longfire.training import RECIPES
+
+
+def test_a_dry_run(capsys):
+    assert (
+        main(["compare", "--dry-run", "--seeds", "3", "--encodings", "fire", "fire-s:horizon=32", "rope", "yarn"]) == 0
+    )
+    shown = capsys.readouterr().out
+    assert "fire, seed 3: {'name': 'fire', 'init_L': 16.0, 'horizon': 64}\n" in shown
+    assert "fire-s:horizon=32, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}\n" in shown
+    assert "yarn, seed 3: {'name': 'yarn'}, of runs/rope-3, extended to 256\n" in shown
+    assert "[64, 128, 256, 512, 1024]" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--encodings", "fier"], "Did you mean 'fire'"),
+        (["--encodings", "fire:horizon=-1"], "fire:horizon=-1: horizon must be at least 1, not -1"),
+        (["--lengths", "0"], "a length to test at must be at least 2, not 0"),
+        (["--jobs", "0"], "--jobs must be at least 1, not 0"),
+        (["--test-tokens", "0"], "tokens to test on must be at least 1, not 0"),
+    ],
+)
+def test_values_are_looked_at_before_anything_is_done(arguments, message, capsys):
+    """By a dry run, too."""
+    assert main(["compare", "--dry-run", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["compare", "--out", str(tmp_path / "file" / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"longfire: nothing can be written to the folder {tmp_path / 'file' / 'out'} (Not a directory). Give another: "
+        f"--out FOLDER\n"
+    )
+
+
+@pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_is_missing_when_it_is_stopped(stop, status, tmp_path, capsys, monkeypatch):
+    def compare(comparison, out, **_):
+        record = {"interrupted": True, "runs": [{"encoding": "fire", "seed": 0}, {"encoding": "fire", "seed": 1}]}
+        try:
+            os.kill(os.getpid(), stop)
+        except KeyboardInterrupt:
+            return record
+
+    monkeypatch.setattr("longfire.lab.compare.compare", compare)
+    before, shown = signal.getsignal(signal.SIGTERM), []
+    asked = Comparison(RECIPES["tiny"], ("fire", "nope"))
+    assert carried_out(asked, tmp_path, tmp_path / "compare.json", None, shown.append) == status
+    assert len(shown) == 1
+    assert "stopped. Missing: fire (seed 2), nope (seeds 0, 1, 2). The same command goes on." in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_stopped_before_there_is_a_record():
+    with pytest.raises(SystemExit, match="143"), Sigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_compare_end_to_end(tmp_path, capsys, monkeypatch):
+    """A table, the numbers, pictures and a page, from text files to the end."""
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+    text = tmp_path / "text.jsonl"
+    lines = [json.dumps({"text": " ".join(str(n * k % 97) for n in range(300))}) for k in range(1, 40)]
+    text.write_text("\n".join(lines))
+    arguments = ["compare", "--corpus", str(text), "--out", str(tmp_path / "out"), "--steps", "3", "--batch", "4"]
+    arguments += [
+        "--length",
+        "16",
+        "--seeds",
+        "0",
+        "--jobs",
+        "1",
+        "--test-tokens",
+        "500",
+        "--encodings",
+        "fire",
+        "rope",
+    ]
+    assert main(arguments) == 0
+    shown, said = capsys.readouterr()
+    assert re.search(
+        r"^2 of 2: rope, seed 0: [\d.]+ s, log perplexity 5\.\d+ at 16, 5\.\d+ at 256$", said, re.MULTILINE
+    )
+    assert all(expected in shown for expected in ("FIRE", "RoPE", "16 (trained)"))
+    record = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert len(record["runs"]) == 2
+    assert "<html" in (tmp_path / "out" / "report.html").read_text()
+    assert list((tmp_path / "out").glob("*.png"))
+    page = (tmp_path / "out" / "report.html").read_bytes()
+    assert main([*arguments, "nope", "--steps", "4"]) == 2
+    assert "fire-0, rope-0: steps 3 there, 4 here" in capsys.readouterr().err
+    assert (tmp_path / "out" / "report.html").read_bytes() == page
+    assert json.loads((tmp_path / "out" / "compare.json").read_text()) == record
