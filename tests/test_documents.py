@@ -149,7 +149,10 @@ def test_the_site_can_be_searched_from_a_folder(site):
     with a_browser() as browser:
         page = browser.new_page()
         page.goto((site / "model.html").as_uri())
-        page.get_by_placeholder("Search").fill("normaliser")
+        box = page.get_by_placeholder("Search")
+        box.click()
+        page.get_by_text("Type to start searching").wait_for(timeout=10_000)
+        box.press_sequentially("normaliser")
         found = page.locator(".md-search-result__link")
         found.first.wait_for(timeout=10_000)
         assert any("log.html" in link.get_attribute("href") for link in found.all())
