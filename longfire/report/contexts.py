@@ -13,6 +13,8 @@ Record = dict[str, Any]
 METRICS = {"f1": "F1", "exact_match": "EM", "rouge_gm": "Rgm", "accuracy": "acc.", "group_exact_match": "EM"}
 DASH, INTERVAL, NEAR = "–", "  95 %", "≈"
 MARKERS = ("o", "s", "^", "D", "v", "P")
+BESIDE = 1.018
+"""Between the lines of a picture, as a share of the length."""
 
 
 def contexts_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -39,13 +41,12 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
 
     figure = Figure(figsize=(9, 5.2), layout="constrained")
     axes: Any = figure.subplots()
-    scores, tops = _draw(axes, record, task)
-    highest = max(scores, default=0.0)
-    axes.set_ylim(0, 1.12 * min(max(tops, default=highest), 3 * highest) or 1)  # few questions have long intervals
+    axes.set_ylim(0, _ceiling(record, task))
+    _draw(axes, record, task)
     _draw_lengths(axes, record["setting"]["lengths"], _marks(record))
     axes.set_ylabel(f"{METRICS[TASKS[task].metric]} (higher is better)")
     axes.set_title(f"{task} by context length, with 95 % intervals")
-    axes.grid(alpha=0.25)
+    axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside right center", frameon=False)
@@ -53,30 +54,54 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
     return path
 
 
-def _draw(axes: Any, record: Record, task: str) -> tuple[list[float], list[float]]:
-    """A line for each row; all scores, and the ends of their intervals."""
-    scores: list[float] = []
-    tops: list[float] = []
-    spare, taken = iter(SPARE * len(record["rows"])), set()
-    for i, row in enumerate(record["rows"]):
+def _ceiling(record: Record, task: str) -> float:
+    """Where the axis ends: above all scores and their intervals, but those so long that nothing else would be seen."""
+    found = [one for row in record["rows"] for one in _by_length(row, task).values()]
+    highest = max((one["score"] for one in found), default=0.0)
+    # of none right in a few, nearly anything may be
+    tops = [one["interval"][1] for one in found if one["interval"] and one["score"]]
+    return 1.12 * min(max(tops, default=highest), 3 * highest) or 1.0
+
+
+def _draw(axes: Any, record: Record, task: str) -> None:
+    """A line for each row, each a little beside the others, or one's intervals would hide another's."""
+    rows = record["rows"]
+    spare, taken = iter(SPARE * len(rows)), set()
+    for i, row in enumerate(rows):
         encoding = row["encoding"].removesuffix("-s")
         own = encoding in COLORS and encoding not in taken
         color = COLORS[encoding][0] if own else next(spare)[0]
         taken.add(encoding)
-        found = [one for _, one in sorted(_by_length(row, task).items())]
+        found = {n * BESIDE ** (i - (len(rows) - 1) / 2): one for n, one in sorted(_by_length(row, task).items())}
         if not found:
             continue
-        x, y = [one["length"] for one in found], [one["score"] for one in found]
         fire = encoding == "fire"
-        look = {"color": color, "linewidth": 2.6 if fire else 1.6, "zorder": 4 if fire else 3}
-        axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], label=row["label"], **look)
-        for one in [one for one in found if one["interval"]]:
-            beside = one["length"] * 1.012 ** (i - (len(record["rows"]) - 1) / 2)  # or one would hide another
-            axes.plot([beside] * 2, one["interval"], color=color, linewidth=1, alpha=0.6, zorder=2)
-            if one["score"]:  # of none right in a few, nearly anything may be
-                tops.append(one["interval"][1])
-        scores += y
-    return scores, tops
+        look = {"color": color, "linewidth": 2.6 if fire else 1.4, "zorder": 4 if fire else 3, "markersize": 5}
+        axes.plot(
+            [*found],
+            [one["score"] for one in found.values()],
+            marker=MARKERS[i % len(MARKERS)],
+            label=row["label"],
+            **look,
+        )
+        for x, one in found.items():
+            if one["interval"]:
+                _draw_interval(axes, x, one["interval"], color)
+
+
+def _draw_interval(axes: Any, x: float, ends: Sequence[float], color: Any) -> None:
+    """A bar with ends; one that is longer than the axis has an arrow there, and a number."""
+    low, high = ends
+    top = axes.get_ylim()[1]
+    look = {"color": color, "alpha": 0.55, "zorder": 2}
+    axes.plot([x, x], [low, min(high, top)], linewidth=1, **look)
+    axes.plot([x], [low], linestyle="", marker="_", markersize=4, **look)
+    if high <= top:
+        axes.plot([x], [high], linestyle="", marker="_", markersize=4, **look)
+        return
+    axes.plot([x], [top], linestyle="", marker="^", markersize=5, clip_on=False, **look)
+    look = {"textcoords": "offset points", "color": color, "fontsize": 8}
+    axes.annotate(f"to {high:.0f}", (x, top), xytext=(4, -8), **look)
 
 
 def _draw_lengths(axes: Any, lengths: Sequence[int], marks: Mapping[int, str]) -> None:

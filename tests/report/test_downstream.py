@@ -127,3 +127,13 @@ def test_a_picture_by_length(tmp_path):
     poor["rows"][1]["scores"] = []
     for name, shown in (("rich", sweep()), ("poor", poor), ("near", sweep((512, 700, 800)))):
         assert plot_contexts(shown, "narrative_qa", tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interval_that_is_longer_than_the_axis_says_where_it_ends(tmp_path, monkeypatch):
+    said, shown = [], sweep()
+    monkeypatch.setattr("matplotlib.axes.Axes.annotate", lambda self, text, *_, **__: said.append(text))
+    plot_contexts(shown, "narrative_qa", tmp_path / "short.png")
+    assert not [text for text in said if text.startswith("to ")]
+    shown["rows"][0]["scores"][0] |= {"score": 0.0, "interval": [0.0, 45.9]}  # none right, of a few
+    plot_contexts(shown, "narrative_qa", tmp_path / "long.png")
+    assert [text for text in said if text.startswith("to ")] == ["to 46"]
