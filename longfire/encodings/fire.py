@@ -21,6 +21,9 @@ from longfire.encodings.registry import register
 from longfire.errors import at_least, one_of, positive
 from longfire.operators import HAS_TRITON
 
+STARTS = ("kerple_log", "alibi")
+"""What FIRE can begin as."""
+
 
 @register("fire")
 class FIRE(PositionEncoding):
@@ -198,7 +201,7 @@ class FIRE(PositionEncoding):
         One unit of every hidden layer passes x on and only its outgoing weights are not 0; the other units keep their
         random start and come in as training moves their outgoing weights.
         """
-        one_of("the start", name, ("kerple_log", "alibi"))
+        one_of("the start", name, STARTS)
         needs = {
             f"log={name == 'kerple_log'}": self.log == (name == "kerple_log"),
             "a threshold": self.threshold is not None,

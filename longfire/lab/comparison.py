@@ -11,7 +11,7 @@ from longfire.data import Corpus, is_saved, load_corpus
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
 from longfire.errors import at_least
-from longfire.lab.labels import check_label, file_name, read_label
+from longfire.lab.labels import START, check_label, file_name, read_label
 from longfire.model.extension import STRETCHED
 from longfire.training import Recipe
 
@@ -98,6 +98,8 @@ class Comparison:
                     yield label, seed, self._extension(name, seed, options)
                     continue
                 changes = {"encoding": name, "share": shared or self.recipe.share, "seed": seed}
+                if START in options:
+                    changes["start"] = options.pop(START)
                 if options:
                     changes["encoding_options"] = {**self.recipe.encoding_options, **options}
                 yield label, seed, self.recipe.but(**changes)
@@ -146,11 +148,12 @@ def is_extension(label: str) -> bool:
 def what_is_trained(recipe: Recipe) -> dict[str, Any]:
     """The same for recipes by which the same is trained: with the encoding's options as they come out."""
     options = {name: option.default for name, option in option_names(ENCODINGS[recipe.encoding]).items()}
-    same = {key: value for key, value in recipe.identity().items() if key not in ("encoding_options", "horizon")}
+    same = {key: value for key, value in recipe.identity().items() if key != "encoding_options"}
     return {**same, "position_encoding": {**options, **recipe.position_encoding()}}
 
 
 def as_published(recipe: Recipe) -> str:
     """How to have FIRE as in the paper, where the recipe has it otherwise."""
-    changed = [f"{name}=None" for name in ("horizon", "start") if recipe.identity().get(name) is not None]
+    own = hasattr(ENCODINGS[recipe.encoding], "init_as")
+    changed = [f"{name}=None" for name in ("horizon", "start") if own and getattr(recipe, name) is not None]
     return f"; for FIRE as published add --set {' '.join(changed)}" if changed else ""

@@ -1,4 +1,7 @@
-"""An encoding as it is typed: `fire`, `fire-s` (one for all layers), `fire:horizon=64,hidden_layers=1` (options)."""
+"""An encoding as it is typed: `fire`, `fire-s` (one for all layers), `fire:horizon=64,hidden_layers=1` (options).
+
+One option is not the encoding's but of how it is trained: `fire:start=kerple_log`, what it begins as.
+"""
 
 import ast
 import re
@@ -8,6 +11,7 @@ from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
 from longfire.errors import hint
 
+START = "start"
 SHARED = "-s"
 """After a name: one encoding for all layers. FIRE-S is `fire-s`."""
 
@@ -41,7 +45,7 @@ def check_label(label: str) -> None:
     if name not in ENCODINGS:
         names = [*ENCODINGS, f"fire{SHARED}"]
         raise ValueError(f"there is no encoding named {label!r}. {hint(label.partition(':')[0], names)}")
-    known = option_names(ENCODINGS[name])
+    known = [*option_names(ENCODINGS[name]), *([START] if hasattr(ENCODINGS[name], "init_as") else [])]
     for option, value in options.items():
         if option not in known:
             raise ValueError(f"{name} has no option {option!r}. {hint(option, known)}")

@@ -11,6 +11,7 @@ from typing import Any, Self
 from huggingface_hub.errors import StrictDataclassError
 
 from longfire.encodings import ENCODINGS
+from longfire.encodings.fire import STARTS
 from longfire.encodings.registry import option_names
 from longfire.errors import at_least, hint, one_of, positive
 from longfire.model import SIZES, LongfireConfig
@@ -127,6 +128,7 @@ class Recipe(AnyRecipe):
         one_of("the size", self.size, SIZES)
         if self.encoding not in ENCODINGS:
             raise ValueError(f"there is no encoding named {self.encoding!r}. {hint(self.encoding, ENCODINGS)}")
+        one_of("the start", self.start, (None, *STARTS))
         if self.horizon is not None:
             positive("horizon", self.horizon)
         if self.extend_to is not None:
@@ -138,10 +140,15 @@ class Recipe(AnyRecipe):
                 )
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same: not how FIRE begins and ends where the encoding is another."""
-        encoding, same = ENCODINGS[self.encoding], super().identity()
-        unused = {"start": not hasattr(encoding, "init_as"), "horizon": "horizon" not in option_names(encoding)}
-        return {key: value for key, value in same.items() if not unused.get(key)}
+        """What makes two runs the same: a horizon as the option that it is, and a start where the encoding has one."""
+        same = super().identity()
+        same.pop("horizon")
+        horizon = self.position_encoding().get("horizon")
+        others = {name: value for name, value in self.encoding_options.items() if name != "horizon"}
+        same["encoding_options"] = others if horizon is None else {**others, "horizon": horizon}
+        if not hasattr(ENCODINGS[self.encoding], "init_as"):
+            same.pop("start")
+        return same
 
     def position_encoding(self) -> dict[str, Any]:
         """The encoding as a configuration has it. FIRE's L begins at a quarter of the training length."""
@@ -184,7 +191,9 @@ TINY = Recipe(
     tokenizer="bytes",
     checkpoint_every=100,
 )
-SMALL = Recipe("small", size="small", length=512, batch=128, steps=1600, learning_rate=1e-3, start="kerple_log")
+SMALL = Recipe(
+    "small", size="small", length=512, batch=128, steps=1600, learning_rate=1e-3, start="kerple_log", horizon=1.0
+)
 BASE = Recipe(
     "base",
     size="base",

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from longfire.lab.labels import file_name
+from longfire.lab.comparison import Comparison
+from longfire.lab.labels import check_label, file_name
+from longfire.training import RECIPES
 
 
 @pytest.mark.parametrize(
@@ -21,3 +23,15 @@ from longfire.lab.labels import file_name
 def test_names_of_files_are_portable(label, name):
     assert file_name(label) == name
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", name)
+
+
+def test_a_start_is_of_the_training_and_not_of_the_encoding():
+    """So FIRE as published and as we train it can stand side by side, and are the runs that recipes make."""
+    small = RECIPES["small"]
+    published = small.but(start=None, horizon=None)
+    labels = ("fire", "fire:start=kerple_log,horizon=512")
+    recipes = [recipe for _, _, recipe in Comparison(published, encodings=labels, seeds=(0,)).recipes()]
+    assert [recipe.start for recipe in recipes] == [None, "kerple_log"]
+    assert [recipe.identity() for recipe in recipes] == [published.identity(), small.identity()]
+    with pytest.raises(ValueError, match="alibi has no option 'start'"):
+        check_label("alibi:start=kerple_log")

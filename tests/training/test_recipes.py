@@ -46,7 +46,7 @@ def test_the_rate_falls_to_a_tenth_at_the_end():
 
 
 def test_fires_threshold_begins_at_a_quarter_of_the_training_length():
-    assert RECIPES["small"].position_encoding() == {"name": "fire", "init_L": 128.0}
+    assert RECIPES["small"].position_encoding() == {"name": "fire", "init_L": 128.0, "horizon": 512}
     given = RECIPES["small"].but(encoding_options={"init_L": 7.0})
     assert given.config(300).position_encoding["init_L"] == 7.0
     assert RECIPES["small"].but(encoding="rope").position_encoding() == {"name": "rope"}
@@ -69,6 +69,8 @@ def test_what_only_fire_has_makes_no_other_run_another():
     )
     assert ours.identity() != published.identity()
     assert ours.but(encoding="alibi").identity() == published.but(encoding="alibi").identity()
+    assert ours.but(horizon=None, encoding_options={"horizon": 512}).identity() == ours.identity()
+    assert ours.but(start=None, encoding_options={"horizon": None}).identity() == published.identity()
 
 
 def test_the_vocabulary_is_rounded_up():
@@ -91,6 +93,7 @@ def test_small():
     [
         ({"size": "huge"}, "the size cannot be 'huge'"),
         ({"encoding": "fier"}, "Did you mean 'fire'"),
+        ({"start": "kerple"}, "the start cannot be 'kerple'"),
         ({"precision": "float8"}, "the precision cannot be"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
