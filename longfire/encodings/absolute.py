@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from longfire.encodings.base import PositionEncoding, at_least_float32
 from longfire.encodings.positions import can_check_values, check_fit, check_same_device
 from longfire.encodings.registry import register
-from longfire.errors import at_least
+from longfire.errors import at_least, positive
 
 
 class Absolute(PositionEncoding):
@@ -38,19 +38,27 @@ class Absolute(PositionEncoding):
 
 @register("sinusoidal")
 class Sinusoidal(Absolute):
-    """Sines and cosines of geometrically spaced wavelengths. Nothing is learned."""
+    """Sines and cosines of geometrically spaced wavelengths. Nothing is learned.
+
+    Args:
+        width: of the embeddings.
+        scale: what the vectors are multiplied by. The paper multiplies its embeddings by √width before it adds them;
+            where a model does not, `width ** -0.5` keeps the proportion, and 1 drowns embeddings that begin small.
+    """
 
     takes = ("width",)
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, scale: float = 1.0) -> None:
         super().__init__(width)
+        positive("scale", scale)
+        self.scale = scale
         if width % 2:
             raise ValueError(f"sinusoidal needs an even width (a sine and a cosine per wavelength), not {width}.")
 
     def vectors(self, positions: Tensor) -> Tensor:
         k = torch.arange(0, self.width, 2, dtype=torch.float64, device=positions.device)
         angles = positions[..., None] * 10000.0 ** (-k / self.width)  # float64: exact far out
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+        return self.scale * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 @register("learned")

@@ -151,11 +151,16 @@ class Recipe(AnyRecipe):
         return same
 
     def position_encoding(self) -> dict[str, Any]:
-        """The encoding as a configuration has it. FIRE's L begins at a quarter of the training length."""
+        """The encoding as a configuration has it.
+
+        FIRE's L begins at a quarter of the training length. Sinusoids have their paper's proportion to the embeddings.
+        """
         options = dict(self.encoding_options)
         known = option_names(ENCODINGS[self.encoding])
         if "init_L" in known:
             options.setdefault("init_L", self.length / 4)
+        if "scale" in known:
+            options.setdefault("scale", SIZES[self.size]["hidden_size"] ** -0.5)
         if "horizon" in known and self.horizon is not None:
             options.setdefault("horizon", max(1, round(self.horizon * self.length)))
         return {"name": self.encoding, **options}
