@@ -149,19 +149,20 @@ def reproduce_lengths(
     from longfire.lab.reported import reported
     from longfire.report.biases import plot_biases
     from longfire.report.compare import plot_compare
-    from longfire.report.page import report_page
-    from longfire.report.reproduce import reproduced_table
+    from longfire.report.reproduce import reproduced_page, reproduced_table
 
     disable_progress_bar()
     paper = reported(entry.reported) if entry.reported else []
+    title = f"{entry.shows}: {entry.what}"
 
     def show(record: dict[str, Any]) -> None:
-        print(f"{entry.shows}: {entry.what}\n")
+        print(f"{title}\n")
         print(reproduced_table(record, paper, bold=sys.stdout.isatty()))
         plot_compare(record, own)
         for label, curves in record["biases"].items() if entry.draws_biases else ():
             print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{file_name(label)}.png')}")
-        print(f"\nThe page: {report_page(record, own / 'report.html')}   The numbers: {own / 'compare.json'}")
+        page = reproduced_page(record, own / "report.html", title, paper)
+        print(f"\nThe page: {page}   The numbers: {own / 'compare.json'}")
 
     return carried_out(comparison, runs, own / "compare.json", options.jobs, show)
 
@@ -176,6 +177,7 @@ def reproduce_tasks(
     from longfire.lab.downstream.plan import RECORD, Experiment, plan
     from longfire.lab.downstream.questions import mixtures_of
     from longfire.lab.downstream.run import downstream
+    from longfire.report.failures import failures
 
     if options.data is None:
         raise ValueError(f"{entry.name} needs the tasks' rows. Give their folder: --data tasks/ (see docs/tasks.md)")
@@ -194,7 +196,12 @@ def reproduce_tasks(
         must=entry.task not in SUITES,
     )
     refuse_in_vain(experiment, dict(comparison.corpus).get("tokenizer"))
-    if status := carried_out(comparison, runs, own / "compare.json", options.jobs):
+
+    def show_failures(record: dict[str, Any]) -> None:
+        for failed in failures(record):
+            print(f"longfire: {failed}", file=sys.stderr)
+
+    if status := carried_out(comparison, runs, own / "compare.json", options.jobs, show_failures):
         return status
     ready = plan(experiment, entry.checkpoints(comparison, runs, recipe.length))
     print(f"{entry.shows}: {entry.what}\n")

@@ -23,14 +23,19 @@ from longfire.report.summary import (
     what_was_run,
 )
 
+TITLE = "Train short, test long"
 HEADS = [COLORS[name] for name in ("kerple_log", "fire", "alibi", "t5", "yarn", "sinusoidal", "learned", "nope")]
 """Colours of attention heads, in turn."""
 
 
-def report_page(record: Record, path: Path) -> Path:
+def report_page(record: Record, path: Path, title: str = TITLE, beside: str = "") -> Path:
     """Write report.html: table, charts, learned biases, settings and versions. Returns the path.
 
-    Of the record's `biases`, queries and key positions count from 0.
+    Args:
+        record: of a comparison. Of its `biases`, queries and key positions count from 0.
+        path: the file.
+        title: plain text.
+        beside: HTML, escaped already, to stand after the table.
     """
     lines = lines_of(record)
     data = {
@@ -43,8 +48,8 @@ def report_page(record: Record, path: Path) -> Path:
     colors = {f"s{i}": line.colors for i, line in enumerate(lines)} | {f"h{i}": pair for i, pair in enumerate(HEADS)}
     write_page(
         path,
-        title="Train short, test long",
-        body=_body(record, data),
+        title=title,
+        body=_body(record, data, title, beside),
         data=data,
         scripts=("report.js",),
         style=colors_css(colors),
@@ -119,15 +124,16 @@ def _biases(record: Record, lines: list[Line]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: order.index(one["label"]) if one["label"] in order else len(order))
 
 
-def _body(record: Record, data: dict[str, Any]) -> str:
+def _body(record: Record, data: dict[str, Any], title: str, beside: str) -> str:
     several = len(seeds_of(record)) > 1
     spread = "Bands: the standard deviation over seeds." if several else "One seed."
     failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
     parts = [
-        "<h1>Train short, test long</h1>",
+        f"<h1>{escape(title)}</h1>",
         f"<p>{escape(what_was_run(record))}</p>",
         *_tables(record),
         *([f'<ul class="soft" id="failed">{failed}</ul>'] if failed else []),
+        beside,
         _section(
             "perplexity",
             "Perplexity by length",
@@ -186,7 +192,7 @@ def _table(record: Record, text: int) -> str:
     verdict = marked + seeds_verdict(record)
     after = f"-{text + 1}" if text else ""
     return (
-        f'<div class="scroll"><table id="numbers{after}"><thead><tr><th>log perplexity at</th>'
+        f'<div class="scroll" tabindex="0"><table id="numbers{after}"><thead><tr><th>log perplexity at</th>'
         f"{head}<th>parameters<br>for position</th><th>training<br>tokens/s</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
         + (f'<p class="soft" id="verdict{after}">{escape(verdict)}</p>' if verdict else "")

@@ -1,10 +1,13 @@
 """A reproduction beside the paper's own numbers."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.report.compare import compare_markdown, compare_table
+from longfire.report.html import html_table
+from longfire.report.page import report_page
 from longfire.report.summary import Record, lines_of, mean_and_deviation
 from longfire.report.table import markdown_table, text_table
 
@@ -23,6 +26,12 @@ def reproduced_markdown(record: Record, paper: list[dict[str, Any]]) -> str:
     """The same for a page."""
     theirs = f"{markdown_table(*_papers(paper))}\n\n{PAPERS_MODELS}" if paper else A_PICTURE
     return f"{compare_markdown(record)}\n\n{theirs}"
+
+
+def reproduced_page(record: Record, path: Path, title: str, paper: list[dict[str, Any]]) -> Path:
+    """The same as a page to open. Returns the path."""
+    theirs = f"{html_table(*_papers(paper))}<p class=soft>{PAPERS_MODELS}</p>" if paper else f"<p>{A_PICTURE}</p>"
+    return report_page(record, path, title, f'<section id="paper"><h2>In the paper</h2>{theirs}</section>')
 
 
 def _papers(paper: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import escape
 
 import pytest
 
@@ -81,6 +82,9 @@ def test_a_whole_one_and_another_that_reuses_its_runs(tmp_path, capsys, monkeypa
     record = json.loads((out / "smoke" / "ablation-activation" / "compare.json").read_text())
     assert [run["label"] for run in record["runs"]] == ["FIRE", "FIRE (activation=gelu)"]
     assert record["runs"][0]["losses"][-1][1] < record["runs"][0]["losses"][0][1]
+    page = (out / "smoke" / "ablation-activation" / "report.html").read_text(encoding="utf-8")
+    for tag in ("title", "h1"):
+        assert f"<{tag}>{escape('Table 6: ' + ENTRIES['ablation-activation'].what)}</{tag}>" in page
     weights = out / "smoke" / "tiny" / "runs" / "fire-0" / "model" / "model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["reproduce", "sharing", *given]) == 0

@@ -248,6 +248,27 @@ def test_a_phone(browser, report, scheme):
         assert page.locator("#perplexity svg").bounding_box()["width"] > 700
 
 
+def test_long_labels_leave_room_for_numbers(browser, tmp_path):
+    """At a desk all columns are in sight; on a phone they pass by the labels, which stay."""
+    record = compare_record()
+    for run in record["runs"]:
+        run["label"] += " (horizon=32, hidden_layers=1, activation=gelu)"
+    with looking_at(browser, report_page(record, tmp_path / "report.html"), width=1280) as page:
+        box = page.locator(".scroll").first
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+        page.set_viewport_size({"width": 390, "height": 740})
+        settle(page)
+        assert overflow(page) == 0
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") > 100
+        box.evaluate("box => box.scrollLeft = box.scrollWidth")
+        label, last = (
+            page.locator(f"#numbers tbody tr:first-child {one}").bounding_box() for one in ("th", "td:last-child")
+        )
+        assert label["x"] >= 0
+        assert label["x"] + label["width"] < last["x"]
+        assert last["x"] + last["width"] <= 390
+
+
 def test_a_browser_takes_data_for_data(browser, tmp_path):
     with looking_at(browser, report_page(evil_record(), tmp_path / "report.html")) as page:
         assert page.locator("img").count() == 0

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from longfire.lab.reported import reported
-from longfire.report.reproduce import learned_markdown, reproduced_markdown
+from longfire.report.reproduce import learned_markdown, reproduced_markdown, reproduced_page
 from tests.report.records import compare_record
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +37,18 @@ def test_beside_the_papers_numbers():
     assert "| FIRE | 3.149 | 3.083 | 3.054 | 3.046 | 3.056 |" in page
     assert "| YaRN | – | – | – | – | – |" in page
     assert reproduced_markdown(compare_record(), []).endswith("as a picture, without numbers.")
+
+
+def test_a_page_beside_the_papers_numbers(tmp_path):
+    path = reproduced_page(compare_record(), tmp_path / "report.html", "Figure 1: <all>", reported("perplexity"))
+    page = path.read_text(encoding="utf-8")
+    assert "<title>Figure 1: &lt;all&gt;</title>" in page
+    assert "<h1>Figure 1: &lt;all&gt;</h1>" in page
+    section = page[page.index('<section id="paper">') : page.index('<section id="perplexity">')]
+    assert '<th scope="row">FIRE</th><td>3.149</td><td>3.083</td><td>3.054</td><td>3.046</td><td>3.056</td>' in section
+    assert "315 billion tokens of C4." in section
+    page = reproduced_page(compare_record(), path, "Figure 2", []).read_text(encoding="utf-8")
+    assert "The paper shows this as a picture, without numbers." in page
 
 
 def test_the_page_of_tables(tmp_path):
