@@ -15,9 +15,10 @@ from longfire.report.biases import plot_biases
 from longfire.report.claims.page import claims_markdown
 from longfire.report.compare import compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
+from longfire.report.differences import RULE
 from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.model_speed import model_figures, model_table
-from longfire.report.reproduce import learned_markdown, reproduced_markdown
+from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, tables_head
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.tasks import tasks_markdown
 
@@ -96,19 +97,18 @@ def with_figures(page: str, results: Path = RESULTS) -> str:
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
     """The page with all between `<!-- tables -->` and `<!-- end -->` made anew: the paper's tables by length."""
-    parts, missing = [], []
-    for entry in ENTRIES.values():
-        file = results / REPRODUCE / f"{entry.name}.json"
-        if isinstance(entry, TaskEntry):
-            continue
-        if not file.is_file():
-            missing.append(f"`{entry.name}` ({entry.shows})")
-            continue
-        record = json.loads(file.read_text(encoding="utf-8"))
-        table = reproduced_markdown(record, reported(entry.reported) if entry.reported else [])
+    entries = [entry for entry in ENTRIES.values() if not isinstance(entry, TaskEntry)]
+    files = {entry.name: results / REPRODUCE / f"{entry.name}.json" for entry in entries}
+    records = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
+    said = tables_head(list(records.values()))
+    parts = [" ".join(said), f"A difference between two encodings holds if it is {RULE}."] if records else []
+    for entry in (entry for entry in entries if entry.name in records):
+        record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
+        table = reproduced_markdown(record, paper, [*said, RULE])
         learned = learned_markdown(record) if entry.draws_biases else ""
         picture = f"![{entry.what}]({picture_of(entry)})"
-        parts += [f"## {entry.shows}: {entry.what}", table, *([learned] if learned else []), picture]
+        parts += [f"## {heading(entry.shows, entry.what, record)}", table, *([learned] if learned else []), picture]
+    missing = [f"`{entry.name}` ({entry.shows})" for entry in entries if entry.name not in records]
     parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
     made = "\n\n".join(["<!-- tables -->", *parts, "<!-- end -->"])
     return re.sub(r"<!-- tables -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)

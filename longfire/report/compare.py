@@ -7,7 +7,7 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from longfire.report.differences import clear_best, seeds_verdict
+from longfire.report.differences import RULE, clear_best, seeds_verdict
 from longfire.report.failures import failures
 from longfire.report.summary import (
     COLORS,
@@ -17,13 +17,16 @@ from longfire.report.summary import (
     lengths_of,
     lines_of,
     mean_and_deviation,
+    over_seeds,
     seeds_of,
+    sentences,
     texts_of,
     what_was_run,
 )
 from longfire.report.table import BOLD, PLAIN, markdown_table, text_table
 
 WIDTH = 120
+PLUS = "± is the standard deviation over seeds."
 HOLDS = 0.5
 """An encoding holds while its log perplexity stays within this of what it is at the shortest length."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -38,7 +41,7 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     best = [clear_best(one, length) for one in texts.values() for length in lengths_of(record)]
     mark = "Bold" if bold else "*"
     marked = f"{mark}: better than the next best, and that holds over the seeds. " if any(best) else ""
-    plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
+    plus = f"{PLUS} " if len(seeds_of(record)) > 1 else ""
     tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts.items())[1:]]
     verdict = plus + marked + seeds_verdict(record)
     shown = [
@@ -63,17 +66,22 @@ def lengths_table(record: Record, bold: bool = False) -> str:
             return text if bold or not any(best.values()) else f"{text} "
         return f"{BOLD}{text}{PLAIN}" if bold else f"{text}*"
 
-    rows = [[line.label, *(cell(line, n) for n in lengths), speed(line)] for line in lines]
-    header = ["log perplexity at", *(f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths), "tokens/s"]
+    last = speeds(lines)
+    rows = [[line.label, *(cell(line, n) for n in lengths), *last[1:][i : i + 1]] for i, line in enumerate(lines)]
+    header = ["log perplexity at", *(f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths), *last[:1]]
     return text_table(header, rows)
 
 
-def compare_markdown(record: Record) -> str:
-    """The same for a page: what was run, a table for each text, and what the seeds bear out."""
-    plus = "± is the standard deviation over seeds. " if len(seeds_of(record)) > 1 else ""
-    parts = [what_was_run(record)]
+def compare_markdown(record: Record, said: Sequence[str] = ()) -> str:
+    """The same for a page: what was run, a table for each text, and what the seeds bear out.
+
+    What was said before, such as `PLUS`, `RULE` or a sentence of what was run, is not said again.
+    """
+    plus = f"{PLUS} " if len(seeds_of(record)) > 1 and PLUS not in said else ""
+    rule = "by the rule above" if RULE in said else RULE
+    parts = [" ".join(sentence for sentence in sentences(record) if sentence not in said)]
     for i, (name, one) in enumerate(texts_of(record).items()):
-        parts += [_markdown_table(one, f" on {name}" if i else ""), plus + seeds_verdict(one)]
+        parts += [_markdown_table(one, f" on {name}" if i else ""), (plus + seeds_verdict(one, rule)).strip()]
     return "\n\n".join([*filter(None, parts), *failures(record)])
 
 
@@ -81,19 +89,22 @@ def _markdown_table(record: Record, on: str) -> str:
     lengths, trained = lengths_of(record), record["setting"]["trained_length"]
     best = {length: clear_best(record, length) for length in lengths}
     columns = [f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths]
-    rows = []
-    for line in lines_of(record):
+    rows, last = [], speeds(lines_of(record))
+    for i, line in enumerate(lines_of(record)):
         cells = [f"**{number(line, n)}**" if line.label == best[n] else number(line, n) for n in lengths]
-        rows.append([line.label, *cells, speed(line)])
-    return markdown_table([f"log perplexity{on} at", *columns, "tokens/s"], rows)
+        rows.append([line.label, *cells, *last[1:][i : i + 1]])
+    return markdown_table([f"log perplexity{on} at", *columns, *last[:1]], rows)
 
 
 def number(line: Line, length: int) -> str:
     """Mean ± deviation, or a dash."""
-    mean, deviation = mean_and_deviation(line.values(length).values())
-    if mean is None:
-        return "–"
-    return f"{mean:.3f}" if deviation is None else f"{mean:.3f} ± {deviation:.3f}"
+    return over_seeds(line.values(length).values())
+
+
+def speeds(lines: Sequence[Line]) -> list[str]:
+    """The last column: its head, and a cell for each line. None, where no run says how fast it was."""
+    found = [speed(line) for line in lines]
+    return ["tokens/s", *found] if any(one != "–" for one in found) else []
 
 
 def speed(line: Line) -> str:

@@ -72,8 +72,8 @@ def clear_best(record: Record, length: int) -> str | None:
     return best.label if found is not None and found.better == best.label and found.holds else None
 
 
-def seeds_verdict(record: Record) -> str:
-    """Which differences between encodings hold over all seeds, in words."""
+def seeds_verdict(record: Record, rule: str = RULE) -> str:
+    """Which differences between encodings hold over all seeds, in words; and the rule, or where it is."""
     seeds = len(seeds_of(record))
     found = differences(record)
     if len(lines_of(record)) < 2:
@@ -90,13 +90,13 @@ def seeds_verdict(record: Record) -> str:
     holding = len(found) - sum(map(len, failing.values()))
     if not failing:
         if len(found) == 1:
-            return f"The one difference between two encodings at one length holds ({RULE})."
-        return f"All {len(found)} differences between two encodings at one length hold ({RULE})."
+            return f"The one difference between two encodings at one length holds ({rule})."
+        return f"All {len(found)} differences between two encodings at one length hold ({rule})."
     if not holding:
-        return f"None of the {len(found)} differences between two encodings at one length holds ({RULE})."
+        return f"None of the {len(found)} differences between two encodings at one length holds ({rule})."
     return (
         f"Of {len(found)} differences between two encodings at one length {holding} hold{'s' * (holding == 1)} "
-        f"({RULE}). Not borne out: {_listed(failing)}."
+        f"({rule}). Not borne out: {_listed(failing)}."
     )
 
 

@@ -43,6 +43,14 @@ def model_table(record: dict[str, Any]) -> str:
     return "\n\n".join([*parts, *(["– " + "\n– ".join(failed)] if failed else [])])
 
 
+def batch_and_type(record: dict[str, Any]) -> str:
+    """What a forward pass was of: `16 × 2,048 tokens, bfloat16, compiled`."""
+    setting = record["setting"]
+    row = next((row for row in record["rows"] if row["kind"] == FORWARD), None)
+    size = [f"{row['batch']} × {row['n']:,} tokens"] if row and "batch" in row else []
+    return ", ".join([*size, setting["dtype"], "compiled" if setting["compile"] else "not compiled"])
+
+
 def model_figures(record: dict[str, Any]) -> str:
     """FIRE's and FIRE-S's speed relative to RoPE's on each of its kernels, in Markdown. More is faster."""
     lines = []

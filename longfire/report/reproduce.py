@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
-from longfire.report.compare import compare_markdown, compare_table
+from longfire.report.compare import PLUS, compare_markdown, compare_table
 from longfire.report.html import html_table
 from longfire.report.page import report_page
-from longfire.report.summary import Record, lines_of, mean_and_deviation
-from longfire.report.table import markdown_table, text_table
+from longfire.report.summary import Record, amount, lines_of, over_seeds, shared_sentences
+from longfire.report.table import markdown_table, places, text_table
 
 PAPERS_MODELS = "The paper's models: 125M parameters, 315 billion tokens of C4."
+PAPERS_SIZES = ("base", "large")
 A_PICTURE = "The paper shows this as a picture, without numbers."
 
 
@@ -22,10 +23,26 @@ def reproduced_table(record: Record, paper: list[dict[str, Any]], bold: bool = F
     return "\n\n".join(shown)
 
 
-def reproduced_markdown(record: Record, paper: list[dict[str, Any]]) -> str:
-    """The same for a page."""
-    theirs = f"{markdown_table(*_papers(paper))}\n\n{PAPERS_MODELS}" if paper else A_PICTURE
-    return f"{compare_markdown(record)}\n\n{theirs}"
+def reproduced_markdown(record: Record, paper: list[dict[str, Any]], said: Sequence[str] = ()) -> str:
+    """The same for a page, but what was said before."""
+    theirs = markdown_table(*_papers(paper)) if paper else A_PICTURE
+    models = [PAPERS_MODELS] if paper and PAPERS_MODELS not in said else []
+    return "\n\n".join([compare_markdown(record, said), theirs, *models])
+
+
+def heading(shows: str, what: str, record: Record) -> str:
+    """Of a table or figure of the paper; of one that stands for it, where the models are others."""
+    setting = record["setting"]
+    if (setting.get("recipe") or {}).get("size") in PAPERS_SIZES:
+        return f"{shows}: {what}"
+    sizes = [amount(run["parameters"]) for run in record["runs"] if run.get("parameters")]
+    models = f"models of {sizes[0]} parameters" if sizes else "models"
+    return f"In place of {shows} ({what}): {models} trained at {setting['trained_length']:,}"
+
+
+def tables_head(records: Sequence[Record]) -> list[str]:
+    """What holds for a page of tables of these records, sentence by sentence, to be said once."""
+    return [*shared_sentences(records), PLUS, PAPERS_MODELS]
 
 
 def reproduced_page(record: Record, path: Path, title: str, paper: list[dict[str, Any]]) -> Path:
@@ -37,7 +54,8 @@ def reproduced_page(record: Record, path: Path, title: str, paper: list[dict[str
 def _papers(paper: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows."""
     lengths = [key for key in paper[0] if key.isdigit()]
-    rows = [[row["label"], *(_number(row[n]) for n in lengths)] for row in paper]
+    digits, given = places(paper), [row for row in paper if any(row[n] is not None for n in lengths)]
+    rows = [[row["label"], *("–" if row[n] is None else f"{row[n]:.{digits}f}" for n in lengths)] for row in given]
     return ["in the paper, trained at 2,048", *(f"{int(n):,}" for n in lengths)], rows
 
 
@@ -55,9 +73,18 @@ def learned_markdown(record: Record, encoding: str = "fire") -> str:
         looks = [layer["look_back"] for layer in layers]
         near, far = ([sum(test(look) for look in heads) for heads in looks] for test in (_is_near, _is_far))
         c, L = ([layer[key] for layer in layers if layer[key] is not None] for key in ("c", "L"))
-        rows.append([str(layers[0]["layer"] + 1), _over(c, 3), _over(L, 0), _over(near, 1), _over(far, 1)])
+        rows.append(
+            [str(layers[0]["layer"] + 1), over_seeds(c, 3), over_seeds(L, 0), over_seeds(near, 1), over_seeds(far, 1)]
+        )
     header = ["layer", "c", "L", f"heads that look near (below {LOCAL})", f"far (above {ANTI_LOCAL})"]
-    return markdown_table(header, rows) if rows else ""
+    trained = record["setting"]["trained_length"]
+    explained = (
+        f"c is that of ψ(x) = log(c·x + 1); L is the threshold, in tokens, of the {trained:,} that were trained on. A "
+        "head's look-back is how far it looks where all keys are alike: the mean distance of what it attends to, from "
+        f"the last query of {trained:,} tokens, divided by that of a head without a bias. Below {LOCAL} it looks near, "
+        f"above {ANTI_LOCAL} far; of each layer the heads that do so are counted."
+    )
+    return f"{markdown_table(header, rows)}\n\n{explained}" if rows else ""
 
 
 def _is_near(look: float) -> bool:
@@ -68,13 +95,6 @@ def _is_far(look: float) -> bool:
     return look > ANTI_LOCAL
 
 
-def _over(values: Sequence[float], places: int) -> str:
-    mean, deviation = mean_and_deviation(values)
-    if mean is None:
-        return "–"
-    return f"{mean:.{places}f}" + ("" if deviation is None else f" ± {deviation:.{places}f}")
-
-
 def theorem_table(record: dict[str, Any]) -> str:
     """How far a FIRE is from the encoding that it is made to equal."""
     rows = [
@@ -83,7 +103,3 @@ def theorem_table(record: dict[str, Any]) -> str:
     ]
     table = text_table(["encoding", "positions to", "largest bias", "largest error ÷ it"], rows)
     return f"Theorem 3.1: FIRE equals each of these, in {record['setting']['dtype']}.\n\n{table}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -97,47 +97,76 @@ def mean_and_deviation(values: Iterable[float]) -> tuple[float | None, float | N
     return (fmean(numbers) if numbers else None), (stdev(numbers) if len(numbers) > 1 else None)
 
 
+def over_seeds(values: Iterable[float], places: int = 3) -> str:
+    """Mean ± deviation, or a dash."""
+    mean, deviation = mean_and_deviation(values)
+    if mean is None:
+        return "–"
+    return f"{mean:.{places}f}" + ("" if deviation is None else f" ± {deviation:.{places}f}")
+
+
 def what_was_run(record: Record) -> str:
     """The experiment in one paragraph."""
-    setting, runs = record["setting"], record["runs"]
-    if not runs:
-        return "No run has ended yet."
-    corpus = setting.get("corpus") or {}
-    seeds, lines = seeds_of(record), lines_of(record)
-    done = [run for run in runs if "failed" not in run]
-    recipe = (setting.get("recipe") or {}).get("name")
-    fires = changes_to_fire(setting.get("recipe") or {})
-    source = f" of {corpus['name']}" if corpus.get("name") else ""
-    extended = extensions(done)
-    single = len(lines) == 1
+    return " ".join(sentences(record))
+
+
+def sentences(record: Record) -> list[str]:
+    """What was run, sentence by sentence: who, how, and how it was tested."""
+    if not record["runs"]:
+        return ["No run has ended yet."]
+    done, lines = [run for run in record["runs"] if "failed" not in run], lines_of(record)
+    single, seeds, extended = len(lines) == 1, len(seeds_of(record)), extensions(done)
     these = "this position encoding" if single else "each of these position encodings"
     but = f" but {in_a_row([label for labels in extended.values() for label in labels])}" if extended else ""
-    parts = [
-        f"{', '.join(line.label for line in lines)}: with {these}{but} a model"
-        f"{_of_size(done)} was trained from scratch{f', recipe {recipe}' if recipe else ''}"
-        f"{f' (in which FIRE {fires})' if fires else ''}, "
-        f"on sequences of {setting['trained_length']:,} tokens"
-        f"{source}{_amount(done)}"
-        f"{f', with {len(seeds)} seeds' if len(seeds) > 1 else ', with one seed'}."
+    found = [
+        f"{', '.join(line.label for line in lines)}: with {these}{but} a model{_of_size(done)} was trained from "
+        f"scratch, with {f'{seeds} seeds' if seeds > 1 else 'one seed'}.",
+        *_training(record, done, any(line.encoding.startswith("fire") for line in lines)),
     ]
-    parts += [
+    found += [
         f"{in_a_row(labels)} {'are each' if len(labels) > 1 else 'is'} the model of {of}, extended to {to:,} tokens "
         f"and trained on for {steps:,} step{'s' * (steps > 1)} at that length."
         for (of, to, steps), labels in extended.items()
     ]
-    each = "it" if single else "each"
     lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
     protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
-    parts.append(
-        f"Then {each} read held-out text in sequences of {lengths} tokens, in one pass"
-        f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}. "
-        "Log perplexity is the mean loss of a token, natural logarithm: lower is better."
-    )
+    found += [
+        f"Then held-out text was read in sequences of {lengths} tokens, in one pass"
+        f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}.",
+        "Log perplexity is the mean loss of a token, natural logarithm: lower is better.",
+    ]
     if others := list(texts_of(record))[1:]:
-        parts.append(f"{each.capitalize()} read texts, too, of which nothing was trained on: {', '.join(others)}.")
+        found.append(f"Other texts, of which nothing was trained on, were read too: {', '.join(others)}.")
     if record.get("interrupted"):
-        parts.append("It was interrupted: what is missing was not run.")
-    return " ".join(parts)
+        found.append("It was interrupted: what is missing was not run.")
+    return found
+
+
+def shared_sentences(records: Sequence[Record]) -> list[str]:
+    """What several records all say of how they were run: to be said once."""
+    found = [sentences(record) for record in records if record["runs"]]
+    return [one for one in found[0] if all(one in others for others in found)] if len(found) > 1 else []
+
+
+def _training(record: Record, done: Sequence[dict[str, Any]], fire: bool) -> list[str]:
+    setting, recipe = record["setting"], record["setting"].get("recipe") or {}
+    name, changed = (setting.get("corpus") or {}).get("name"), changes_to_fire(recipe)
+    rate = recipe.get("position_rate") or 1
+    how = [
+        f"recipe {recipe['name']}" if recipe.get("name") else "",
+        f"{recipe['steps']:,} steps" if recipe.get("steps") else "",
+        f"the encodings' own parameters at {rate:g} times the model's learning rate, which the paper does not mention"
+        if rate != 1
+        else "",
+    ]
+    said = [
+        f"Training was on sequences of {setting['trained_length']:,} tokens"
+        f"{f' of {name}' if name else ''}{_amount(done)}"
+        f"{''.join(f', {part}' for part in how if part)}."
+    ]
+    if fire and (changed or "start" in recipe):
+        said.append(f"FIRE {changed}." if changed else "FIRE is as published, but for options that are named.")
+    return said
 
 
 def extensions(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, int, int], list[str]]:
@@ -157,11 +186,14 @@ PROTOCOLS = {
 
 def changes_to_fire(recipe: dict[str, Any]) -> str:
     """What a recipe has of FIRE that is not as in the paper."""
+    options = recipe.get("encoding_options") or {}
     parts = [
         f"begins as {recipe['start']}" if recipe.get("start") else "",
         f"has its horizon at {recipe['horizon'] * recipe['length']:,.0f} tokens" if recipe.get("horizon") else "",
+        "is one for all layers" if recipe.get("share") else "",
+        f"has {', '.join(f'{name}={value}' for name, value in options.items())}" if options else "",
     ]
-    return " and ".join(part for part in parts if part)
+    return in_a_row([part for part in parts if part])
 
 
 def _of_size(runs: Sequence[dict[str, Any]]) -> str:
@@ -190,5 +222,5 @@ def amount(number: float) -> str:
 
 
 def in_a_row(words: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """`a, b and c`; of nothing, nothing."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,7 +1,7 @@
 """Tables for a terminal, and for a page in Markdown."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -25,6 +25,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: i
     """The same as Markdown."""
     rule = ["---" if column < left else "--:" for column in range(len(header))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def places(rows: Iterable[Mapping[str, object]]) -> int:
+    """Digits behind the point that a table's numbers have, as it was read: those of the number that has most."""
+    numbers = (value for row in rows for value in row.values() if isinstance(value, float))
+    return max((len(str(value).partition(".")[2]) for value in numbers), default=0)
 
 
 def _width(cell: str) -> int:

@@ -24,7 +24,7 @@ def on_tasks(table, seeds=3, near=(), half=0.0001, size="base", change=lambda en
     for of in [row for row in PAPERS[table] if row["size"] == size]:
         columns = {k: v for k, v in of.items() if k not in ABOUT and v is not None}
         target = of.get("extended_to") or (8192 if of["encoding"] == "rope_pi" else None)
-        about = {"encoding": of["encoding"], "extended_to": target and int(target)}
+        about = {"encoding": of["encoding"], "extended_to": target and int(target), "finetuned_on": [table]}
         about["parameters"] = {"base": 125_000_000, "large": 350_000_000}[size]
         for seed in range(seeds) if columns else ():
             names = {"label": f"{of['label']} (runs/{seed})", "checkpoint": f"runs/{of['encoding']}-{seed}"}
@@ -72,7 +72,7 @@ def test_a_baseline_that_is_missing(keep):
     claim, record = named("Fine-tuned on SCROLLS"), on_tasks("scrolls")
     record["rows"] = [one for row in record["rows"] for one in (keep(row) if row["encoding"] == "nope" else [row])]
     finding = claim.judged({claim.records[0]: record})
-    assert (finding.verdict, finding.numbers) == (OPEN, ("8,192: nope was not measured",))
+    assert (finding.verdict, finding.numbers) == (OPEN, ("8,192: NoPE was not measured",))
     assert verdict(named("RoPE-PI is clearly better"), record) == HOLDS
 
 
@@ -124,12 +124,27 @@ def test_best_on_most_tasks():
 
 
 def test_large_models():
-    for start in ("With large models (350M), too", "With large models (350M) FIRE"):
+    for start in ("With large models (350M), too, FIRE's average on SCROLLS", "With large models (350M) FIRE"):
         claim = named(start)
         assert claim.records == ("downstream/scrolls-large",)
         assert verdict(claim, on_tasks("scrolls", size="large")) == HOLDS
         assert verdict(claim, on_tasks("scrolls", size="large", change=lowered("fire"))) == FAILS
         assert verdict(claim, on_tasks("scrolls")) == MISSING
+    glue = named("With large models (350M), too, FIRE's average on GLUE")
+    assert verdict(glue, on_tasks("glue", size="large")) == HOLDS
+    assert verdict(glue, on_tasks("glue", size="large", change=lowered("fire", by=0.3))) == FAILS
+
+
+def test_narrative_qa_by_context_is_of_models_fine_tuned_on_it():
+    record = on_tasks("narrative_qa")
+    for row in record["rows"]:
+        row["finetuned_on"] = ["qasper", "quality"]
+    for start in ("On NarrativeQA FIRE", "FIRE goes on well", "RoPE-PI stretched to four"):
+        finding = named(start).judged({"downstream/narrative-qa": record})
+        assert (finding.verdict, finding.numbers, finding.record) == (MISSING, (), "")
+        assert finding.why.endswith("fine-tuned on NarrativeQA; those tested were on `qasper` and `quality`")
+    record["setting"]["mixtures"] = [{"tasks": ["narrative_qa"]}]
+    assert verdict(named("On NarrativeQA FIRE"), record) == HOLDS
 
 
 def test_every_row_of_rope_pi_is_a_baseline():

@@ -10,7 +10,7 @@ import pytest
 from longfire.report.compare import close_up, compare_markdown, compare_table, loss_curve, plot_compare, thinned
 from longfire.report.differences import T_95, clear_best, difference, holds, seeds_verdict
 from longfire.report.failures import failures
-from longfire.report.summary import amount, lines_of, mean_and_deviation, what_was_run
+from longfire.report.summary import amount, lines_of, mean_and_deviation, shared_sentences, what_was_run
 from longfire.report.table import text_table
 from tests.report.records import compare_record, perplexity, with_other_texts
 
@@ -181,7 +181,8 @@ def test_what_was_run():
     text = what_was_run(compare_record() | {"interrupted": True})
     assert "FIRE, ALiBi, Kerple-log, RoPE, NoPE" in text
     assert "820k parameters" in text
-    assert "(2.46M tokens seen, 1.9M of them different), with 3 seeds" in text
+    assert "was trained from scratch, with 3 seeds. Training was on sequences of 64 tokens of python-stdlib " in text
+    assert "(2.46M tokens seen, 1.9M of them different), recipe tiny. FIRE is as published, but for options " in text
     assert "the same tokens are scored at all lengths" in text
     assert text.endswith("It was interrupted: what is missing was not run.")
     record = compare_record()
@@ -195,16 +196,37 @@ def test_what_was_run():
 
 
 def test_what_was_run_with_one_encoding():
-    """In the singular, and with both of what its recipe changes in FIRE."""
+    """In the singular, and with what its recipe changes in FIRE."""
     record = with_other_texts(compare_record(("fire",)))
     record["setting"]["recipe"] |= {"start": "kerple_log", "horizon": 1.0}
     text = what_was_run(record)
     assert text.startswith("FIRE: with this position encoding a model of 820k parameters was trained from scratch, ")
-    assert "(in which FIRE begins as kerple_log and has its horizon at 64 tokens)" in text
-    assert ". Then it read held-out text " in text
-    assert ". It read texts, too, " in text
+    assert "FIRE begins as kerple_log and has its horizon at 64 tokens. Then held-out text was read " in text
+    assert ". Other texts, of which nothing was trained on, were read too: latex, code." in text
+    record["setting"]["recipe"] |= {"share": True, "encoding_options": {"log": False}, "horizon": None, "steps": 1600}
+    record["setting"]["recipe"]["position_rate"] = 10.0
+    assert "FIRE begins as kerple_log, is one for all layers and has log=False." in what_was_run(record)
+    assert "recipe tiny, 1,600 steps, the encodings' own parameters at 10 times the model's" in what_was_run(record)
     assert compare_table(record).endswith("250,000")  # there is no verdict on differences that cannot be
     assert "two encodings" not in compare_markdown(record)
+
+
+def test_what_several_records_say_is_said_once():
+    one, other = compare_record(), compare_record(("fire", "rope"))
+    shared = shared_sentences([one, other])
+    assert [sentence.partition(" ")[0] for sentence in shared] == ["Training", "FIRE", "Then", "Log"]
+    page = compare_markdown(other, shared)
+    assert page.startswith("FIRE, RoPE: with each of these position encodings a model of 820k parameters was trained")
+    assert page.split("\n\n")[0].endswith("with 3 seeds.")
+    assert shared_sentences([one]) == []
+
+
+def test_speeds_that_nobody_measured_are_no_column():
+    record = compare_record()
+    for run in record["runs"]:
+        del run["tokens_per_second"]
+    for shown in (compare_table(record), compare_markdown(record)):
+        assert "tokens/s" not in shown
 
 
 def test_what_was_extended_was_not_trained_from_scratch():
@@ -280,7 +302,7 @@ def test_a_picture_has_a_panel_for_each_text(tmp_path, monkeypatch):
 
 def test_a_page_has_every_text():
     page = compare_markdown(with_other_texts(compare_record()))
-    assert "Each read texts, too, of which nothing was trained on: latex, code." in page
+    assert "Other texts, of which nothing was trained on, were read too: latex, code." in page
     assert [page.count(f"| log perplexity{on} at |") for on in ("", " on latex", " on code")] == [1, 1, 1]
     assert "| FIRE | **2.510 ± 0.010** |" in page
     assert page.count("hold (the same way in every seed") == 3

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from longfire.lab.reported import reported
-from longfire.report.reproduce import learned_markdown, reproduced_markdown, reproduced_page
+from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, reproduced_page
 from tests.report.records import compare_record
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,7 @@ def with_learned(record):
 
 def test_what_was_learned():
     table = learned_markdown(with_learned(compare_record())).splitlines()
+    assert "L is the threshold, in tokens, of the 64 that were trained on." in table[-1]
     assert table[2] == "| 1 | 0.110 ± 0.010 | 41 ± 1 | 2.0 ± 0.0 | 1.0 ± 0.0 |"
     assert table[3].startswith("| 2 | 0.110 ± 0.010 | – |")
     assert learned_markdown(compare_record()) == ""
@@ -35,7 +36,8 @@ def test_beside_the_papers_numbers():
     assert "| FIRE | **2.127 ± 0.030** |" in page
     assert "| in the paper, trained at 2,048 | 512 | 1,024 | 2,048 | 4,096 | 8,192 |" in page
     assert "| FIRE | 3.149 | 3.083 | 3.054 | 3.046 | 3.056 |" in page
-    assert "| YaRN | – | – | – | – | – |" in page
+    assert "| YaRN |" not in page  # the paper has a picture of it
+    assert "| FIRE-S | 3.22 | 3.14 | 3.10 | 3.09 | 3.10 |" in reproduced_markdown(compare_record(), reported("sharing"))
     assert reproduced_markdown(compare_record(), []).endswith("as a picture, without numbers.")
 
 
@@ -51,6 +53,12 @@ def test_a_page_beside_the_papers_numbers(tmp_path):
     assert "The paper shows this as a picture, without numbers." in page
 
 
+def test_a_table_of_the_papers_own_size_is_called_so():
+    record = compare_record()
+    record["setting"]["recipe"]["size"] = "base"
+    assert heading("Table 3", "FIRE's parts", record) == "Table 3: FIRE's parts"
+
+
 def test_the_page_of_tables(tmp_path):
     for folder in ("benchmarks", "results/reproduce", "docs/images"):
         (tmp_path / folder).mkdir(parents=True)
@@ -61,7 +69,12 @@ def test_the_page_of_tables(tmp_path):
     record.write_text(json.dumps(with_learned(compare_record())), encoding="utf-8")
     runpy.run_path(script, run_name="__main__")
     made = page.read_text(encoding="utf-8")
-    assert made.startswith("before\n<!-- tables -->\n\n## Figures 4 and 8: ")
+    assert made.startswith("before\n<!-- tables -->\n\n± is the standard deviation over seeds. The paper's models: ")
+    assert made.count("± is the standard deviation") == made.count("one-sided paired t-test") == 1
+    title = (
+        "In place of Figures 4 and 8 (learned biases of FIRE, head by head): models of 820k parameters trained at 64"
+    )
+    assert f"\n\n## {title}\n\n" in made
     assert "| 1 | 0.110 ± 0.010 | 41 ± 1 |" in made
     assert "![learned biases of FIRE, head by head](images/reproduce-biases.png)" in made
     assert "Not run yet: `perplexity-base` (Figures 1 and 7), " in made

@@ -4,7 +4,7 @@ from longfire.report.claims import ablations, learned, perplexity, tasks, untrai
 from longfire.report.claims.claim import Claim
 
 GROUPS: dict[str, tuple[Claim, ...]] = {
-    "Theorem": untrained.THEOREM,
+    "Theorem and parameters": (*untrained.THEOREM, *perplexity.PARAMETERS),
     "Language modelling by length": perplexity.CLAIMS,
     "Downstream tasks": tasks.CLAIMS,
     "What FIRE learns": learned.CLAIMS,
@@ -12,3 +12,5 @@ GROUPS: dict[str, tuple[Claim, ...]] = {
     "Ablations and sharing": ablations.CLAIMS,
 }
 """By what they are about."""
+BEYOND: dict[str, tuple[Claim, ...]] = {"Beyond the paper": perplexity.BEYOND}
+"""What it does not claim, but leads one to expect: outside the counts."""

@@ -4,24 +4,21 @@ A claim rests on comparisons, each a number for every seed, above 0 where the cl
 decided as everywhere here, by `longfire.report.differences.holds`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from longfire.evaluation.metrics import average
-from longfire.report.differences import Difference
-from longfire.report.summary import Record
+from longfire.report.claims.quote import Papers, Quote, quoted
+from longfire.report.claims.runs import AND, Records, record_named, run_keys, unfit
+from longfire.report.differences import ENOUGH, Difference
+from longfire.report.summary import Record, seeds_of
 
-HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "cannot be told at this scale", "not measured yet"
+HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "cannot be told", "not measured"
 VERDICTS = (HOLDS, FAILS, OPEN, MISSING)
-AVERAGE, ABOUT = "average", ("size", "encoding", "label", "extended_to")
-"""Columns of the paper's tables that are no task."""
-
-Papers = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Rows of the paper's tables, by name, as `longfire.lab.reported` has them."""
-Records = Mapping[str, Record]
-"""By folder and name, such as reproduce/perplexity-base."""
+UNMEASURED, DISAGREE, SPREAD = "not all measured", "the seeds disagree", "the seeds differ by too much"
+"""Why a comparison is open. The last: all have the same sign, and it may be chance."""
+FEW = {1: "one seed", 2: "two seeds"}
 
 
 def decided(by_seed: Sequence[float], seeds: int) -> str:
@@ -29,6 +26,15 @@ def decided(by_seed: Sequence[float], seeds: int) -> str:
     if Difference(0, "", "", list(by_seed), seeds).holds:
         return HOLDS
     return FAILS if Difference(0, "", "", [-value for value in by_seed], seeds).holds else OPEN
+
+
+def undecided(by_seed: Sequence[float], seeds: int) -> str:
+    """Why seeds do not tell."""
+    if seeds < ENOUGH and by_seed:
+        return FEW[seeds]
+    if not by_seed or len(by_seed) < seeds:
+        return UNMEASURED
+    return DISAGREE if min(by_seed) <= 0 <= max(by_seed) else SPREAD
 
 
 @dataclass(frozen=True)
@@ -40,13 +46,15 @@ class Step:
     text: str
     verdict: str
     mean: float = 0.0
+    why: tuple[str, ...] = ()
+    """It is open."""
 
     @classmethod
     def of(cls, at: str, text: str, by_seed: Sequence[float], seeds: int) -> "Step":
         """From the numbers of all seeds, above 0 where the claim is borne out."""
-        if not by_seed:
-            return cls(at, text, OPEN, float("-inf"))
-        return cls(at, text, decided(by_seed, seeds), fmean(by_seed))
+        verdict = decided(by_seed, seeds)
+        why = (undecided(by_seed, seeds),) if verdict == OPEN else ()
+        return cls(at, text, verdict, fmean(by_seed) if by_seed else float("-inf"), why)
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,10 @@ class Finding:
     verdict: str
     numbers: tuple[str, ...] = ()
     record: str = ""
+    why: str = ""
+    """The verdict, where it is not plain: what keeps it open, how many comparisons there are, what is missing."""
+    notes: tuple[str, ...] = ()
+    """Of other records."""
 
 
 def found(steps: Sequence[Step]) -> Finding | None:
@@ -68,48 +80,21 @@ def found(steps: Sequence[Step]) -> Finding | None:
     order = (FAILS, OPEN, HOLDS)
     weakest = [min(those, key=lambda step: (order.index(step.verdict), step.mean)) for those in places.values()]
     verdict = min((step.verdict for step in weakest), key=order.index)
-    return Finding(verdict, tuple(f"{step.at}: {step.text}" if step.at else step.text for step in weakest))
+    numbers = tuple(f"{step.at}: {step.text}" if step.at else step.text for step in weakest)
+    why = {OPEN: ", ".join(dict.fromkeys(reason for step in steps for reason in step.why)), FAILS: _tally(steps)}
+    return Finding(verdict, numbers, why=why.get(verdict, ""))
+
+
+def _tally(steps: Sequence[Step]) -> str:
+    """`9 of 10 comparisons for, 1 against`; of one alone nothing."""
+    counts = {verdict: sum(step.verdict == verdict for step in steps) for verdict in (HOLDS, FAILS, OPEN)}
+    still = f", {counts[OPEN]} open" if counts[OPEN] else ""
+    return f"{counts[HOLDS]} of {len(steps)} comparisons for, {counts[FAILS]} against{still}" if len(steps) > 1 else ""
 
 
 def by(compared: Callable[..., Sequence[Step]], *arguments: Any, **options: Any) -> Callable[[Record], Finding | None]:
     """A judge that makes these comparisons of a record."""
     return lambda record: found(compared(record, *arguments, **options))
-
-
-def mean_over(tasks: Sequence[str], which: str) -> str:
-    """`mean of the 14 tasks that all have`."""
-    return f"mean of the {len(tasks)} task{'s' * (len(tasks) > 1)} {which}"
-
-
-@dataclass(frozen=True)
-class Quote:
-    """Numbers of one of the paper's tables."""
-
-    table: str
-    encodings: tuple[str, ...]
-    columns: tuple[str, ...] = ("2048", "4096", "8192")
-    size: str = "base"
-
-    def text(self, papers: Papers, tasks: Sequence[str] = ()) -> str:
-        """`FIRE 3.054, 3.046, 3.056; Kerple 3.170, …; at 2,048, 4,096, 8,192`.
-
-        An average that the paper does not state is the mean of its figures. Where ours is that of fewer tasks, its own
-        over the same stands beside it.
-        """
-        table = [row for row in papers.get(self.table, ()) if row["size"] == self.size]
-        quoted = [row for row in table if row["encoding"] in self.encodings]
-        text = self._listed(quoted)
-        if AVERAGE not in self.columns or not tasks:
-            return text
-        same = [f"{row['label']} {_number(average(row, tasks), 2)}" for row in quoted]
-        return f"{text}<br>{mean_over(tasks, 'of ours')}: {'; '.join(same)}"
-
-    def _listed(self, quoted: Sequence[Mapping[str, Any]]) -> str:
-        rows = [(row["label"], [_value(row, column) for column in self.columns]) for row in quoted]
-        places = max((len(str(value).partition(".")[2]) for _, values in rows for value in values if value), default=0)
-        shown = [f"{label} {', '.join(_number(value, places) for value in values)}" for label, values in rows]
-        lengths = [f"{int(column):,}" for column in self.columns if column.isdigit()]
-        return "; ".join(shown) + (f"; at {', '.join(lengths)} tokens" if lengths else "")
 
 
 @dataclass(frozen=True)
@@ -120,31 +105,50 @@ class Claim:
     """In the paper."""
     says: str
     records: tuple[str, ...]
-    """It is judged by the first of these that has what it needs."""
+    """That may have what it needs: the one with most seeds decides, and of those that have as many the first."""
     judge: Callable[[Record], Finding | None]
     """None: the record has nothing of it."""
     paper: Quote | str | tuple[Quote | str, ...] = "a picture, without numbers"
+    needs: str = ""
+    """What has to be measured, if no record has it."""
+    part_of: str = ""
+    """Another claim, with which it is counted: a comparison counts once."""
 
     def judged(self, records: Records) -> Finding:
         """By what there is."""
-        for name in self.records:
-            if name in records and (finding := self.judge(records[name])) is not None:
-                return Finding(finding.verdict, finding.numbers, name)
-        return Finding(MISSING)
+        candidates = [(name, record) for name in self.records if (record := record_named(records, name)) is not None]
+        findings = [
+            (replace(_capped(finding, record), record=name), record)
+            for name, record in candidates
+            if (finding := self.judge(record)) is not None
+        ]
+        measured = [(finding, record) for finding, record in findings if finding.verdict != MISSING]
+        if not measured:
+            absent = [part for name in self.records for part in name.split(AND) if part not in records]
+            why = self.needs or ("no record has it" if candidates else f"there is no record `{absent[0]}`")
+            return replace(findings[0][0], record="") if findings else Finding(MISSING, why=why)
+        best, own = max(measured, key=lambda one: (not unfit(one[1]), _seeds(one[1])))
+        notes = [
+            f"by `{finding.record}` it {finding.verdict}"
+            for finding, record in measured
+            if finding.verdict in (HOLDS, FAILS) and finding.verdict != best.verdict
+            if not run_keys(record) & run_keys(own)
+        ]
+        return replace(best, notes=tuple(notes))
 
     def quoted(self, papers: Papers, tasks: Sequence[str] = ()) -> str:
         """The paper's numbers, and its means over these tasks, if there are any."""
-        parts = self.paper if isinstance(self.paper, tuple) else (self.paper,)
-        return "; ".join(part if isinstance(part, str) else part.text(papers, tasks) for part in parts)
+        return quoted(self.paper if isinstance(self.paper, tuple) else (self.paper,), papers, tasks)
 
 
-def _value(row: Mapping[str, Any], column: str) -> float | None:
-    if column != AVERAGE or row[AVERAGE] is not None:
-        return row.get(column)
-    tasks = [key for key in row if key not in (*ABOUT, AVERAGE)]
-    mean = average(row, tasks)
-    return None if mean is None else round(mean, 2)
+def _capped(finding: Finding, record: Record) -> Finding:
+    """Open, if by a record that decides nothing."""
+    reason = unfit(record)
+    if not reason or finding.verdict == MISSING:
+        return finding
+    before = finding.why if finding.verdict == OPEN else ""
+    return replace(finding, verdict=OPEN, why=", ".join(filter(None, (reason, before))))
 
 
-def _number(value: float | None, places: int) -> str:
-    return "–" if value is None else f"{value:.{places}f}"
+def _seeds(record: Record) -> int:
+    return len(seeds_of(record)) if "runs" in record else 0

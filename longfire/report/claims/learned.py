@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
-from longfire.report.claims.claim import FAILS, HOLDS, OPEN, Claim, Finding
+from longfire.report.claims.claim import DISAGREE, FAILS, FEW, HOLDS, OPEN, UNMEASURED, Claim, Finding
 from longfire.report.claims.lengths import line_of
 from longfire.report.differences import ENOUGH
 from longfire.report.summary import Record, seeds_of
@@ -24,10 +24,17 @@ def of_every_seed(record: Record, is_so: Callable[[Layers], bool], text: Callabl
     if not runs:
         return None
     outcomes = {is_so(layers) for layers in runs.values()}
-    verdict = OPEN
-    if len(runs) >= ENOUGH and len(runs) == len(seeds_of(record)) and len(outcomes) == 1:
+    verdict, why = OPEN, ""
+    if len(runs) < len(seeds_of(record)):
+        why = UNMEASURED
+    elif len(runs) < ENOUGH:
+        why = FEW[len(runs)]
+    elif len(outcomes) > 1:
+        why = DISAGREE
+    else:
         verdict = HOLDS if outcomes == {True} else FAILS
-    return Finding(verdict, tuple(f"seed {seed}: {text(layers)}" for seed, layers in sorted(runs.items())))
+    numbers = tuple(f"seed {seed}: {text(layers)}" for seed, layers in sorted(runs.items()))
+    return Finding(verdict, numbers, why=why)
 
 
 def both_patterns(record: Record) -> Finding | None:

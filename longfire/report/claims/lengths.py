@@ -1,11 +1,12 @@
 """Comparisons of perplexity by length, for claims. Lengths are multiples of the training length, as it differs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
-from longfire.report.claims.claim import FAILS, HOLDS, Step
-from longfire.report.compare import number
-from longfire.report.summary import Line, Record, lengths_of, lines_of, seeds_of, texts_of
+from longfire.report.claims.claim import FAILS, HOLDS, OPEN, UNMEASURED, Step
+from longfire.report.claims.names import WRITTEN, written
+from longfire.report.summary import Line, Record, is_number, lengths_of, lines_of, over_seeds, seeds_of, texts_of
 
 PAPERS_RANGE = (0.25, 0.5, 1, 2, 4)
 LONGER = (2, 4)
@@ -20,10 +21,35 @@ def line_of(record: Record, encoding: str) -> Line | None:
     return next((line for line in lines_of(record) if line.encoding == encoding and line.runs), None)
 
 
-def tested(record: Record, multiples: Sequence[float]) -> list[int]:
-    """Those of these multiples of the training length that were tested."""
-    asked = [round(multiple * record["setting"]["trained_length"]) for multiple in multiples]
-    return [length for length in asked if length in lengths_of(record)]
+@dataclass(frozen=True)
+class Place:
+    """A length to compare at: tested, or else the first tokens of sequences that are longer.
+
+    Models are causal: up to a position, a sequence has the losses that it would have if it were cut there.
+    """
+
+    length: int
+    read: int
+    """Tokens in the sequences that were tested."""
+
+    def __str__(self) -> str:
+        return f"{self.length:,}" if self.read == self.length else f"first {self.length:,} tokens"
+
+    def values(self, line: Line) -> dict[int, float]:
+        """Log perplexity by seed."""
+        return line.values(self.length) if self.read == self.length else _of_first(line, self.read, self.length)
+
+    def shown(self, line: Line) -> str:
+        """`FIRE 3.834 ± 0.010`."""
+        return f"{_called(line)} {over_seeds(self.values(line).values())}"
+
+
+def places(record: Record, multiples: Sequence[float]) -> Iterator[Place]:
+    """These multiples of the training length; those that were not tested are parts of it, if they can be."""
+    trained, lengths = record["setting"]["trained_length"], lengths_of(record)
+    for multiple in multiples:
+        length = round(multiple * trained)
+        yield Place(length, trained if length < trained and length not in lengths else length)
 
 
 def lower(
@@ -35,14 +61,14 @@ def lower(
     if own is None or not any(line for _, line in theirs):
         return []
     steps = []
-    for length in tested(record, multiples):
+    for place in places(record, multiples):
         for other, line in theirs:
             if line is None:
-                steps.append(Step.of(_at(length), f"{other} was not measured", [], seeds))
+                steps.append(_unmeasured(str(place), other))
                 continue
-            by_seed = [margin + b - a for a, b in _paired(own, length, line, length)]
-            text = f"{_mean(own, length)}, {_mean(line, length)}{_spread([value - margin for value in by_seed])}"
-            steps.append(Step.of(_at(length), text, by_seed, seeds))
+            apart = _apart(place.values(own), place.values(line))
+            text = f"{place.shown(own)}, {place.shown(line)}{_spread(apart)}" if apart else "not tested here"
+            steps.append(Step.of(str(place), text, [margin + value for value in apart], seeds))
     return steps
 
 
@@ -52,10 +78,10 @@ def alike(record: Record, one: str, other: str, multiples: Sequence[float], marg
     if a is None or b is None:
         return []
     steps = []
-    for length in tested(record, multiples):
-        apart = [y - x for x, y in _paired(a, length, b, length)]
-        text = f"{_mean(a, length)}, {_mean(b, length)}{_spread(apart)}"
-        steps.append(Step.of(_at(length), text, [margin - abs(value) for value in apart], seeds))
+    for place in places(record, multiples):
+        apart = _apart(place.values(a), place.values(b))
+        text = f"{place.shown(a)}, {place.shown(b)}{_spread(apart)}" if apart else "not tested here"
+        steps.append(Step.of(str(place), text, [margin - abs(value) for value in apart], seeds))
     return steps
 
 
@@ -65,10 +91,12 @@ def rises(record: Record, encoding: str, multiples: Sequence[float], by: float) 
     if line is None or trained not in lengths_of(record):
         return []
     steps = []
-    for length in tested(record, multiples):
-        by_seed = [b - a for a, b in _paired(line, trained, line, length)]
-        text = f"{_mean(line, trained)} at {trained:,}, {number(line, length)}{_spread(by_seed)}"
-        steps.append(Step.of(_at(length), text, [value - by for value in by_seed], seeds))
+    for place in places(record, multiples):
+        apart = _apart(line.values(trained), place.values(line))
+        before = f"{Place(trained, trained).shown(line)} at {trained:,}"
+        now = over_seeds(place.values(line).values())
+        text = f"{before}, {now}{_spread(apart)}" if apart else "not tested here"
+        steps.append(Step.of(str(place), text, [value - by for value in apart], seeds))
     return steps
 
 
@@ -78,21 +106,21 @@ def stays(record: Record, encoding: str, multiples: Sequence[float], within: flo
 
 
 def lead_grows(record: Record, one: str, others: Sequence[str], longer: float) -> list[Step]:
-    """Whether one's lead over the best of the others is larger at a longer length than at the training length."""
+    """Whether one leads the best of the others at a longer length, and by more than at the training length."""
     own, seeds = line_of(record, one), len(seeds_of(record))
-    lines = [line for other in others if (line := line_of(record, other))]
-    lengths = tested(record, (1, longer))
-    if own is None or not lines or len(lengths) < 2:
+    lines = {other: line_of(record, other) for other in others}
+    there = [line for line in lines.values() if line is not None]
+    if own is None or not there:
         return []
-    near, far = (_leads(own, lines, length) for length in lengths)
+    absent = [_unmeasured("", other) for other, line in lines.items() if line is None]
+    both = list(places(record, (1, longer)))
+    near, far = (_leads(place, own, there) for place in both)
     shared = [seed for seed in near if seed in far]
-    text = ", ".join(
-        f"{fmean(leads[seed] for seed in shared):+.3f} at {length:,}"
-        for length, leads in zip(lengths, (near, far), strict=True)
-        if shared
-    )
-    rivals = lines[0].label if len(lines) == 1 else "the best of the others"
-    return [Step.of("", f"{own.label}'s lead over {rivals}: {text}", [far[s] - near[s] for s in shared], seeds)]
+    rivals = _called(there[0]) if len(there) == 1 else "the best of the others"
+    leads = ((place, [by_seed[seed] for seed in shared]) for place, by_seed in zip(both, (near, far), strict=True))
+    shown = ", ".join(f"{fmean(lead):+.3f} at {place} ({_ends(lead)})" for place, lead in leads if lead)
+    text = f"{_called(own)}'s lead over {rivals}: {shown}" if shared else "not tested here"
+    return [*absent, Step.of("", text, [min(far[seed], far[seed] - near[seed]) for seed in shared], seeds)]
 
 
 def on_other_texts(record: Record) -> Iterator[tuple[str, Record]]:
@@ -100,35 +128,51 @@ def on_other_texts(record: Record) -> Iterator[tuple[str, Record]]:
     yield from list(texts_of(record).items())[1:]
 
 
-def _leads(own: Line, others: Sequence[Line], length: int) -> dict[int, float]:
-    best = {
-        seed: min(values[seed] for line in others if seed in (values := line.values(length)))
-        for seed in own.values(length)
-        if all(seed in line.values(length) for line in others)
+def _of_first(line: Line, read: int, length: int) -> dict[int, float]:
+    """The mean loss of the first tokens of sequences, by seed, where it is known up to just there."""
+    found = {}
+    for run in line.runs:
+        tested = run.get("perplexity", {})
+        for row in tested.get("rows", ()) if tested.get("protocol") == "paper" else ():
+            parts = [part for part in row.get("by_position", ()) if part["to"] <= length and row["length"] == read]
+            if parts and parts[-1]["to"] == length and all(is_number(part["loss"]) for part in parts):
+                tokens = [part["tokens"] for part in parts]
+                losses = (part["loss"] * count for part, count in zip(parts, tokens, strict=True))
+                found[run["seed"]] = sum(losses) / sum(tokens)
+    return found
+
+
+def _leads(place: Place, own: Line, others: Sequence[Line]) -> dict[int, float]:
+    theirs = [place.values(line) for line in others]
+    return {
+        seed: min(values[seed] for values in theirs) - value
+        for seed, value in place.values(own).items()
+        if all(seed in values for values in theirs)
     }
-    return {seed: best[seed] - value for seed, value in own.values(length).items() if seed in best}
 
 
-def _paired(one: Line, at: int, other: Line, other_at: int) -> list[tuple[float, float]]:
-    a, b = one.values(at), other.values(other_at)
-    return [(a[seed], b[seed]) for seed in a if seed in b]
+def _apart(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """What the other is above one, in each seed that both have."""
+    return [other[seed] - one[seed] for seed in one if seed in other]
+
+
+def _unmeasured(at: str, encoding: str) -> Step:
+    return Step(at, f"{written(encoding)} was not measured", OPEN, float("-inf"), (UNMEASURED,))
 
 
 def _turned(step: Step) -> Step:
-    return Step(step.at, step.text, {HOLDS: FAILS, FAILS: HOLDS}.get(step.verdict, step.verdict), -step.mean)
+    verdict = {HOLDS: FAILS, FAILS: HOLDS}.get(step.verdict, step.verdict)
+    return Step(step.at, step.text, verdict, -step.mean, step.why)
 
 
-def _at(length: int) -> str:
-    return f"{length:,}"
-
-
-def _mean(line: Line, length: int) -> str:
-    return f"{line.label} {number(line, length)}"
+def _called(line: Line) -> str:
+    return WRITTEN.get(line.encoding, line.label)
 
 
 def _spread(by_seed: Sequence[float]) -> str:
     """The difference, and its range over seeds."""
-    if not by_seed:
-        return " (no seed has both)"
-    seeds = f", in the seeds {min(by_seed):+.3f} to {max(by_seed):+.3f}" if len(by_seed) > 1 else ""
-    return f" ({fmean(by_seed):+.3f}{seeds})"
+    return f" ({fmean(by_seed):+.3f}{'; ' + _ends(by_seed) if len(by_seed) > 1 else ''})"
+
+
+def _ends(by_seed: Sequence[float]) -> str:
+    return f"{min(by_seed):+.3f} to {max(by_seed):+.3f}"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from longfire.report.claims.ablations import NO_THRESHOLD, PLAIN
+from longfire.report.claims.names import NO_THRESHOLD, PLAIN
 from longfire.report.summary import Record
 from longfire.tasks import SUITES, TASKS
 
@@ -38,6 +38,13 @@ def tuned_length(record: Record) -> int:
     """What all were fine-tuned at, here or before; 0 where that is not known."""
     before = [row.get("finetuned_length") for row in record["rows"]]
     return int(record["setting"].get("length") or next(filter(None, before), 0))
+
+
+def tuned_on(record: Record) -> list[str]:
+    """Tasks that models were fine-tuned on, here or before."""
+    here = [task for mixture in record["setting"].get("mixtures") or () for task in mixture["tasks"]]
+    before = [task for row in record["rows"] for task in row.get("finetuned_on") or ()]
+    return list(dict.fromkeys([*here, *before]))
 
 
 def lengths_in_range(record: Record) -> list[int]:

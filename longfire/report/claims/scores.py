@@ -5,12 +5,14 @@ same way with other questions: in every seed it is so wherever in their 95 % int
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot
 from statistics import fmean
 from typing import Any
 
-from longfire.report.claims.claim import FAILS, HOLDS, OPEN, Finding, Step, found, mean_over
+from longfire.report.claims.claim import FAILS, HOLDS, OPEN, UNMEASURED, Finding, Step, found
+from longfire.report.claims.names import written
+from longfire.report.claims.quote import mean_over
 from longfire.report.claims.rows import (
     FARTHEST,
     Row,
@@ -27,6 +29,8 @@ from longfire.tasks import SUITES, TASKS
 
 Measure = Callable[[float, float], float]
 """Of two scores: above 0 where a claim is borne out."""
+NEAR, QUESTIONS = "near chance", "other questions might turn it"
+"""Why a comparison is open, beside what seeds say."""
 STEEP = 0.5
 """Of the score at the fine-tuning length: a drop to less is steep. The paper's RoPE-PI drops to a tenth."""
 
@@ -79,10 +83,9 @@ def compared(where: str, own: Scores, other: Scores, measure: Measure) -> Step:
     pairs = list(zip(own.of, other.of, strict=False))
     by_seed = [measure(a.value, b.value) for a, b in pairs]
     step = Step.of(where, f"{own}; {other}", by_seed, max(len(own.of), len(other.of)))
-    near = own.near_chance or other.near_chance
-    if near or not all(_stands(a, b, measure) for a, b in pairs):
-        return Step(where, step.text, OPEN, step.mean)
-    return step
+    why = [NEAR] * (own.near_chance or other.near_chance)
+    why += [QUESTIONS] * (not all(_stands(a, b, measure) for a, b in pairs))
+    return replace(step, verdict=OPEN, why=(*step.why, *why)) if why else step
 
 
 def _stands(one: Score, other: Score, measure: Measure) -> bool:
@@ -112,7 +115,8 @@ def _on(
         for own in (mean_of(rows, tasks, length) for rows in owns):
             for other in [mean_of(rows, tasks, length) for rows in groups] or [None]:
                 if own is None or other is None:
-                    steps.append(Step.of(where, f"{one if own is None else name} was not measured", [], 1))
+                    text = f"{written(one if own is None else name)} was not measured"
+                    steps.append(Step(where, text, OPEN, float("-inf"), (UNMEASURED,)))
                 else:
                     steps.append(compared(where, own, other, measure))
     return steps
@@ -167,6 +171,7 @@ def stretched_is_worse(record: Record) -> list[Step]:
 def best_on(record: Record, one: str, others: Sequence[str], at_least: int) -> Finding | None:
     """Whether an encoding is above all others on so many tasks of a suite; those not measured may be either."""
     outcomes: dict[str, list[str]] = {HOLDS: [], FAILS: [], OPEN: []}
+    why: dict[str, None] = {}
     length = tuned_length(record)
     suite = SUITES[TASKS[record["setting"]["tasks"][0]].suite]
     for task in suite:
@@ -174,10 +179,12 @@ def best_on(record: Record, one: str, others: Sequence[str], at_least: int) -> F
         if finding is None:
             return None
         outcomes[finding.verdict].append(f"`{task}`")
+        why |= dict.fromkeys(finding.why.split(", ") if finding.verdict == OPEN else ())
     verdict = OPEN
     if len(outcomes[HOLDS]) >= at_least:
         verdict = HOLDS
     elif len(outcomes[FAILS]) > len(suite) - at_least:
         verdict = FAILS
     words = {HOLDS: "best on", FAILS: "not best on", OPEN: "cannot be told on"}
-    return Finding(verdict, tuple(f"{words[key]} {', '.join(tasks)}" for key, tasks in outcomes.items() if tasks))
+    numbers = tuple(f"{words[key]} {', '.join(tasks)}" for key, tasks in outcomes.items() if tasks)
+    return Finding(verdict, numbers, why=", ".join(why) if verdict == OPEN else "")

@@ -1,0 +1,25 @@
+"""Encodings as records name them, and as a person writes them."""
+
+from longfire.encodings import ENCODINGS
+
+PLAIN, NO_THRESHOLD, FIXED = "fire:log=False,threshold=None", "fire:threshold=None", "fire:threshold=fixed"
+LINEAR, ONE_LAYER, GELU = "fire:hidden_layers=0", "fire:hidden_layers=1", "fire:activation=gelu"
+FINAL = "fire:hidden_layers=1,final_activation=True"
+SHARED = ("fire-s", "fire (shared)")
+WRITTEN = {
+    **dict.fromkeys(SHARED, "FIRE-S"),
+    "rope_pi": "RoPE-PI",
+    PLAIN: "FIRE without log and threshold",
+    NO_THRESHOLD: "FIRE without threshold",
+    FIXED: "FIRE with a fixed threshold",
+    LINEAR: "linear",
+    ONE_LAYER: "one hidden layer",
+    GELU: "GELU",
+    FINAL: "one hidden layer, final activation",
+}
+"""The parts of FIRE that the paper leaves out or changes, as it calls them."""
+
+
+def written(name: str) -> str:
+    """An encoding as a person writes it."""
+    return WRITTEN.get(name) or (ENCODINGS[name].__name__ if name in ENCODINGS else name)
