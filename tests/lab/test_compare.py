@@ -22,6 +22,7 @@ from longfire.cli import main
 from longfire.lab.compare import compare
 from longfire.lab.comparison import Comparison
 from longfire.lab.labels import written
+from longfire.lab.progress import Bar, ended
 from longfire.provenance import cpu_name, provenance, together
 from longfire.report.compare import compare_table
 from longfire.training import RECIPES
@@ -188,6 +189,32 @@ def test_extensions_are_made_of_the_same_seeds_rope(corpus, tmp_path):
     again = compare(asked, tmp_path, jobs=1, progress=False)
     assert [run.get("failed") for run in again["runs"]] == [None] * 3
     assert [perplexities(run) for run in again["runs"]] == [perplexities(run) for run in record["runs"]]
+
+
+def test_a_bar_says_what_is_tested(tmp_path):
+    """Of the runs that are under way: those that are trained already. The third waits for its turn."""
+    folders = [tmp_path / name for name in ("fire-0", "nope-0", "rope-0")]
+    for folder in (folders[1], folders[2]):
+        folder.mkdir()
+        (folder / "done.json").write_text("{}")
+    with Bar(folders, 30, jobs=2) as bar:
+        bar.tick(folders)
+        assert bar.bar.postfix == "testing nope-0"
+        bar.tick(folders[1:])
+        assert bar.bar.postfix == "testing nope-0, rope-0"
+        bar.tick(folders[:1])
+        assert bar.bar.postfix == ""
+
+
+def test_a_line_for_a_run_that_ended():
+    rows = [
+        {"length": 64, "log_perplexity": 2.5},
+        {"length": 128, "log_perplexity": 2.25},
+        {"length": 999, "failed": "no"},
+    ]
+    run = {"encoding": "fire", "seed": 3, "took": 12.34, "perplexity": {"rows": rows}}
+    assert ended(run, 64) == "fire, seed 3: 12.3 s, log perplexity 2.500 at 64, 2.250 at 128"
+    assert ended({"encoding": "fire", "seed": 3, "failed": "no memory"}, 64) == "fire, seed 3: failed: no memory"
 
 
 def test_a_pool_has_extensions_after_their_source(corpus, tmp_path, monkeypatch):
