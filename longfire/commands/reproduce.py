@@ -149,19 +149,18 @@ def reproduce_lengths(
     from longfire.lab.reported import reported
     from longfire.report.biases import plot_biases
     from longfire.report.compare import plot_compare
-    from longfire.report.reproduce import reproduced_page, reproduced_table
+    from longfire.report.reproduce import heading, reproduced_page, reproduced_table
 
     disable_progress_bar()
     paper = reported(entry.reported) if entry.reported else []
-    title = f"{entry.shows}: {entry.what}"
 
     def show(record: dict[str, Any]) -> None:
-        print(f"{title}\n")
+        print(f"{entry.shows}: {entry.what}\n")
         print(reproduced_table(record, paper, bold=sys.stdout.isatty()))
         plot_compare(record, own)
         for label, curves in record["biases"].items() if entry.draws_biases else ():
             print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{file_name(label)}.png')}")
-        page = reproduced_page(record, own / "report.html", title, paper)
+        page = reproduced_page(record, own / "report.html", heading(entry.shows, entry.what, record), paper)
         print(f"\nThe page: {page}   The numbers: {own / 'compare.json'}")
 
     return carried_out(comparison, runs, own / "compare.json", options.jobs, show)
