@@ -7,12 +7,16 @@ from contextlib import contextmanager
 import pytest
 
 HOW = "needs a browser: apt-get install chromium (or set LONGFIRE_BROWSER), and pip install playwright"
+OPEN = []
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @contextmanager
 def a_browser():
-    """Started, and ended afterwards; the test is skipped where there is none."""
+    """Started, and ended afterwards, or the one that is open: a process has one at a time. Where none is, a skip."""
+    if OPEN:
+        yield OPEN[0]
+        return
     program = os.environ.get("LONGFIRE_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
     try:
         from playwright.sync_api import sync_playwright
@@ -22,9 +26,11 @@ def a_browser():
         pytest.skip(HOW)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        OPEN.append(browser)
         try:
             yield browser
         finally:
+            OPEN.remove(browser)
             browser.close()
 
 
