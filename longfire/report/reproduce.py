@@ -36,7 +36,7 @@ def heading(shows: str, what: str, record: Record) -> str:
     if (setting.get("recipe") or {}).get("size") in PAPERS_SIZES:
         return f"{shows}: {what}"
     sizes = [amount(run["parameters"]) for run in record["runs"] if run.get("parameters")]
-    models = f"models of {sizes[0]} parameters" if sizes else "models"
+    models = f"models of {sizes[0]}" if sizes else "models"
     return f"In place of {shows} ({what}): {models} trained at {setting['trained_length']:,}"
 
 

@@ -200,7 +200,9 @@ def test_quotations_have_the_papers_digits():
     claim = named("FIRE-S is still")
     assert claim.quoted(PAPERS) == "FIRE-S 3.10; Kerple 3.158; at 8,192 tokens"
     all_five = Quote("sharing", ("fire",))
-    assert quoted([all_five], PAPERS) == "FIRE 3.15, 3.08, 3.05, 3.05, 3.06; at 512, 1,024, 2,048, 4,096, 8,192 tokens"
+    assert (
+        quoted([all_five], PAPERS) == "FIRE 3.15, 3.08, 3.05, 3.05, 3.06<br>at 512, 1,024, 2,048, 4,096, 8,192 tokens"
+    )
 
 
 def test_claims_with_a_margin():
@@ -338,7 +340,7 @@ def test_the_page():
     page = claims_markdown({"compare/encodings": record, "reproduce/perplexity-base": ours}, PAPERS)
     line = next(line for line in page.splitlines() if line.startswith("| At two and four"))
     assert "Kerple 3.156, 3.158" in line
-    assert "FIRE 3.046, 3.056; at 4,096, 8,192 tokens" in line
+    assert "FIRE 3.046, 3.056<br>at 4,096, 8,192 tokens" in line
     assert "(`reproduce/perplexity-base`, 4 seeds)" in line
     assert line.endswith("| **holds** |")
     assert "| Absolute (sinusoidal) positions lose " in page

@@ -117,4 +117,6 @@ def _here(finding: Finding, records: Records) -> str:
 
 
 def _lines(rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+    """Of a table. A number stays beside its deviation."""
+    cells = ((cell.replace("|", "/").replace(" ± ", "\u00a0±\u00a0") for cell in row) for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

@@ -29,14 +29,14 @@ class Quote:
     size: str = "base"
 
     def text(self, papers: Papers, tasks: Sequence[str] = ()) -> str:
-        """`FIRE 3.054, 3.046, 3.056; Kerple 3.170, …`.
+        """`FIRE 3.054, 3.046, 3.056<br>Kerple 3.170, …`.
 
         An average that the paper does not state is the mean of its figures. Where ours is that of fewer tasks, its own
         over the same stands beside it.
         """
         table = [row for row in papers.get(self.table, ()) if row["size"] == self.size]
         quoted, digits = [row for row in table if row["encoding"] in self.encodings], places(table)
-        text = "; ".join(
+        text = _between(self).join(
             f"{row['label']} {', '.join(_number(_value(row, column), digits) for column in self.columns)}"
             for row in quoted
         )
@@ -61,7 +61,12 @@ def quoted(parts: Sequence[Quote | str], papers: Papers, tasks: Sequence[str] = 
         shown.append(part.text(papers, tasks))
         if (at := part.lengths()) and not (isinstance(after, Quote) and after.lengths() == at):
             shown.append(at)
-    return "; ".join(shown)
+    return (_between(parts[0]) if isinstance(parts[0], Quote) else "; ").join(shown)
+
+
+def _between(quote: Quote) -> str:
+    """Of several numbers each, encodings have a line each."""
+    return "<br>" if len(quote.columns) > 1 else "; "
 
 
 def _value(row: Mapping[str, Any], column: str) -> float | None:
