@@ -186,6 +186,5 @@ PAGES: dict[str, Callable[[str], str]] = {
 
 if __name__ == "__main__":
     draw_pictures()
-    for name, change in PAGES.items():
-        path = ROOT / name
+    for path, change in ((ROOT / name, change) for name, change in PAGES.items() if (ROOT / name).exists()):
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
