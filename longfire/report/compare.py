@@ -78,10 +78,11 @@ def compare_markdown(record: Record, said: Sequence[str] = ()) -> str:
     What was said before, such as `PLUS`, `RULE` or a sentence of what was run, is not said again.
     """
     plus = f"{PLUS} " if len(seeds_of(record)) > 1 and PLUS not in said else ""
-    rule = "by the rule above" if RULE in said else RULE
+    rules = ["by the rule above"] * 2 if RULE in said else [RULE, "by the same rule"]
     parts = [" ".join(sentence for sentence in sentences(record) if sentence not in said)]
     for i, (name, one) in enumerate(texts_of(record).items()):
-        parts += [_markdown_table(one, f" on {name}" if i else ""), (plus + seeds_verdict(one, rule)).strip()]
+        verdict = seeds_verdict(one, rules[i > 0])
+        parts += [_markdown_table(one, f" on {name}" if i else ""), verdict if i else (plus + verdict).strip()]
     return "\n\n".join([*filter(None, parts), *failures(record)])
 
 

@@ -305,7 +305,7 @@ def test_a_page_has_every_text():
     assert "Other texts, of which nothing was trained on, were read too: latex, code." in page
     assert [page.count(f"| log perplexity{on} at |") for on in ("", " on latex", " on code")] == [1, 1, 1]
     assert "| FIRE | **2.510 ± 0.010** |" in page
-    assert page.count("hold (the same way in every seed") == 3
+    assert [page.count(f"hold ({rule}") for rule in ("the same way in every seed", "by the same rule")] == [1, 2]
 
 
 def test_a_picture_without_losses(tmp_path):
