@@ -25,6 +25,8 @@ from longfire.storage import write_json
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
 
+ALL = "all"
+
 
 def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """`longfire compare` and its options."""
@@ -56,7 +58,10 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="paper: documents cut at each length; paired: the same tokens at all lengths",
     )
     one.add_argument(
-        "--test-tokens", type=int, metavar="N", help="to test on at each length; on a CPU 32768, unless given"
+        "--test-tokens",
+        type=tokens_to_test_on,
+        metavar="N",
+        help="to test on at each length, or all; on a GPU all and on a CPU 32768, unless given",
     )
     one.add_argument("--dev", action="store_true", help="test on the dev split: for whatever is being tuned")
     one.add_argument(
@@ -74,6 +79,14 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     one.set_defaults(run=run_compare)
 
 
+def tokens_to_test_on(text: str) -> int | str:
+    """A number, or all."""
+    try:
+        return text if text == ALL else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a number of tokens, or {ALL}; not {text!r}") from None
+
+
 def run_compare(options: argparse.Namespace) -> int:
     """`longfire compare`: 0, 1 if a run failed, 130 or 143 if it was interrupted."""
     import torch
@@ -85,14 +98,15 @@ def run_compare(options: argparse.Namespace) -> int:
 
     disable_progress_bar()
     recipe = chosen_recipe(options, options.recipe)
-    tokens = None if torch.cuda.is_available() else 32768
+    usual = None if torch.cuda.is_available() else 32768
+    tokens = {None: usual, ALL: None}.get(options.test_tokens, options.test_tokens)
     comparison = Comparison(
         recipe,
         tuple(options.encodings or DEFAULT),
         tuple(options.seeds or (0, 1, 2)),
         tuple(options.lengths or ()),
         options.protocol,
-        tokens if options.test_tokens is None else options.test_tokens,
+        tokens,
         "dev" if options.dev else "validation",
         tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
         tuple(named_texts(options.also)),

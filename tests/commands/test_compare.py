@@ -42,6 +42,18 @@ def test_values_are_looked_at_before_anything_is_done(arguments, message, capsys
     assert shown.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("asked", "tokens"), [(["--test-tokens", "all"], None), (["--test-tokens", "99"], 99), ([], 32768)]
+)
+def test_tokens_to_test_on(asked, tokens, monkeypatch):
+    """All, which a GPU takes by itself, so that what one has tested is known on a CPU as well."""
+    seen = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("longfire.commands.compare.carried_out", lambda comparison, *_: seen.append(comparison) or 0)
+    main(["compare", *asked])
+    assert [comparison.tokens for comparison in seen] == [tokens]
+
+
 def test_a_folder_that_cannot_be_written_to(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["compare", "--out", str(tmp_path / "file" / "out")]) == 2
