@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: tiny operations stall on more
@@ -12,6 +13,8 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported: kernels then run on the CPU, slowly
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 settings.register_profile("longfire", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("longfire")
