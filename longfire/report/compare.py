@@ -149,7 +149,7 @@ def _saved(panels: Sequence[Callable[[Any], None]], path: Path) -> Path:
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = grid[0][0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside right center", frameon=False)
+        figure.legend(handles, [fill(label, 20) for label in labels], loc="outside right center", frameon=False)
     figure.savefig(path, dpi=110)
     return path
 
