@@ -100,11 +100,23 @@ def with_figures(page: str, results: Path = RESULTS) -> str:
     return re.sub(r"<!-- ([\w-]+)-figures -->\n(.*?)<!-- end -->", figures, page, flags=re.DOTALL)
 
 
+def replaced(page: str, name: str, shown: str) -> str:
+    """The page with this between `<!-- name -->` and `<!-- end -->`."""
+    made = f"<!-- {name} -->{shown}<!-- end -->"
+    return re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
+
+
+def reproduced(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
+    """The records of the paper's tables by length that are there, by name, in their order."""
+    names = [name for name, entry in ENTRIES.items() if not isinstance(entry, TaskEntry)]
+    files = {name: results / REPRODUCE / f"{name}.json" for name in names}
+    return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
+
+
 def with_tables(page: str, results: Path = RESULTS) -> str:
     """The page with all between `<!-- tables -->` and `<!-- end -->` made anew: the paper's tables by length."""
     entries = [entry for entry in ENTRIES.values() if not isinstance(entry, TaskEntry)]
-    files = {entry.name: results / REPRODUCE / f"{entry.name}.json" for entry in entries}
-    records = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
+    records = reproduced(results)
     said = tables_head(list(records.values()))
     parts = [" ".join(said), f"A difference between two encodings holds if it is {RULE}."] if records else []
     for entry in (entry for entry in entries if entry.name in records):
@@ -115,8 +127,7 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
         parts += [f"## {heading(entry.shows, entry.what, record)}", table, *([learned] if learned else []), picture]
     missing = [f"`{entry.name}` ({entry.shows})" for entry in entries if entry.name not in records]
     parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
-    made = "\n\n".join(["<!-- tables -->", *parts, "<!-- end -->"])
-    return re.sub(r"<!-- tables -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
+    return replaced(page, "tables", "\n\n".join(["", *parts, ""]))
 
 
 def with_ours(page: str, results: Path = RESULTS) -> str:
@@ -124,8 +135,7 @@ def with_ours(page: str, results: Path = RESULTS) -> str:
     if (record := result("encodings", results)) is None:
         return page
     runs = [{key: run[key] for key in run if key != "also"} for run in record["runs"] if run["encoding"] in OURS]
-    made = f"<!-- ours -->\n{compare_markdown({**record, 'runs': runs})}\n<!-- end -->"
-    return re.sub(r"<!-- ours -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
+    return replaced(page, "ours", f"\n{compare_markdown({**record, 'runs': runs})}\n")
 
 
 def with_claims(page: str, results: Path = RESULTS) -> str:
@@ -135,14 +145,12 @@ def with_claims(page: str, results: Path = RESULTS) -> str:
         for path in sorted(results.glob("*/*.json"))
     }
     shown = claims_markdown(records, {table: reported(table) for table in TABLES})
-    made = f"<!-- claims -->\n{shown}\n<!-- end -->"
-    return re.sub(r"<!-- claims -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
+    return replaced(page, "claims", f"\n{shown}\n")
 
 
 def with_tasks(page: str) -> str:
     """The page with all between `<!-- tasks -->` and `<!-- end -->` made anew from the tasks themselves."""
-    made = f"<!-- tasks -->\n{tasks_markdown()}\n<!-- end -->"
-    return re.sub(r"<!-- tasks -->\n.*?<!-- end -->", lambda _: made, page, flags=re.DOTALL)
+    return replaced(page, "tasks", f"\n{tasks_markdown()}\n")
 
 
 def draw_pictures() -> None:
@@ -153,14 +161,12 @@ def draw_pictures() -> None:
     for name, picture in COMPARED.items():
         if (record := result(name)) is not None:
             draw_lengths(record, ROOT / "docs" / picture)
-    for entry in ENTRIES.values():
-        file = RESULTS / REPRODUCE / f"{entry.name}.json"
-        if file.is_file():
-            record, path = json.loads(file.read_text(encoding="utf-8")), ROOT / "docs" / picture_of(entry)
-            if entry.draws_biases:
-                plot_biases(record["biases"]["fire"], path)
-            else:
-                draw_lengths(record, path)
+    for name, record in reproduced().items():
+        path = ROOT / "docs" / picture_of(ENTRIES[name])
+        if ENTRIES[name].draws_biases:
+            plot_biases(record["biases"]["fire"], path)
+        else:
+            draw_lengths(record, path)
 
 
 def draw_lengths(record: dict[str, Any], path: Path) -> None:

@@ -1,9 +1,10 @@
 """Messages for people: what was wrong, with the value, and what to do."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
+from typing import Any
 
 
 def hint(name: object, choices: Iterable[str]) -> str:
@@ -37,6 +38,16 @@ def positive(what: str, value: object, zero_too: bool = False) -> None:
     number = float(value)
     if not (math.isfinite(number) and (number > 0 or (zero_too and number == 0))):
         raise ValueError(f"{what} must be {'at least' if zero_too else 'above'} 0 and finite, not {value!r}.")
+
+
+def unlike(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What is other there than here: by name, the value there and the value here."""
+    return {key: (there.get(key), value) for key, value in here.items() if value != there.get(key)}
+
+
+def there_and_here(other: Mapping[str, tuple[Any, Any]]) -> str:
+    """`steps: 3 there, 4 here`: the first few of what is unlike."""
+    return ", ".join(f"{key}: {there!r} there, {here!r} here" for key, (there, here) in list(other.items())[:4])
 
 
 def in_a_line(error: BaseException) -> str:

@@ -60,6 +60,11 @@ def build_encoding(
     return cls(**{key: shape[key] for key in cls.takes}, **arguments)
 
 
+def has_starts(encoding: type[PositionEncoding]) -> bool:
+    """Whether there is a choice of what it begins as."""
+    return hasattr(encoding, "init_as")
+
+
 def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:
     """What may be given to `build_encoding` as an option → the constructor's argument for it."""
     if cls.__init__ is nn.Module.__init__:

@@ -10,7 +10,7 @@ import numpy as np
 from transformers import AutoConfig
 
 from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
-from longfire.errors import one_of
+from longfire.errors import one_of, there_and_here, unlike
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
 from longfire.model.checkpoints import checkpoint_in
@@ -79,10 +79,10 @@ def refuse_other_record(file: Path, setting: PerplexitySetting) -> None:
         raise ValueError(
             f"{file} is no record of perplexity. Give another file by --out, or delete that one."
         ) from None
-    here = setting.asked()
-    if differing := [key for key in here if here[key] != there.get(key)]:
-        shown = ", ".join(f"{key}: {there.get(key)!r} there, {here[key]!r} here" for key in differing[:4])
-        raise ValueError(f"{file} holds another record ({shown}). Give another file by --out, or delete that one.")
+    if other := unlike(there, setting.asked()):
+        raise ValueError(
+            f"{file} holds another record ({there_and_here(other)}). Give another file by --out, or delete that one."
+        )
 
 
 def trained_length(checkpoint: Path) -> int | None:

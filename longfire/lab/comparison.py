@@ -9,7 +9,7 @@ from typing import Any
 
 from longfire.data import Corpus, is_saved, load_corpus
 from longfire.encodings import ENCODINGS
-from longfire.encodings.registry import option_names
+from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import at_least
 from longfire.lab.labels import START, check_label, file_name, read_label
 from longfire.model.extension import STRETCHED
@@ -154,6 +154,6 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
 
 def as_published(recipe: Recipe) -> str:
     """How to have FIRE as in the paper, where the recipe has it otherwise."""
-    own = hasattr(ENCODINGS[recipe.encoding], "init_as")
+    own = has_starts(ENCODINGS[recipe.encoding])
     changed = [f"{name}=None" for name in ("horizon", "start") if own and getattr(recipe, name) is not None]
     return f"; for FIRE as published add --set {' '.join(changed)}" if changed else ""

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from longfire.encodings import ENCODINGS
-from longfire.encodings.registry import option_names
+from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import hint
 
 START = "start"
@@ -45,7 +45,7 @@ def check_label(label: str) -> None:
     if name not in ENCODINGS:
         names = [*ENCODINGS, f"fire{SHARED}"]
         raise ValueError(f"there is no encoding named {label!r}. {hint(label.partition(':')[0], names)}")
-    known = [*option_names(ENCODINGS[name]), *([START] if hasattr(ENCODINGS[name], "init_as") else [])]
+    known = [*option_names(ENCODINGS[name]), *([START] if has_starts(ENCODINGS[name]) else [])]
     for option, value in options.items():
         if option not in known:
             raise ValueError(f"{name} has no option {option!r}. {hint(option, known)}")

@@ -57,7 +57,7 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
 
 def lengths_table(record: Record, bold: bool = False) -> str:
     """The numbers alone."""
-    lines, lengths, trained = lines_of(record), lengths_of(record), record["setting"]["trained_length"]
+    lines, lengths = lines_of(record), lengths_of(record)
     best = {length: clear_best(record, length) for length in lengths}
 
     def cell(line: Line, length: int) -> str:
@@ -66,10 +66,14 @@ def lengths_table(record: Record, bold: bool = False) -> str:
             return text if bold or not any(best.values()) else f"{text} "
         return f"{BOLD}{text}{PLAIN}" if bold else f"{text}*"
 
-    last = speeds(lines)
-    rows = [[line.label, *(cell(line, n) for n in lengths), *last[1:][i : i + 1]] for i, line in enumerate(lines)]
-    header = ["log perplexity at", *(f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths), *last[:1]]
-    return text_table(header, rows)
+    head, *cells = speeds(lines)
+    rows = [[line.label, *(cell(line, n) for n in lengths), *own] for line, own in zip(lines, cells, strict=True)]
+    return text_table(["log perplexity at", *_columns(record), *head], rows)
+
+
+def _columns(record: Record) -> list[str]:
+    trained = record["setting"]["trained_length"]
+    return [f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths_of(record)]
 
 
 def compare_markdown(record: Record, said: Sequence[str] = ()) -> str:
@@ -87,14 +91,14 @@ def compare_markdown(record: Record, said: Sequence[str] = ()) -> str:
 
 
 def _markdown_table(record: Record, on: str) -> str:
-    lengths, trained = lengths_of(record), record["setting"]["trained_length"]
+    lines, lengths = lines_of(record), lengths_of(record)
     best = {length: clear_best(record, length) for length in lengths}
-    columns = [f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths]
-    rows, last = [], speeds(lines_of(record))
-    for i, line in enumerate(lines_of(record)):
+    head, *speed_cells = speeds(lines)
+    rows = []
+    for line, own in zip(lines, speed_cells, strict=True):
         cells = [f"**{number(line, n)}**" if line.label == best[n] else number(line, n) for n in lengths]
-        rows.append([line.label, *cells, *last[1:][i : i + 1]])
-    return markdown_table([f"log perplexity{on} at", *columns, *last[:1]], rows)
+        rows.append([line.label, *cells, *own])
+    return markdown_table([f"log perplexity{on} at", *_columns(record), *head], rows)
 
 
 def number(line: Line, length: int) -> str:
@@ -102,10 +106,10 @@ def number(line: Line, length: int) -> str:
     return over_seeds(line.values(length).values())
 
 
-def speeds(lines: Sequence[Line]) -> list[str]:
-    """The last column: its head, and a cell for each line. None, where no run says how fast it was."""
-    found = [speed(line) for line in lines]
-    return ["tokens/s", *found] if any(one != "–" for one in found) else []
+def speeds(lines: Sequence[Line]) -> list[list[str]]:
+    """The last cell of the head and of each line; of all of them none, where no run says how fast it was."""
+    found = ["tokens/s", *(speed(line) for line in lines)]
+    return [[one] if any(other != "–" for other in found[1:]) else [] for one in found]
 
 
 def speed(line: Line) -> str:

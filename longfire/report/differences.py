@@ -10,6 +10,8 @@ from longfire.report.summary import Line, Record, lengths_of, lines_of, seeds_of
 
 ENOUGH = 3
 """Seeds: of fewer no difference is called one."""
+FEW = {1: "one seed", 2: "two seeds"}
+"""How many fewer are."""
 RULE = "the same way in every seed, of three or more, and above 0 by a one-sided paired t-test over the seeds at 5 %"
 T_95 = (2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 """Student's t, 95 %, of 2, 3, … 10 degrees of freedom. Of more it is a little less: the last stands for them."""
@@ -81,8 +83,7 @@ def seeds_verdict(record: Record, rule: str = RULE) -> str:
     if not found:
         return "There are no two encodings to compare."
     if seeds < ENOUGH:
-        few = ("One seed", "Two seeds")[seeds - 1]
-        return f"{few}: no difference is called one; three seeds or more would tell."
+        return f"{FEW[seeds].capitalize()}: no difference is called one; three seeds or more would tell."
     failing: dict[int, list[str]] = {}
     for pair in found:
         if not pair.holds:

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from longfire.encodings import ENCODINGS
 from longfire.encodings.fire import STARTS
-from longfire.encodings.registry import option_names
+from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import at_least, hint, one_of, positive
 from longfire.model import SIZES, LongfireConfig
 from longfire.model.extension import STRETCHED
@@ -146,7 +146,7 @@ class Recipe(AnyRecipe):
         horizon = self.position_encoding().get("horizon")
         others = {name: value for name, value in self.encoding_options.items() if name != "horizon"}
         same["encoding_options"] = others if horizon is None else {**others, "horizon": horizon}
-        if not hasattr(ENCODINGS[self.encoding], "init_as"):
+        if not has_starts(ENCODINGS[self.encoding]):
             same.pop("start")
         return same
 

@@ -24,7 +24,7 @@ from filelock import FileLock
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 
-from longfire.errors import at_least
+from longfire.errors import at_least, there_and_here, unlike
 from longfire.storage import write_json
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.recipes import AnyRecipe
@@ -84,15 +84,15 @@ def differing(run: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, An
     file = run / "recipe.json"
     if not file.exists():
         return {}
-    now, before = as_json(identity), json.loads(file.read_text(encoding="utf-8"))
-    return {key: (before.get(key), now[key]) for key in now if now[key] != before.get(key)}
+    return unlike(json.loads(file.read_text(encoding="utf-8")), as_json(identity))
 
 
 def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
     """Refuse a folder where something else is trained."""
     if other := differing(run, identity):
-        shown = ", ".join(f"{key}: {there!r} there, {here!r} here" for key, (there, here) in list(other.items())[:4])
-        raise ValueError(f"{run} holds another run ({shown}). Choose another folder, or delete that one.")
+        raise ValueError(
+            f"{run} holds another run ({there_and_here(other)}). Choose another folder, or delete that one."
+        )
 
 
 def is_done(run: Path, identity: Mapping[str, Any]) -> bool:

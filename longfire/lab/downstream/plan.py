@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from longfire.errors import at_least, one_of
+from longfire.errors import at_least, one_of, there_and_here, unlike
 from longfire.lab.downstream.entrants import Entrant, entrants
 from longfire.lab.downstream.questions import Mixture, Questions, load_questions, refuse_tasks_without_room, sample
 from longfire.tasks import Example
@@ -134,9 +134,10 @@ def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: Finetune
     same = ("select", "dev_examples")
     there = {**{key: before.get(key) for key in same}, **before["recipe"]}
     here = as_json({**{key: setting[key] for key in same}, **recipe.identity()})
-    if differing := [key for key in here if here[key] != there.get(key)]:
-        shown = ", ".join(f"{key}: {there.get(key)!r} there, {here[key]!r} here" for key in differing[:4])
-        raise ValueError(f"{out} holds another experiment ({shown}). Choose another folder, or delete that one.")
+    if other := unlike(there, here):
+        raise ValueError(
+            f"{out} holds another experiment ({there_and_here(other)}). Choose another folder, or delete that one."
+        )
 
 
 def recorded(out: Path) -> dict[str, Any]:

@@ -11,14 +11,13 @@ from typing import Any
 
 from longfire.report.claims.quote import Papers, Quote, quoted
 from longfire.report.claims.runs import AND, Records, record_named, run_keys, unfit
-from longfire.report.differences import ENOUGH, Difference
+from longfire.report.differences import ENOUGH, FEW, Difference
 from longfire.report.summary import Record, seeds_of
 
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "cannot be told", "not measured"
 VERDICTS = (HOLDS, FAILS, OPEN, MISSING)
 UNMEASURED, DISAGREE, SPREAD = "not all measured", "the seeds disagree", "the seeds differ by too much"
 """Why a comparison is open. The last: all have the same sign, and it may be chance."""
-FEW = {1: "one seed", 2: "two seeds"}
 
 
 def decided(by_seed: Sequence[float], seeds: int) -> str:

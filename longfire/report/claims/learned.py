@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
-from longfire.report.claims.claim import DISAGREE, FAILS, FEW, HOLDS, OPEN, UNMEASURED, Claim, Finding
+from longfire.report.claims.claim import DISAGREE, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Finding
 from longfire.report.claims.lengths import line_of
-from longfire.report.differences import ENOUGH
+from longfire.report.differences import ENOUGH, FEW
 from longfire.report.summary import Record, seeds_of
 
 RECORDS = ("reproduce/biases", "reproduce/perplexity-base", "compare/encodings")

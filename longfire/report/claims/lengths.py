@@ -14,6 +14,7 @@ LONGER = (2, 4)
 SHORT = (0.25, 0.5, 1)
 BASELINES = ("nope", "rope", "alibi", "kerple_log", "t5")
 """The paper's."""
+UNTESTED = "not tested here"
 
 
 def line_of(record: Record, encoding: str) -> Line | None:
@@ -43,6 +44,11 @@ class Place:
         """`FIRE 3.834 ± 0.010`."""
         return f"{_called(line)} {over_seeds(self.values(line).values())}"
 
+    def compared(self, one: Line, other: Line) -> tuple[list[float], str]:
+        """What the other is above one, in each seed that both have, and all of it in words."""
+        apart = _apart(self.values(one), self.values(other))
+        return apart, f"{self.shown(one)}, {self.shown(other)}{_spread(apart)}" if apart else UNTESTED
+
 
 def places(record: Record, multiples: Sequence[float]) -> Iterator[Place]:
     """These multiples of the training length; those that were not tested are parts of it, if they can be."""
@@ -66,8 +72,7 @@ def lower(
             if line is None:
                 steps.append(_unmeasured(str(place), other))
                 continue
-            apart = _apart(place.values(own), place.values(line))
-            text = f"{place.shown(own)}, {place.shown(line)}{_spread(apart)}" if apart else "not tested here"
+            apart, text = place.compared(own, line)
             steps.append(Step.of(str(place), text, [margin + value for value in apart], seeds))
     return steps
 
@@ -79,8 +84,7 @@ def alike(record: Record, one: str, other: str, multiples: Sequence[float], marg
         return []
     steps = []
     for place in places(record, multiples):
-        apart = _apart(place.values(a), place.values(b))
-        text = f"{place.shown(a)}, {place.shown(b)}{_spread(apart)}" if apart else "not tested here"
+        apart, text = place.compared(a, b)
         steps.append(Step.of(str(place), text, [margin - abs(value) for value in apart], seeds))
     return steps
 
@@ -95,7 +99,7 @@ def rises(record: Record, encoding: str, multiples: Sequence[float], by: float) 
         apart = _apart(line.values(trained), place.values(line))
         before = f"{Place(trained, trained).shown(line)} at {trained:,}"
         now = over_seeds(place.values(line).values())
-        text = f"{before}, {now}{_spread(apart)}" if apart else "not tested here"
+        text = f"{before}, {now}{_spread(apart)}" if apart else UNTESTED
         steps.append(Step.of(str(place), text, [value - by for value in apart], seeds))
     return steps
 
@@ -119,7 +123,7 @@ def lead_grows(record: Record, one: str, others: Sequence[str], longer: float) -
     rivals = _called(there[0]) if len(there) == 1 else "the best of the others"
     leads = ((place, [by_seed[seed] for seed in shared]) for place, by_seed in zip(both, (near, far), strict=True))
     shown = ", ".join(f"{fmean(lead):+.3f} at {place} ({_ends(lead)})" for place, lead in leads if lead)
-    text = f"{_called(own)}'s lead over {rivals}: {shown}" if shared else "not tested here"
+    text = f"{_called(own)}'s lead over {rivals}: {shown}" if shared else UNTESTED
     return [*absent, Step.of("", text, [min(far[seed], far[seed] - near[seed]) for seed in shared], seeds)]
 
 
