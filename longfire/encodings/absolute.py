@@ -42,8 +42,8 @@ class Sinusoidal(Absolute):
 
     Args:
         width: of the embeddings.
-        scale: what the vectors are multiplied by. The paper multiplies its embeddings by √width before it adds them;
-            where a model does not, `width ** -0.5` keeps the proportion, and 1 drowns embeddings that begin small.
+        scale: what the vectors are multiplied by. In their paper's model embeddings have a deviation of 1. Where they
+            begin smaller, with 0.02 in most models of today, that as the scale keeps the proportion; 1 drowns them.
     """
 
     takes = ("width",)

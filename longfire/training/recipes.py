@@ -153,14 +153,14 @@ class Recipe(AnyRecipe):
     def position_encoding(self) -> dict[str, Any]:
         """The encoding as a configuration has it.
 
-        FIRE's L begins at a quarter of the training length. Sinusoids have their paper's proportion to the embeddings.
+        FIRE's L begins at a quarter of the training length. Sinusoids are as large as the embeddings begin.
         """
         options = dict(self.encoding_options)
         known = option_names(ENCODINGS[self.encoding])
         if "init_L" in known:
             options.setdefault("init_L", self.length / 4)
         if "scale" in known:
-            options.setdefault("scale", SIZES[self.size]["hidden_size"] ** -0.5)
+            options.setdefault("scale", LongfireConfig.initializer_range)
         if "horizon" in known and self.horizon is not None:
             options.setdefault("horizon", max(1, round(self.horizon * self.length)))
         return {"name": self.encoding, **options}
