@@ -35,9 +35,13 @@ TASKS = {
 """Records of checkpoints on tasks, and what they are headed with."""
 PICTURES = {"narrative-qa": "images/narrative-qa-small.png"}
 """Of scores by length, beside docs/results.md."""
-COMPARED = {"encodings": "images/encodings-small.png", "horizon-tiny": "images/horizon-tiny.png"}
+COMPARED = {
+    "encodings": "images/encodings-small.png",
+    "start-horizon": "images/start-horizon.png",
+    "horizon-tiny": "images/horizon-tiny.png",
+}
 """Pictures of comparisons."""
-OURS = ("fire:start=kerple_log,horizon=512", "fire", "kerple_log", "alibi")
+OURS = ("fire:start=kerple_log,horizon=512", "fire", "kerple_log", "kerple_power", "alibi")
 """What README.md shows of `encodings`: FIRE as we train it, as published, and what it fell behind."""
 SECTION = """
 ## Fine-tuned on long documents, questions and GLUE

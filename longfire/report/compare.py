@@ -7,7 +7,7 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from longfire.report.differences import RULE, clear_best, seeds_verdict
+from longfire.report.differences import BEST, RULE, clear_best, seeds_verdict
 from longfire.report.failures import failures
 from longfire.report.summary import (
     COLORS,
@@ -37,13 +37,9 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
 
     The best of a length is marked where its lead holds over the seeds: in bold type, for a terminal, or with a star.
     """
-    texts = texts_of(record)
-    best = [clear_best(one, length) for one in texts.values() for length in lengths_of(record)]
-    mark = "Bold" if bold else "*"
-    marked = f"{mark}: better than the next best, and that holds over the seeds. " if any(best) else ""
     plus = f"{PLUS} " if len(seeds_of(record)) > 1 else ""
-    tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts.items())[1:]]
-    verdict = plus + marked + seeds_verdict(record)
+    tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts_of(record).items())[1:]]
+    verdict = plus + _marked(record, "Bold" if bold else "*") + seeds_verdict(record)
     shown = [
         fill(what_was_run(record), WIDTH, break_on_hyphens=False),
         lengths_table(record, bold),
@@ -53,6 +49,12 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     if failed := failures(record):
         shown.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in failed))
     return "\n\n".join(shown)
+
+
+def _marked(record: Record, mark: str) -> str:
+    """What a mark means, if there is one in a table of any text."""
+    best = [clear_best(one, length) for one in texts_of(record).values() for length in lengths_of(record)]
+    return f"{mark}: {BEST} " if any(best) else ""
 
 
 def lengths_table(record: Record, bold: bool = False) -> str:
@@ -79,9 +81,10 @@ def _columns(record: Record) -> list[str]:
 def compare_markdown(record: Record, said: Sequence[str] = ()) -> str:
     """The same for a page: what was run, a table for each text, and what the seeds bear out.
 
-    What was said before, such as `PLUS`, `RULE` or a sentence of what was run, is not said again.
+    What was said before is not said again: `PLUS`, `RULE` (with it what bold type is), a sentence of what was run.
     """
     plus = f"{PLUS} " if len(seeds_of(record)) > 1 and PLUS not in said else ""
+    plus += _marked(record, "Bold") if RULE not in said else ""
     rules = ["by the rule above"] * 2 if RULE in said else [RULE, "by the same rule"]
     parts = [" ".join(sentence for sentence in sentences(record) if sentence not in said)]
     for i, (name, one) in enumerate(texts_of(record).items()):

@@ -17,6 +17,8 @@ T_95 = (2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 """Student's t, 95 %, of 2, 3, … 10 degrees of freedom. Of more it is a little less: the last stands for them."""
 LISTED = 8
 """Pairs of encodings at most; of more only how many."""
+BEST = "better than every other one, and that holds over the seeds."
+"""What is marked in a table, `clear_best`."""
 
 
 def holds(by_seed: Sequence[float]) -> bool:
@@ -64,14 +66,13 @@ def differences(record: Record) -> list[Difference]:
 
 
 def clear_best(record: Record, length: int) -> str | None:
-    """The label of the best encoding at a length, if its lead over the next best holds over the seeds."""
-    lines = lines_of(record)
-    ranked = sorted((fmean(values.values()), i) for i, line in enumerate(lines) if (values := line.values(length)))
-    if len(ranked) < 2:
+    """The label of the best encoding at a length, if its lead over each of the others holds over the seeds."""
+    lines = [line for line in lines_of(record) if line.values(length)]
+    if len(lines) < 2:
         return None
-    best, second = (lines[i] for _, i in ranked[:2])
-    found = difference(best, second, length, len(seeds_of(record)))
-    return best.label if found is not None and found.better == best.label and found.holds else None
+    best, *others = sorted(lines, key=lambda line: fmean(line.values(length).values()))
+    found = [difference(best, other, length, len(seeds_of(record))) for other in others]
+    return best.label if all(one and one.better == best.label and one.holds for one in found) else None
 
 
 def seeds_verdict(record: Record, rule: str = RULE) -> str:

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from longfire.report.compare import loss_curve, number, speed
-from longfire.report.differences import clear_best, seeds_verdict
+from longfire.report.differences import BEST, clear_best, seeds_verdict
 from longfire.report.failures import failures
 from longfire.report.html import colors_css, facts_table, write_page
 from longfire.report.summary import (
@@ -188,7 +188,7 @@ def _table(record: Record, text: int) -> str:
         f"{''.join(cell(line, n) for n in lengths)}<td>{_parameters(line)}</td><td>{speed(line)}</td></tr>"
         for i, line in enumerate(lines)
     )
-    marked = "Bold: better than the next best, and that holds over the seeds. " if any(best.values()) else ""
+    marked = f"Bold: {BEST} " if any(best.values()) else ""
     verdict = marked + seeds_verdict(record)
     after = f"-{text + 1}" if text else ""
     return (
