@@ -45,7 +45,8 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         nargs="+",
         metavar="NAME",
         help="fire alibi kerple_log rope nope, unless given; fire-s shares one for all layers; rope_pi and yarn extend "
-        "rope's model; options after a colon: fire:horizon=64,hidden_layers=1",
+        "rope's model; options after a colon: fire:horizon=64,hidden_layers=1, or what it "
+        "begins as: fire:start=kerple_log",
     )
     one.add_argument("--seeds", type=int, nargs="+", metavar="N", help="0 1 2, unless given")
     one.add_argument(

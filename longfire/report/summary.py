@@ -121,7 +121,7 @@ def sentences(record: Record) -> list[str]:
     found = [
         f"{', '.join(line.label for line in lines)}: with {these}{but} a model{_of_size(done)} was trained from "
         f"scratch, with {f'{seeds} seeds' if seeds > 1 else 'one seed'}.",
-        *_training(record, done, any(line.encoding.startswith("fire") for line in lines)),
+        *_training(record, done, [line.encoding for line in lines if line.encoding.startswith("fire")]),
     ]
     found += [
         f"{in_a_row(labels)} {'are each' if len(labels) > 1 else 'is'} the model of {of}, extended to {to:,} tokens "
@@ -148,7 +148,7 @@ def shared_sentences(records: Sequence[Record]) -> list[str]:
     return [one for one in found[0] if all(one in others for others in found)] if len(found) > 1 else []
 
 
-def _training(record: Record, done: Sequence[dict[str, Any]], fire: bool) -> list[str]:
+def _training(record: Record, done: Sequence[dict[str, Any]], fires: Sequence[str]) -> list[str]:
     setting, recipe = record["setting"], record["setting"].get("recipe") or {}
     name, changed = (setting.get("corpus") or {}).get("name"), changes_to_fire(recipe)
     rate = recipe.get("position_rate") or 1
@@ -164,8 +164,9 @@ def _training(record: Record, done: Sequence[dict[str, Any]], fire: bool) -> lis
         f"{f' of {name}' if name else ''}{_amount(done)}"
         f"{''.join(f', {part}' for part in how if part)}."
     ]
-    if fire and (changed or "start" in recipe):
-        said.append(f"FIRE {changed}." if changed else "FIRE is as published, but for options that are named.")
+    if fires and (changed or "start" in recipe):
+        named = ", where options that are named do not say otherwise" if any(":" in label for label in fires) else ""
+        said.append(f"FIRE {changed}{named}." if changed else "FIRE is as published, but for options that are named.")
     return said
 
 

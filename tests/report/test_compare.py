@@ -213,6 +213,8 @@ def test_what_was_run_with_one_encoding():
     assert text.startswith("FIRE: with this position encoding a model of 820k parameters was trained from scratch, ")
     assert "FIRE begins as kerple_log and has its horizon at 64 tokens. Then held-out text was read " in text
     assert ". Other texts, of which nothing was trained on, were read too: latex, code." in text
+    named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
+    assert "at 64 tokens, where options that are named do not say otherwise. Then" in what_was_run(named)
     record["setting"]["recipe"] |= {"share": True, "encoding_options": {"log": False}, "horizon": None, "steps": 1600}
     record["setting"]["recipe"]["position_rate"] = 10.0
     assert "FIRE begins as kerple_log, is one for all layers and has log=False." in what_was_run(record)
