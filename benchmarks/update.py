@@ -127,8 +127,9 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
         record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
         table = reproduced_markdown(record, paper, [*said, RULE])
         learned = learned_markdown(record) if entry.draws_biases else ""
-        picture = f"![{entry.what}]({picture_of(entry)})"
-        parts += [f"## {heading(entry.shows, entry.what, record)}", table, *([learned] if learned else []), picture]
+        title = heading(entry.shows, entry.what, record)
+        picture = f"![{title}]({picture_of(entry)})"
+        parts += [f"## {title}", table, *([learned] if learned else []), picture]
     missing = [f"`{entry.name}` ({entry.shows})" for entry in entries if entry.name not in records]
     parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
     return replaced(page, "tables", "\n\n".join(["", *parts, ""]))

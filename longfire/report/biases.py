@@ -22,9 +22,11 @@ def plot_biases(curves: list[dict[str, Any]], path: Path) -> Path:
                 if (curve["layer"], curve["query"]) == (layer, query):
                     keys = [position + 1 for position in curve["positions"]]
                     axes.plot(keys, curve["values"], linewidth=1.3)
-            axes.set_title(f"layer {layer + 1}, query {query + 1:,}", fontsize=10)
+            axes.set_title(f"layer {layer + 1} of {len(every)}, query {query + 1:,}", fontsize=10)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("A line for each head, of the first seed")
     for axes in grid[-1]:
         axes.set_xlabel("key")
     for row in grid:

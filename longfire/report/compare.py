@@ -156,7 +156,8 @@ def _saved(panels: Sequence[Callable[[Any], None]], path: Path) -> Path:
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = grid[0][0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, [fill(label, 20) for label in labels], loc="outside right center", frameon=False)
+        names = [fill(label, 22, break_long_words=False) for label in labels]
+        figure.legend(handles, names, loc="outside right center", frameon=False)
     figure.savefig(path, dpi=110)
     return path
 
@@ -172,18 +173,18 @@ def _draw_close(record: Record, on: str, limits: tuple[float, float], axes: Any)
     _draw_perplexity(axes, record)
     axes.set_ylim(limits)
     axes.set_ylabel("")
-    axes.set_title(f"Those that hold{on}, close up")
+    axes.set_title(f"The lower part{on}, close up")
 
 
 def close_up(record: Record) -> tuple[float, float] | None:
-    """The range of log perplexity of the encodings that hold, where others leave it far behind; None otherwise."""
+    """From the least log perplexity to the most of those that hold; None where no other leaves them far behind."""
     means = [[mean_and_deviation(line.values(n).values())[0] for n in lengths_of(record)] for line in lines_of(record)]
     whole = [[mean for mean in line if mean is not None] for line in means]
     whole = [line for line in whole if line]
     holding = [line for line in whole if max(line) < line[0] + HOLDS]
     if len(holding) < 2 or len(holding) == len(whole):
         return None
-    low, high = min(min(line) for line in holding), max(max(line) for line in holding)
+    low, high = min(min(line) for line in whole), max(max(line) for line in holding)
     margin = 0.06 * (high - low)
     return low - margin, high + margin
 
@@ -215,7 +216,8 @@ def _draw_perplexity(axes: Any, record: Record) -> None:
     axes.axvline(trained, color="gray", linestyle="--", linewidth=1, zorder=1)
     axes.annotate(
         "trained here", (trained, 1), xycoords=("data", "axes fraction"), xytext=(5, -10),
-        textcoords="offset points", color="dimgray", fontsize=9,
+        textcoords="offset points", color="dimgray", fontsize=9, zorder=5,
+        bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1},
     )  # fmt: skip
     axes.set_xlabel("tokens in a sequence")
     axes.set_ylabel("log perplexity (lower is better)")

@@ -68,7 +68,7 @@ def _draw(axes: Any, record: Record, task: str) -> None:
     rows = record["rows"]
     spare, taken = iter(SPARE * len(rows)), set()
     for i, row in enumerate(rows):
-        encoding = row["encoding"].removesuffix("-s")
+        encoding = row["encoding"]
         own = encoding in COLORS and encoding not in taken
         color = COLORS[encoding][0] if own else next(spare)[0]
         taken.add(encoding)

@@ -21,6 +21,7 @@ COLORS = {  # on white, on black
     "sinusoidal": ("#c2379a", "#f79add"),
     "rope_pi": ("#4a6079", "#a3bdd9"),
     "yarn": ("#00705c", "#3fcfb0"),
+    "fire-s": ("#f2789f", "#ffb3c7"),
 }
 SPARE = [("#e07b00", "#ffae42"), *(COLORS[name] for name in ("sinusoidal", "learned", "sandwich", "yarn", "rope_pi"))]
 """For what has no colour of its own, or shares an encoding with another line."""

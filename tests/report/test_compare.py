@@ -302,14 +302,14 @@ def test_a_picture_has_a_panel_for_each_text(tmp_path, monkeypatch):
     plot_compare(record, tmp_path)
     assert titles[0] == [
         *(f"Perplexity on {name}, 3 seeds" for name in ("python-stdlib", "latex", "code")),
-        *(f"Those that hold on {name}, close up" for name in ("python-stdlib", "latex", "code")),
+        *(f"The lower part on {name}, close up" for name in ("python-stdlib", "latex", "code")),
     ]
     for run in record["runs"]:
         run["also"]["code"]["rows"] = run["also"]["code"]["rows"][:1]  # of one length nothing falls behind
     plot_compare(record, tmp_path)
     assert len(titles[2]) == 5
     plot_compare(compare_record(seeds=(0,)), tmp_path)
-    assert titles[4] == ["Perplexity by length, one seed", "Those that hold, close up"]
+    assert titles[4] == ["Perplexity by length, one seed", "The lower part, close up"]
 
 
 def test_a_page_has_every_text():
@@ -325,7 +325,7 @@ def test_a_picture_without_losses(tmp_path):
     assert all(path.exists() for path in plot_compare(record, tmp_path))
 
 
-def test_those_that_hold_are_drawn_close_up():
+def test_the_lower_part_is_drawn_close_up():
     values = {"fire": [2.0], "alibi": [2.1], "rope": [2.2], "nope": [9.0]}
     record = record_of(values)
     assert close_up(record) is None  # one length: all hold
@@ -334,6 +334,10 @@ def test_those_that_hold_are_drawn_close_up():
     held = [line for line in lines_of(record) if line.encoding in ("fire", "alibi", "kerple_log")]
     seen = [fmean(line.values(n).values()) for line in held for n in record["setting"]["lengths"]]
     assert low < min(seen) < max(seen) < high < min(max(seen) + 0.1, 3.0)
+    for run in record["runs"]:  # one that loses its grip is the best before
+        if run["encoding"] == "nope":
+            run["perplexity"]["rows"][0]["log_perplexity"] = min(seen) - 0.5
+    assert close_up(record)[0] < min(seen) - 0.5
 
 
 def test_a_page_has_the_same_numbers():
