@@ -23,3 +23,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def write_json(path: Path, content: Any) -> None:
     """The same, as JSON."""
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Of a file that may be missing: nothing, then."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found

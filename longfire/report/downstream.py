@@ -17,7 +17,7 @@ from longfire.report.contexts import (
     marked,
     number,
 )
-from longfire.report.summary import amount, in_a_row
+from longfire.report.summary import amount, changes_in_rows, in_a_row
 from longfire.report.table import text_table
 from longfire.tasks import SUITES, TASKS
 
@@ -101,6 +101,8 @@ def what_was_done(record: Record) -> str:
     labels = ", ".join(row["label"] for row in rows)
     lengths = ", ".join(f"{n:,}" for n in setting["lengths"])
     parts = [f"{labels}: {models(rows)}."]
+    if changed := changes_in_rows(rows):
+        parts.append(f"Not as published: {changed}.")
     if setting["kind"] == "finetune":
         recipe, mixtures = setting["recipe"], setting["mixtures"]
         together = max(len(mixture["tasks"]) for mixture in mixtures)

@@ -6,7 +6,7 @@ from typing import Any
 from longfire.evaluation.metrics import average
 from longfire.report.contexts import DASH, NEAR, Record, encodings_of, interval, named
 from longfire.report.downstream import SELECTED, Paper, missing, models, near_meanings
-from longfire.report.summary import in_a_row
+from longfire.report.summary import changes_in_rows, in_a_row
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
 
@@ -65,6 +65,8 @@ def in_plain_words(record: Record) -> str:
     small = "**Small-scale run.** " if is_small(record) else ""
     stretched = {f"{row['label']} extended to {row['extended_to']:,}" for row in rows if row.get("extended_to")}
     parts = [f"{small}{in_a_row([row['label'] for row in rows])}: {models(rows)}{_beside(sorted(stretched))}."]
+    if changed := changes_in_rows(rows):
+        parts.append(f"Not as published: {changed}.")
     parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
     lengths = in_a_row([f"{n:,}" for n in setting["lengths"]])
     parts.append(f"Tested on {_questions(record)} of the {setting['split']} split, in {lengths} tokens.")

@@ -198,6 +198,16 @@ def changes_to_fire(recipe: dict[str, Any]) -> str:
     return in_a_row([part for part in parts if part])
 
 
+def changes_in_rows(rows: Sequence[dict[str, Any]]) -> str:
+    """The same of checkpoints on tasks: `FIRE (begins as kerple_log)`, or nothing."""
+    found = []
+    for row in rows:
+        far = row.get("horizon")
+        if changed := changes_to_fire({"start": row.get("start"), "horizon": far and 1, "length": far}):
+            found.append(f"{row['label']} ({changed})")
+    return in_a_row(found)
+
+
 def _of_size(runs: Sequence[dict[str, Any]]) -> str:
     sizes = sorted(run["parameters"] for run in runs if run.get("parameters"))
     if not sizes:

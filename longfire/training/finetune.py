@@ -32,7 +32,7 @@ from longfire.training.run import (
     track,
     training_arguments,
 )
-from longfire.training.start import checkpoint_folder, digest, loaded, set_dropout
+from longfire.training.start import checkpoint_folder, digest, loaded, pretrained_by, set_dropout
 from longfire.training.trainer import RecipeTrainer
 
 Score = Callable[[LongfireForCausalLM, int], float]
@@ -101,7 +101,9 @@ def finetune(
             if trainer.is_world_process_zero():
                 tokenizer.save_pretrained(run / ".model")
                 keep_corpus(checkpoint, run / ".model")
-                finish(run, trainer, {**best, "seconds": round(seconds, 2), "identity": as_json(same)})
+                began = pretrained_by(checkpoint)
+                made = {"pretrained_by": began, "seconds": round(seconds, 2), "identity": as_json(same)}
+                finish(run, trainer, {**best, **made})
 
         return carry_out(trainer, run, same, deliver)
 

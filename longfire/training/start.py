@@ -12,6 +12,7 @@ from transformers import set_seed
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
 from longfire.model.checkpoints import checkpoint_in
 from longfire.model.extension import STRETCHED, extended
+from longfire.storage import read_json
 from longfire.training.recipes import AnyRecipe, Recipe
 
 if TYPE_CHECKING:
@@ -141,9 +142,19 @@ def weights_in(folder: Path) -> list[Path]:
 
 def said_at_the_end(run: Path) -> str | None:
     """Of a run that is done and has no weights any more: its model's digest."""
-    if not (run / "done.json").is_file() or weights_in(checkpoint_in(run)):
-        return None
-    return json.loads((run / "done.json").read_text(encoding="utf-8")).get("digest")  # type: ignore[no-any-return]
+    return None if weights_in(checkpoint_in(run)) else read_json(run / "done.json").get("digest")
+
+
+def run_of(folder: Path) -> dict[str, Any]:
+    """What the run that made a checkpoint says of itself, if one did."""
+    return read_json(folder.parent / "done.json") if folder.name == "model" else {}
+
+
+def pretrained_by(source: str | Path | LongfireForCausalLM) -> dict[str, Any]:
+    """The recipe that a checkpoint was pretrained by, fine-tuned since or not; empty, if it is not known."""
+    own = {} if isinstance(source, LongfireForCausalLM) else run_of(checkpoint_folder(source))
+    recipe: dict[str, Any] | None = own.get("pretrained_by" if "chosen_by" in own else "recipe")
+    return recipe or {}
 
 
 def refuse_other_tokenizer(folder: Path, tokenizer: Any) -> None:

@@ -272,6 +272,18 @@ def test_others_models_are_not_fine_tuned(place, tmp_path, capsys):
     assert "has no tokenizer. Save the model's there" in capsys.readouterr().err
 
 
+def test_what_fire_began_as_is_recorded(place, tmp_path):
+    """Where a run says so; what has no start did not begin as anything, nor did what went on from a checkpoint."""
+    checkpoint(tmp_path / "far", {"name": "fire", "horizon": 32})
+    found = {"fire": {}, "rope": {}, "shared": {"init_from": "runs/one"}}
+    for name, recipe in found.items():
+        shutil.copytree(place / name, tmp_path / name / "model")
+        (tmp_path / name / "done.json").write_text(json.dumps({"recipe": {"start": "kerple_log", **recipe}}))
+    abouts = [one.about() for one in entrants([str(tmp_path / name) for name in (*found, "far")])]
+    assert [about["start"] for about in abouts] == ["kerple_log", None, None, None]
+    assert [about["horizon"] for about in abouts] == [None, None, None, 32]
+
+
 def test_a_dry_run(place, tmp_path, capsys):
     options = ["--data", str(place / "data"), "--out", str(tmp_path / "out"), "--recipe", "tiny", "--dry-run"]
     assert main(["finetune", "cola+multirc", str(place / "fire"), *options]) == 0

@@ -66,6 +66,15 @@ def test_the_papers_own_scores(start, lower):
     assert verdict(claim, {**record, "rows": []}) == MISSING
 
 
+def test_a_fire_that_is_not_the_published_one_decides_nothing():
+    claim, record = named("Fine-tuned on SCROLLS"), on_tasks("scrolls")
+    for row in record["rows"]:
+        row |= {"start": "kerple_log" if row["encoding"] == "fire" else None, "horizon": None}
+    finding = claim.judged({claim.records[0]: record})
+    assert finding.verdict == OPEN
+    assert finding.why.startswith("not as published: FIRE (runs/0) (begins as kerple_log)")
+
+
 @pytest.mark.parametrize("keep", [lambda row: [], lambda row: [{**row, "scores": []}]])
 def test_a_baseline_that_is_missing(keep):
     """Or whose run failed: it keeps the claim open, and spoils no other comparison."""

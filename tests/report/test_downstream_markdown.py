@@ -135,6 +135,17 @@ def tuned():
     return shown
 
 
+def test_what_is_not_as_published_is_said():
+    shown = tuned()
+    assert "kerple_log" not in downstream_markdown(shown, PAPER)
+    shown["rows"][0] |= {"start": "kerple_log", "horizon": 512}
+    label = shown["rows"][0]["label"]
+    said = f"Not as published: {label} (begins as kerple_log and has its horizon at 512 tokens)"
+    assert f"{said}." in downstream_markdown(shown, PAPER)
+    shown["rows"][1] |= {"start": "alibi"}
+    assert f"{said} and {shown['rows'][1]['label']} (begins as alibi)." in downstream_markdown(shown, PAPER)
+
+
 def test_by_context_with_the_papers_rows_below():
     shown = tuned()
     shown["rows"][0]["scores"][2] = {"task": "narrative_qa", "length": 16384, "failed": "OutOfMemoryError: it ended"}

@@ -17,6 +17,7 @@ from longfire.model import LongfireForCausalLM, LongfireModel, extend
 from longfire.training import FINETUNE_RECIPES, finetune_recipe_named
 from longfire.training.callbacks import read_losses
 from longfire.training.checkpoints import checkpoints
+from longfire.training.start import pretrained_by
 from tests.training.toys import RECIPE, checkpoint, right, rows, tune
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,10 @@ DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    return checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    """A pretraining run's."""
+    run = tmp_path_factory.mktemp("pretrained")
+    (run / "done.json").write_text(json.dumps({"recipe": {"start": "kerple_log"}}))
+    return checkpoint(run / "model")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +75,7 @@ def test_a_run(whole, source):
     assert (said["score"], said["chosen_by"]) == (max(judged.values()), "score")
     assert judged[said["step"]] == said["score"]
     assert said["identity"]["on"] == {"task": "toy"}
+    assert said["pretrained_by"] == pretrained_by(whole) == {"start": "kerple_log"}  # and so it is of the tuned one
     assert said["seconds"] > 0
     model = LongfireForCausalLM.from_pretrained(whole / "model")
     assert right(model) == said["score"]

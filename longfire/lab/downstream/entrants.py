@@ -1,6 +1,5 @@
 """Checkpoints that are put side by side: as they are given, what they are called, and whether they can be taken."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -12,13 +11,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from longfire.encodings import ENCODINGS
+from longfire.encodings.registry import has_starts
 from longfire.errors import at_least, one_of
 from longfire.evaluation.scoring import position_limit
 from longfire.lab.labels import SHARED, written
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended
 from longfire.model.generate import TOKENIZER_FILES, load
-from longfire.training.start import checkpoint_folder, digest
+from longfire.storage import read_json
+from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
 
 GIVEN = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
 
@@ -84,9 +85,14 @@ class Entrant:
         except ValueError as error:
             raise ValueError(f"{self.given}: {error}") from error
 
+    def has_starts(self) -> bool:
+        """Whether its encoding may have begun as another."""
+        name = self.encoding.removesuffix(SHARED)
+        return name in ENCODINGS and has_starts(ENCODINGS[name])
+
     def about(self) -> dict[str, Any]:
         """For the record: what it is, and what it was trained on and at, as far as it is known."""
-        own = _done(self.folder)
+        own, began = run_of(self.folder), pretrained_by(self.folder)
         tuned = own if "chosen_by" in own else {}
         recipe, on = tuned.get("recipe", {}), tuned.get("identity", {}).get("on", {})
         how = {**{key: recipe.get(key) for key in ("name", "steps", "batch", "seed")}, "select": on.get("select")}
@@ -99,7 +105,9 @@ class Entrant:
             "trained_length": getattr(self.config, "max_position_embeddings", None),
             "extended_to": _target(self.config),
             "tokens_seen": own.get("tokens_seen"),
-            "corpus": _read(self.folder / "corpus.json").get("name"),
+            "corpus": read_json(self.folder / "corpus.json").get("name"),
+            "start": None if began.get("init_from") else began.get("start") if self.has_starts() else None,
+            "horizon": (getattr(self.config, "position_encoding", None) or {}).get("horizon"),
             "finetuned_length": recipe.get("length"),
             "finetuned_on": on.get("tasks"),
             "finetuned": how if tuned else None,
@@ -190,14 +198,3 @@ def _target(config: Any) -> int | None:
     """The length that RoPE was extended to."""
     target = (getattr(config, "position_encoding", None) or {}).get("target_length")
     return None if target is None else int(target)
-
-
-def _done(folder: Path) -> dict[str, Any]:
-    """What the run that made a checkpoint says of itself, if one did."""
-    return _read(folder.parent / "done.json") if folder.name == "model" else {}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Nothing, where there is none."""
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return found

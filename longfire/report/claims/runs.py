@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from longfire.report.summary import Record, changes_to_fire, lengths_of, seeds_of
+from longfire.report.summary import Record, changes_in_rows, changes_to_fire, lengths_of, seeds_of
 
 Records = Mapping[str, Record]
 """By folder and name, such as reproduce/perplexity-base."""
@@ -27,8 +27,11 @@ def record_named(records: Records, name: str) -> Record | None:
 def unfit(record: Record) -> str:
     """Why a record decides nothing: its FIRE is not the published one, or it was tested on what one may choose by."""
     setting = record.get("setting") or {}
-    changed = changes_to_fire(setting.get("recipe") or {}) if "runs" in record else ""
-    reasons = [f"FIRE {changed}" if changed else "", "tested on dev" if setting.get("split") == "dev" else ""]
+    if "runs" in record:
+        fire = f"FIRE {changed}" if (changed := changes_to_fire(setting.get("recipe") or {})) else ""
+    else:
+        fire = f"not as published: {changed}" if (changed := changes_in_rows(record.get("rows", ()))) else ""
+    reasons = [fire, "tested on dev" if setting.get("split") == "dev" else ""]
     return ", ".join(filter(None, reasons))
 
 
