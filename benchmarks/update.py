@@ -18,9 +18,10 @@ from longfire.report.compare import compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.differences import RULE
 from longfire.report.downstream_markdown import downstream_markdown
-from longfire.report.model_speed import model_figures, model_table
+from longfire.report.model_speed import model_figures, model_table, plot_model
 from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, tables_head
 from longfire.report.speed import figures_table, speed_table
+from longfire.report.speed_plot import plot_speed
 from longfire.report.tasks import tasks_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +42,8 @@ COMPARED = {
     "horizon-tiny": "images/horizon-tiny.png",
 }
 """Pictures of comparisons."""
+MEASURED = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
+"""Pictures of speed."""
 OURS = ("fire:start=kerple_log,horizon=512", "fire", "kerple_log", "kerple_power", "alibi")
 """What README.md shows of `encodings`: FIRE as we train it, as published, and what it fell behind."""
 SECTION = """
@@ -166,6 +169,9 @@ def draw_pictures() -> None:
     for name, picture in COMPARED.items():
         if (record := result(name)) is not None:
             draw_lengths(record, ROOT / "docs" / picture)
+    for name, picture in MEASURED.items():
+        if (record := result(name)) is not None:
+            (plot_model if is_of_a_model(record) else plot_speed)(record, ROOT / "docs" / picture)
     for name, record in reproduced().items():
         path = ROOT / "docs" / picture_of(ENTRIES[name])
         if ENTRIES[name].draws_biases:

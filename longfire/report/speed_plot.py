@@ -48,6 +48,8 @@ def plot_speed(record: dict[str, Any], path: Path) -> None:
                 fire = name in ("fire", SHARED)
                 look = {"color": colors[name], "linestyle": style, "marker": marker, "linewidth": 2.4 if fire else 1.2}
                 look |= {"markersize": 7 if fire else 4, "zorder": 3 if fire else 2, "alpha": 1 if fire else 0.75}
+                if name == SHARED:  # often on top of FIRE's line, which is to be seen beneath
+                    look |= {"linewidth": 1.2, "markersize": 4}
             axes.plot(*zip(*points, strict=True), **look)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
