@@ -112,7 +112,7 @@ def test_pages_are_updated_from_the_results_there_are(tmp_path):
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "results" / "bench").mkdir(parents=True)
     script = str(shutil.copy(ROOT / "benchmarks" / "update.py", tmp_path / "benchmarks" / "update.py"))
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "images").mkdir(parents=True)
     (tmp_path / "docs" / "results.md").write_text("nothing yet\n", encoding="utf-8")
     page, readme = tmp_path / "benchmarks" / "README.md", tmp_path / "README.md"
     page.write_text("<!-- h200-attention -->\n```\n```\nbetween\n<!-- other -->\n```\nold\n```\n", encoding="utf-8")
@@ -130,3 +130,4 @@ def test_pages_are_updated_from_the_results_there_are(tmp_path):
         )
         expected = f"# Speed\n<!-- h200-attention-figures -->\n{figures_table(record)}\n<!-- end -->\nafter\n"
         assert readme.read_text() == expected
+    assert (tmp_path / "docs" / "images" / "attention-h200.png").stat().st_size > 10_000
