@@ -32,6 +32,9 @@ class PositionEncoding(nn.Module):
     takes: ClassVar[tuple[str, ...]] = ()
     """Which of num_heads, head_dim, width and max_length the constructor takes from the model."""
 
+    free: ClassVar[tuple[str, ...]] = ()
+    """Options that a trained model may be given, or rid of: they say how it is used, not what it has learned."""
+
     aliases: ClassVar[dict[str, str]] = {}
     """Options that `build_encoding` knows by another name than the constructor does."""
 

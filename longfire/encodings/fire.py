@@ -50,6 +50,7 @@ class FIRE(PositionEncoding):
     """
 
     takes = ("num_heads",)
+    free = ("horizon",)
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
     smooth_beyond: int | None = 128
     init_L: Tensor

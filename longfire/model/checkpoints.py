@@ -68,12 +68,14 @@ def refuse_other_shapes(source: Any, info: dict[str, Any]) -> None:
 def will_do(saved: dict[str, Any], asked: dict[str, Any], learned: bool) -> bool:
     """Whether one encoding may be loaded from another's checkpoint.
 
-    One that has learned something, or that the theorem made, must be the same, options too. Otherwise a class will do
-    where it is a kind of the saved one, as RoPE-PI and YaRN are of RoPE.
+    One that has learned something, or that the theorem made, must be the same, options too but for those that are free.
+    Otherwise a class will do where it is a kind of the saved one, as RoPE-PI and YaRN are of RoPE.
     """
-    if learned or "theorem" in saved or "theorem" in asked:
-        return saved == asked
     before, now = (ENCODINGS.get(encoding.get("name", "")) for encoding in (saved, asked))
+    if learned or "theorem" in saved or "theorem" in asked:
+        free = before.free if before is not None else ()
+        fixed, wanted = ({key: one[key] for key in one if key not in free} for one in (saved, asked))
+        return fixed == wanted
     return before is None or now is None or issubclass(now, before)
 
 

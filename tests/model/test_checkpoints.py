@@ -187,6 +187,24 @@ def test_options_that_do_not_fit_are_refused(options, tmp_path):
     assert "trained with position_encoding={'init_c': 0.25, 'name': 'fire'}" in str(refused.value)
 
 
+def test_a_trained_fire_may_be_given_a_horizon(tmp_path):
+    """And be rid of it. Up to there nothing changes, to the bit; beyond it does. It is saved with the model."""
+    model = saved(tmp_path / "plain", position_encoding={"name": "fire", "init_L": 4.0})
+    far = {"name": "fire", "init_L": 4.0, "horizon": 16}
+    given = LongfireForCausalLM.from_pretrained(tmp_path / "plain", position_encoding=far).eval()
+    given.save_pretrained(tmp_path / "given")
+    again = LongfireForCausalLM.from_pretrained(tmp_path / "given").eval()
+    rid = LongfireForCausalLM.from_pretrained(tmp_path / "given", position_encoding=model.config.position_encoding)
+    tokens = torch.randint(0, model.config.vocab_size, (2, 40))
+    logits, changed = model(tokens).logits, given(tokens).logits
+    assert torch.equal(logits[:, :16], changed[:, :16])
+    assert (logits[:, 16:] != changed[:, 16:]).any(-1).all()
+    assert torch.equal(again(tokens).logits, changed)
+    assert torch.equal(rid.eval()(tokens).logits, logits)
+    with pytest.raises(ValueError, match="was trained with"):
+        LongfireForCausalLM.from_pretrained(tmp_path / "plain", position_encoding={**far, "log": False})
+
+
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("name", ["fire", "alibi"])
 def test_other_sharing_is_refused(name, share, tmp_path):
