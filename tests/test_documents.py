@@ -68,7 +68,7 @@ def test_an_encoding_takes_one_file(tmp_path):
     assert "recency" in run("longfire", "explore", "--out", str(tmp_path))
     assert "recency n=16" in run("longfire", "bench", "bias", "--lengths", "16", "--dry-run")
     if importlib.util.find_spec("mypy"):
-        run("mypy")
+        run("mypy", "longfire/encodings")
 
 
 def test_readme_lists_every_encoding():
