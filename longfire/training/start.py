@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import set_seed
 
+from longfire.encodings.registry import has_starts
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
 from longfire.model.checkpoints import checkpoint_in
 from longfire.model.extension import STRETCHED, extended
@@ -30,7 +31,7 @@ def starting_model(recipe: Recipe, corpus: "Corpus") -> LongfireForCausalLM:
     model = LongfireForCausalLM(recipe.config(corpus.vocab_size, eos_token_id=eos, bos_token_id=eos, pad_token_id=eos))
     if recipe.start is not None:
         for encoding in model.model.encodings:
-            if hasattr(encoding, "init_as"):
+            if has_starts(type(encoding)):
                 encoding.init_as(recipe.start)
     return model
 

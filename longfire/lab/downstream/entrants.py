@@ -106,8 +106,8 @@ class Entrant:
             "extended_to": _target(self.config),
             "tokens_seen": own.get("tokens_seen"),
             "corpus": read_json(self.folder / "corpus.json").get("name"),
-            "start": None if began.get("init_from") else began.get("start") if self.has_starts() else None,
-            "horizon": (getattr(self.config, "position_encoding", None) or {}).get("horizon"),
+            "start": began.get("start") if self.has_starts() and not began.get("init_from") else None,
+            "horizon": _options(self.config).get("horizon"),
             "finetuned_length": recipe.get("length"),
             "finetuned_on": on.get("tasks"),
             "finetuned": how if tuned else None,
@@ -151,8 +151,7 @@ def _by_target(one: Entrant, others: list[Entrant]) -> str:
 
 def _by_options(one: Entrant, others: list[Entrant]) -> str:
     """Options of the encoding in which they differ."""
-    options = [dict(getattr(other.config, "position_encoding", None) or {}) for other in others]
-    own = dict(getattr(one.config, "position_encoding", None) or {})
+    options, own = [_options(other.config) for other in others], _options(one.config)
     differing = [key for key, value in own.items() if value and any(other.get(key) != value for other in options)]
     return f" ({', '.join(f'{key}={own[key]}' for key in differing)})" if differing else ""
 
@@ -186,7 +185,7 @@ def _entrant(given: str) -> Entrant:
 
 def _called(config: Any, folder: Path) -> tuple[str, str]:
     """Label and encoding; a model of others is called as its folder is."""
-    name = (getattr(config, "position_encoding", None) or {}).get("name")
+    name = _options(config).get("name")
     if name not in ENCODINGS:
         return folder.name, str(config.model_type)
     shared = getattr(config, "share_position_encoding", False) and ENCODINGS[name].scope == "layer"
@@ -194,7 +193,12 @@ def _called(config: Any, folder: Path) -> tuple[str, str]:
     return written(encoding), encoding
 
 
+def _options(config: Any) -> dict[str, Any]:
+    """Of its encoding, with the name; none of a model of others."""
+    return dict(getattr(config, "position_encoding", None) or {})
+
+
 def _target(config: Any) -> int | None:
     """The length that RoPE was extended to."""
-    target = (getattr(config, "position_encoding", None) or {}).get("target_length")
+    target = _options(config).get("target_length")
     return None if target is None else int(target)

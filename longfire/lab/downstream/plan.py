@@ -1,6 +1,5 @@
 """What is fine-tuned and tested; all of it looked over before anything is trained."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from longfire.errors import at_least, one_of, there_and_here, unlike
 from longfire.lab.downstream.entrants import Entrant, entrants
 from longfire.lab.downstream.questions import Mixture, Questions, load_questions, refuse_tasks_without_room, sample
+from longfire.storage import read_json
 from longfire.tasks import Example
 from longfire.training import FinetuneRecipe
 from longfire.training.run import as_json
@@ -142,6 +142,4 @@ def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: Finetune
 
 def recorded(out: Path) -> dict[str, Any]:
     """The record in a folder; empty, where there is none."""
-    file = out / RECORD
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return found
+    return read_json(out / RECORD)
