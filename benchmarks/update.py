@@ -13,8 +13,9 @@ from longfire.lab.entry import Entry, TaskEntry
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.report.biases import plot_biases
+from longfire.report.claims.names import OURS
 from longfire.report.claims.page import claims_markdown
-from longfire.report.compare import compare_markdown, plot_compare
+from longfire.report.compare import PLUS, compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.differences import RULE
 from longfire.report.downstream_markdown import downstream_markdown
@@ -22,6 +23,7 @@ from longfire.report.model_speed import model_figures, model_table, plot_model
 from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, tables_head
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed
+from longfire.report.summary import sentences
 from longfire.report.tasks import tasks_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,14 +40,17 @@ PICTURES = {"narrative-qa": "images/narrative-qa-small.png"}
 """Of scores by length, beside docs/results.md."""
 COMPARED = {
     "encodings": "images/encodings-small.png",
+    "encodings-base": "images/encodings-base.png",
     "start-horizon": "images/start-horizon.png",
     "horizon-tiny": "images/horizon-tiny.png",
 }
 """Pictures of comparisons."""
 MEASURED = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
 """Pictures of speed."""
-OURS = ("fire:start=kerple_log,horizon=512", "fire", "kerple_log", "kerple_power", "alibi")
-"""What README.md shows of `encodings`: FIRE as we train it, as published, and what it fell behind."""
+SHOWN = (OURS, "fire", "kerple_log", "kerple_power", "alibi")
+"""What README.md shows of a comparison: FIRE as we train it, as published, and what it fell behind."""
+SIZES = {"ours": "encodings", "ours-base": "encodings-base"}
+"""Its tables, and of which records."""
 SECTION = """
 ## Fine-tuned on long documents, questions and GLUE
 
@@ -139,11 +144,16 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
 
 
 def with_ours(page: str, results: Path = RESULTS) -> str:
-    """The page with all between `<!-- ours -->` and `<!-- end -->` made anew, on the corpus itself."""
-    if (record := result("encodings", results)) is None:
-        return page
-    runs = [{key: run[key] for key in run if key != "also"} for run in record["runs"] if run["encoding"] in OURS]
-    return replaced(page, "ours", f"\n{compare_markdown({**record, 'runs': runs})}\n")
+    """The page with its tables of FIRE as we train it made anew, on the corpus itself. What one says is said once."""
+    said: list[str] = []
+    for block, name in SIZES.items():
+        if (record := result(name, results)) is None:
+            continue
+        runs = [{key: run[key] for key in run if key != "also"} for run in record["runs"] if run["encoding"] in SHOWN]
+        shown = {**record, "runs": runs}
+        page = replaced(page, block, f"\n{compare_markdown(shown, said)}\n")
+        said += [*sentences(shown), PLUS, RULE]
+    return page
 
 
 def with_claims(page: str, results: Path = RESULTS) -> str:

@@ -194,6 +194,11 @@ def _marker(line: Line, i: int) -> str:
     return MARKERS[(list(COLORS).index(line.encoding) if line.encoding in COLORS else i) % len(MARKERS)]
 
 
+def _band(record: Record) -> float:
+    """How dense the band over seeds is: the more encodings, the more bands lie on each other."""
+    return 0.15 * min(1, 5 / len(lines_of(record)))
+
+
 def _look(line: Line) -> dict[str, Any]:
     fire = line.encoding == "fire"
     return {"color": line.colors[0], "linewidth": 2.6 if fire else 1.6, "zorder": 4 if fire else 3, "label": line.label}
@@ -209,7 +214,7 @@ def _draw_perplexity(axes: Any, record: Record) -> None:
         x, y, spread = (list(values) for values in zip(*points, strict=True))
         axes.plot(x, y, marker=_marker(line, i), **_look(line))
         low, high = ([v + sign * s for v, s in zip(y, spread, strict=True)] for sign in (-1, 1))
-        axes.fill_between(x, low, high, color=line.colors[0], alpha=0.15, linewidth=0)
+        axes.fill_between(x, low, high, color=line.colors[0], alpha=_band(record), linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axes.minorticks_off()
@@ -231,7 +236,7 @@ def _draw_losses(record: Record, axes: Any) -> None:
             continue
         steps, mean, low, high = (list(values) for values in zip(*curve, strict=True))
         axes.plot(steps, mean, **_look(line) | {"linewidth": 1.8 if line.encoding == "fire" else 1.2})
-        axes.fill_between(steps, low, high, color=line.colors[0], alpha=0.15, linewidth=0)
+        axes.fill_between(steps, low, high, color=line.colors[0], alpha=_band(record), linewidth=0)
         tops.append(max(high[len(high) // 20 :]))
     if tops:
         axes.set_ylim(top=max(tops) * 1.02)  # the first steps fall from far above

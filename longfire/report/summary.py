@@ -121,7 +121,7 @@ def sentences(record: Record) -> list[str]:
     but = f" but {in_a_row([label for labels in extended.values() for label in labels])}" if extended else ""
     found = [
         f"{', '.join(line.label for line in lines)}: with {these}{but} a model{_of_size(done)} was trained from "
-        f"scratch, with {f'{seeds} seeds' if seeds > 1 else 'one seed'}.",
+        f"scratch, with {f'{seeds} seeds' if seeds > 1 else 'one seed'}{_rate(record)}.",
         *_training(record, done, [line.encoding for line in lines if line.encoding.startswith("fire")]),
     ]
     found += [
@@ -206,6 +206,11 @@ def changes_in_rows(rows: Sequence[dict[str, Any]]) -> str:
         if changed := changes_to_fire({"start": row.get("start"), "horizon": far and 1, "length": far}):
             found.append(f"{row['label']} ({changed})")
     return in_a_row(found)
+
+
+def _rate(record: Record) -> str:
+    rate = (record["setting"].get("recipe") or {}).get("learning_rate")
+    return f", at a learning rate of {rate:g}" if rate else ""
 
 
 def _of_size(runs: Sequence[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.report.claims import BEYOND, GROUPS
 from longfire.report.claims.claim import FAILS, HOLDS, MISSING, OPEN, Step, decided, found
+from longfire.report.claims.names import OURS
 from longfire.report.claims.page import claims_markdown
 from longfire.report.claims.quote import Quote, quoted
 from tests.report import downstream_records as downstream
@@ -348,6 +349,25 @@ def test_the_page():
     assert f"| {MISSING}: it needs models of 350M parameters |" in page
     assert "- `reproduce/perplexity-base`: " in page
     assert len({len(line.split(" | ")) for line in page.splitlines() if line.startswith("| ")}) == 2
+
+
+@pytest.mark.parametrize("start", ["Begun as Kerple-log", "In models of the paper's base shape"])
+def test_fire_as_we_train_it(start):
+    """Is judged against all that it is said to be ahead of, up to sixteen times, and by its own record."""
+    claim, others = named(start), ("nope", "rope", "alibi", "kerple_log", "t5", "kerple_power", "fire")
+    lengths = [2048 * 2**k for k in range(5)]
+    values = {OURS: dict.fromkeys(map(str, lengths), 2.9), **{o: dict.fromkeys(map(str, lengths), 3.0) for o in others}}
+
+    def judged(changed):
+        record = compared({**values, **changed})
+        record["setting"]["lengths"] = lengths
+        return claim.judged({claim.records[0]: record})
+
+    assert judged({}).verdict == HOLDS
+    assert judged({}).numbers[-1].startswith("32,768: FIRE as we train it 2.900 ± 0.000, ")
+    for other in ("kerple_power", "fire", "alibi"):
+        assert judged({other: values[other] | {"32768": 2.8}}).verdict == FAILS
+    assert claim.judged({"reproduce/perplexity-base": compared(values)}).verdict == MISSING
 
 
 def test_what_is_counted():

@@ -196,6 +196,8 @@ def test_what_was_run():
     assert "the same tokens are scored at all lengths" in text
     assert text.endswith("It was interrupted: what is missing was not run.")
     record = compare_record()
+    record["setting"]["recipe"]["learning_rate"] = 6e-4
+    assert "from scratch, with 3 seeds, at a learning rate of 0.0006. Training was on " in what_was_run(record)
     record["setting"] = {"trained_length": 64, "lengths": [64]}
     record["runs"] = [{"encoding": "fire", "seed": 0}, {"encoding": "rope", "seed": 0, "failed": "no"}]
     assert "fire, rope: with each" in what_was_run(record)

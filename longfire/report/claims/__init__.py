@@ -13,4 +13,4 @@ GROUPS: dict[str, tuple[Claim, ...]] = {
 }
 """By what they are about."""
 BEYOND: dict[str, tuple[Claim, ...]] = {"Beyond the paper": perplexity.BEYOND}
-"""What it does not claim, but leads one to expect: outside the counts."""
+"""What it does not claim but leads one to expect, and what we claim: outside the counts."""

@@ -12,6 +12,7 @@ PAPERS_RANGE = (0.25, 0.5, 1, 2, 4)
 LONGER = (2, 4)
 """Than in training, as far as the paper tests perplexity."""
 SHORT = (0.25, 0.5, 1)
+TO_SIXTEEN = (1, 2, 4, 8, 16)
 BASELINES = ("nope", "rope", "alibi", "kerple_log", "t5")
 """The paper's."""
 UNTESTED = "not tested here"

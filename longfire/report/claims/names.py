@@ -4,9 +4,11 @@ from longfire.encodings import ENCODINGS
 
 PLAIN, NO_THRESHOLD, FIXED = "fire:log=False,threshold=None", "fire:threshold=None", "fire:threshold=fixed"
 LINEAR, ONE_LAYER, GELU = "fire:hidden_layers=0", "fire:hidden_layers=1", "fire:activation=gelu"
+OURS = "fire:start=kerple_log,horizon=512"
 FINAL = "fire:hidden_layers=1,final_activation=True"
 SHARED = ("fire-s", "fire (shared)")
 WRITTEN = {
+    OURS: "FIRE as we train it",
     **dict.fromkeys(SHARED, "FIRE-S"),
     "rope_pi": "RoPE-PI",
     PLAIN: "FIRE without log and threshold",
@@ -17,7 +19,7 @@ WRITTEN = {
     GELU: "GELU",
     FINAL: "one hidden layer, final activation",
 }
-"""The parts of FIRE that the paper leaves out or changes, as it calls them."""
+"""The parts of FIRE that the paper leaves out or changes, as it calls them, and what we add."""
 
 
 def written(name: str) -> str:

@@ -11,6 +11,7 @@ from longfire.report.claims.lengths import (
     LONGER,
     PAPERS_RANGE,
     SHORT,
+    TO_SIXTEEN,
     lead_grows,
     line_of,
     lower,
@@ -19,7 +20,7 @@ from longfire.report.claims.lengths import (
     rises,
     stays,
 )
-from longfire.report.claims.names import written
+from longfire.report.claims.names import OURS, written
 from longfire.report.claims.quote import Quote
 from longfire.report.summary import Record
 
@@ -238,5 +239,21 @@ BEYOND = (
         RECORDS,
         by(lower, "fire", BASELINES, (8, 16)),
         "nothing of these lengths",
+    ),
+    Claim(
+        "Not in the paper",
+        "Begun as Kerple-log and with a horizon, FIRE is below every baseline, Kerple-power and FIRE as published at "
+        "every length from the training length to sixteen times it.",
+        ("compare/encodings",),
+        by(lower, OURS, (*BASELINES, "kerple_power", "fire"), TO_SIXTEEN),
+        "[FIRE as we train it](log.md)",
+    ),
+    Claim(
+        "Not in the paper",
+        "In models of the paper's base shape, too, it is below ALiBi, both Kerples and FIRE as published at each of "
+        "these lengths.",
+        ("compare/encodings-base",),
+        by(lower, OURS, ("alibi", "kerple_log", "kerple_power", "fire"), TO_SIXTEEN),
+        "[FIRE as we train it](log.md)",
     ),
 )
