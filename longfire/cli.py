@@ -12,6 +12,7 @@ from longfire.commands.downstream import add_finetune
 from longfire.commands.evaluation import add_evaluate
 from longfire.commands.explore import add_explore
 from longfire.commands.generate import add_generate
+from longfire.commands.interrupt import INTERRUPTED, Sigterm
 from longfire.commands.parser import Parser
 from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
@@ -29,6 +30,12 @@ EXTRAS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit status."""
     options = parser().parse_args(arguments)
+    with Sigterm() as stop:
+        return stop.status_of(carried_out(options))
+
+
+def carried_out(options: argparse.Namespace) -> int:
+    """A command; the exit status. What is wrong with what was asked for is said in a line."""
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -39,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"longfire: {explained(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     return status
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from longfire.commands.interrupt import INTERRUPTED
 from longfire.storage import write_json
 
 
@@ -177,5 +178,5 @@ def measured(
     plot(record, picture)
     print(f"drawn in {picture}")
     if record.get("interrupted"):
-        return 130
+        return INTERRUPTED
     return int(any("wrong" in row or "failed" in row for row in record["rows"]))

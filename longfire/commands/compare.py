@@ -2,16 +2,14 @@
 
 import argparse
 import re
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.training import (
     add_corpus_options,
     add_recipe_options,
@@ -89,7 +87,7 @@ def tokens_to_test_on(text: str) -> int | str:
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """`longfire compare`: 0, 1 if a run failed, 130 or 143 if it was interrupted."""
+    """`longfire compare`: 0, 1 if a run failed, 130 if it was interrupted."""
     import torch
     from transformers.utils.logging import disable_progress_bar
 
@@ -163,15 +161,14 @@ def carried_out(
     from longfire.lab.compare import compare
 
     make_folder(out)
-    with Sigterm() as stop:
-        record = compare(comparison, out, jobs=jobs, save=partial(write_json, file))
+    record = compare(comparison, out, jobs=jobs, save=partial(write_json, file))
     if record["runs"]:
         show(record)
     if record.get("interrupted"):
         print(
             f"\nlongfire: stopped. Missing: {missing(record, comparison)}. The same command goes on.", file=sys.stderr
         )
-        return stop.status
+        return INTERRUPTED
     return int(any("failed" in run for run in record["runs"]))
 
 
@@ -196,29 +193,3 @@ def missing(record: dict[str, Any], comparison: "Comparison") -> str:
         if (seeds := [str(seed) for seed in comparison.seeds if (label, seed) not in there])
     }
     return ", ".join(f"{label} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" for label, seeds in left.items())
-
-
-class Sigterm:
-    """Within it SIGTERM is as Ctrl-C, so that what runs is ended in order; but for the exit status."""
-
-    status = 130
-
-    def __enter__(self) -> "Sigterm":
-        self.heeds = threading.current_thread() is threading.main_thread()
-        if self.heeds:
-            self.before = signal.signal(signal.SIGTERM, self.heard)
-        return self
-
-    def heard(self, *_: object) -> None:
-        """Once: what is ended already is not ended again."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self.status = 128 + signal.SIGTERM
-        raise KeyboardInterrupt
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.heeds:
-            signal.signal(signal.SIGTERM, self.before)
-        if kind is KeyboardInterrupt and self.status != Sigterm.status:
-            raise SystemExit(self.status)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.training import settings
 from longfire.storage import write_json
 from longfire.tasks import SUITES, TASKS
@@ -153,7 +154,7 @@ def run_finetune(options: argparse.Namespace) -> int:
             **sharded,
         )
         status = max(status, shown(record, out, options.checkpoints))
-        if status == 130:
+        if status == INTERRUPTED:
             break
     return status
 
@@ -191,7 +192,7 @@ def shown(record: dict[str, Any], out: Path, own: Sequence[str] | None = None) -
 
     rows = [row for row in record["rows"] if own is None or row["checkpoint"] in own]
     failed = any("failed" in one for row in rows for one in (*row.get("parts", ()), *row["scores"]))
-    status = 130 if record.get("interrupted") else int(failed)
+    status = INTERRUPTED if record.get("interrupted") else int(failed)
     if not is_first():
         return status
     print(downstream_table(record, {name: reported(name) for name in PAPERS}))

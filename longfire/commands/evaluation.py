@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longfire.commands.downstream import NAMES, add_tasks
+from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.names import name_of
 from longfire.storage import write_json
 
@@ -107,7 +108,7 @@ def run_perplexity(options: argparse.Namespace) -> int:
         print(f"longfire: {record['note']}", file=sys.stderr)
     print(f"{perplexity_table(record)}\n\nwritten to {out}")
     if record.get("interrupted"):
-        return 130
+        return INTERRUPTED
     return int(any("failed" in row for row in record["rows"]))
 
 

@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from longfire.commands.interrupt import INTERRUPTED
+
 
 def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """`longfire generate` and its options."""
@@ -54,4 +56,4 @@ def run_generate(options: argparse.Namespace) -> int:
     model, tokenizer = load(options.checkpoint, options.tokenizer, options.device, options.dtype)
     report = generate(model, tokenizer, request, sys.stdout)
     print(report, file=sys.stderr)
-    return 130 if report.interrupted else 0
+    return INTERRUPTED if report.interrupted else 0

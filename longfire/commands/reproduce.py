@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longfire.commands.compare import carried_out, check_jobs, named_texts, planned_runs
+from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.training import add_corpus_options, corpus_options, described
 from longfire.errors import hint
 from longfire.storage import write_json
@@ -56,7 +57,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def run_reproduce(options: argparse.Namespace) -> int:
-    """`longfire reproduce`: 0, 1 if a run failed, 130 or 143 if it was interrupted."""
+    """`longfire reproduce`: 0, 1 if a run failed, 130 if it was interrupted."""
     from longfire.lab.tables import ENTRIES
 
     if options.list:
@@ -136,7 +137,7 @@ def reproduce_speed(options: argparse.Namespace) -> int:
     record = measure_model(setting, partial(write_json, own / "model.json"))
     plot_model(record, own / "model.png")
     print(f"{model_table(record)}\n\nThe numbers: {own / 'model.json'}   A picture: {own / 'model.png'}")
-    return 130 if record.get("interrupted") else int(any("failed" in row for row in record["rows"]))
+    return INTERRUPTED if record.get("interrupted") else int(any("failed" in row for row in record["rows"]))
 
 
 def reproduce_lengths(

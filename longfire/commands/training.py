@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longfire.commands.interrupt import INTERRUPTED
+
 if TYPE_CHECKING:
     from longfire.model import LongfireConfig
     from longfire.training import Recipe
@@ -144,7 +146,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
         last = last_complete(out)
         begin = "from the beginning" if last is None else f"on from step {step_of(last)}"
         print(f"\nlongfire: stopped. The same command goes {begin}.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     done = json.loads((out / "done.json").read_text(encoding="utf-8"))
     print(
         f"{done['parameters']:,} parameters, {done['tokens_seen']:,} tokens, loss {done['final_loss']:.3f}, "

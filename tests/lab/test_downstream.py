@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -207,13 +208,14 @@ def test_a_failure_costs_the_others_nothing(place, tmp_path, monkeypatch, capsys
     assert "failed" not in record_in(tmp_path)["rows"][0]["parts"][0]
 
 
-def test_interrupted(place, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted(stop, status, place, tmp_path, monkeypatch, capsys):
     def stopped(*_, **__):
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), stop)
 
     monkeypatch.setattr(part_module, "finetune", stopped)
     options = ["--data", str(place / "data"), "--out", str(tmp_path), *QUICK]
-    assert main(["finetune", "narrative_qa", str(place / "rope"), *options]) == 130
+    assert main(["finetune", "narrative_qa", str(place / "rope"), *options]) == status
     assert record_in(tmp_path)["interrupted"] is True
     assert "It was interrupted" in capsys.readouterr().out
 
