@@ -26,7 +26,7 @@ from longfire.report.summary import Record
 
 FIGURE = "Figure 1, Table 4"
 """The numbers of the picture are in the table."""
-RECORDS = ("reproduce/perplexity-base", "compare/encodings")
+RECORDS = ("reproduce/perplexity-base", "compare/encodings", "compare/encodings-base")
 STEADY = 0.01
 """A rise of log perplexity that is none. The paper's FIRE rises by 0.002."""
 STEEP = 0.1
@@ -201,7 +201,7 @@ CLAIMS = (
     Claim(
         "Appendix B.5, Figure 6",
         "Trained at 512 tokens, too, FIRE is below every baseline at all lengths up to four times that.",
-        ("reproduce/perplexity-512",),
+        ("reproduce/perplexity-512", "compare/encodings-base"),
         with_models("base", OF_512),
         needs=OF_512,
     ),
