@@ -26,6 +26,9 @@ class PositionEncoding(nn.Module):
     every query and key depends on.
     """
 
+    title: ClassVar[str] = ""
+    """As a person writes it, where that is not the class's name."""
+
     scope: ClassVar[Literal["model", "layer"]] = "layer"
     """`"model"`: one instance serves the whole model; `"layer"`: every layer has its own, unless it is shared."""
 

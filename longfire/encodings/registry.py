@@ -60,6 +60,11 @@ def build_encoding(
     return cls(**{key: shape[key] for key in cls.takes}, **arguments)
 
 
+def title_of(name: str) -> str:
+    """An encoding as a person writes it."""
+    return ENCODINGS[name].title or ENCODINGS[name].__name__
+
+
 def has_starts(encoding: type[PositionEncoding]) -> bool:
     """Whether there is a choice of what it begins as."""
     return hasattr(encoding, "init_as")

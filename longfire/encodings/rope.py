@@ -98,6 +98,8 @@ class Stretched(RoPE):
 class RoPEPI(Stretched):
     """Position interpolation: positions up to the target length fall where the trained ones were."""
 
+    title = "RoPE-PI"
+
     def frequencies(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         return super().frequencies(device, dtype) / self.factor
 

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from longfire.encodings import ENCODINGS
-from longfire.encodings.registry import has_starts, option_names
+from longfire.encodings.registry import has_starts, option_names, title_of
 from longfire.errors import hint
 
 START = "start"
@@ -57,5 +57,4 @@ def written(label: str) -> str:
     """An encoding as a person writes it."""
     name, shared, _ = read_label(label)
     options = label.partition(":")[2].replace(",", ", ")
-    plain = {"rope_pi": "RoPE-PI"}.get(name, ENCODINGS[name].__name__)
-    return plain + ("-S" if shared else "") + (f" ({options})" if options else "")
+    return title_of(name) + ("-S" if shared else "") + (f" ({options})" if options else "")

@@ -1,6 +1,7 @@
 """Encodings as records name them, and as a person writes them."""
 
 from longfire.encodings import ENCODINGS
+from longfire.encodings.registry import title_of
 
 PLAIN, NO_THRESHOLD, FIXED = "fire:log=False,threshold=None", "fire:threshold=None", "fire:threshold=fixed"
 LINEAR, ONE_LAYER, GELU = "fire:hidden_layers=0", "fire:hidden_layers=1", "fire:activation=gelu"
@@ -10,7 +11,6 @@ SHARED = ("fire-s", "fire (shared)")
 WRITTEN = {
     OURS: "FIRE as we train it",
     **dict.fromkeys(SHARED, "FIRE-S"),
-    "rope_pi": "RoPE-PI",
     PLAIN: "FIRE without log and threshold",
     NO_THRESHOLD: "FIRE without threshold",
     FIXED: "FIRE with a fixed threshold",
@@ -24,4 +24,4 @@ WRITTEN = {
 
 def written(name: str) -> str:
     """An encoding as a person writes it."""
-    return WRITTEN.get(name) or (ENCODINGS[name].__name__ if name in ENCODINGS else name)
+    return WRITTEN.get(name) or (title_of(name) if name in ENCODINGS else name)
