@@ -1,0 +1,141 @@
+"""Variants of FIRE that were tried against its slide beyond the training length and are no part of the library.
+
+`python benchmarks/tried.py OPTIONS` is `longfire compare --jobs 1 OPTIONS` with these encodings beside the others;
+docs/log.md says what came of them.
+"""
+
+import random
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from longfire.cli import main
+from longfire.encodings.base import at_least_float32
+from longfire.encodings.fire import FIRE
+from longfire.encodings.registry import register
+
+
+class Drawn(FIRE):
+    """In a share of the training steps something is drawn, the same for all layers.
+
+    Args:
+        share: of the steps.
+        most: how far the draw goes, as a multiple of what training has.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        share: float = 0.5,
+        most: float = 16.0,
+        init_L: float = 512.0,
+        horizon: int | None = None,
+    ) -> None:
+        super().__init__(num_heads, init_L=init_L, horizon=horizon)
+        self.share, self.most, self.step = share, most, 0
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        self.step += self.training  # once in a step, before any bias
+        return x
+
+    def draw(self) -> float | None:
+        """Between 0 and 1; None: nothing is drawn in this step."""
+        if not self.training or not self.step:
+            return None
+        of = random.Random(self.step)
+        return of.random() if of.random() < self.share else None
+
+
+@register("fire_random")
+class RandomThreshold(Drawn):
+    """L is drawn log-uniformly from half its start to `most` training lengths, so that f sees other normalisers."""
+
+    title = "FIRE, random threshold"
+
+    @property
+    def L(self) -> Tensor | None:
+        L, drawn = super().L, self.draw()
+        if L is None or drawn is None:
+            return L
+        low, high = self.starts["L"] / 2, self.most * 4 * self.starts["L"]
+        return torch.full_like(L, low * (high / low) ** drawn)
+
+
+@register("fire_offset")
+class RandomOffset(Drawn):
+    """All positions are moved out by up to `most` training lengths, as if the sequence began later."""
+
+    title = "FIRE, random offset"
+
+    def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        drawn = self.draw()
+        out = 0 if drawn is None else round(drawn * self.most * 4 * self.starts["L"])
+        return super().normalized_distance(q_positions + out, k_positions + out)
+
+
+@register("fire_scale")
+class RandomScale(Drawn):
+    """All positions are multiplied by up to `most`, as if tokens had been left out between them."""
+
+    title = "FIRE, random scale"
+
+    def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        drawn = self.draw()
+        times = 1 if drawn is None else round(self.most**drawn)
+        return super().normalized_distance(q_positions * times, k_positions * times)
+
+
+@register("fire_local")
+class Local(RandomThreshold):
+    """Beside f a term of the distance alone, −r₁ log(1 + r₂ (i − j)), both learned for each head."""
+
+    title = "FIRE, local term"
+
+    def __init__(
+        self, num_heads: int, *, share: float = 0.0, init_L: float = 512.0, horizon: int | None = None
+    ) -> None:
+        super().__init__(num_heads, share=share, init_L=init_L, horizon=horizon)
+        self.r1, self.r2 = (nn.Parameter(torch.empty(num_heads, dtype=at_least_float32())) for _ in range(2))
+        self.begin()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "r1"):
+            self.begin()
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """With next to none of the term."""
+        self.r1.fill_(0.01)
+        self.r2.fill_(1.0)
+
+    def _bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(self.compute_dtype)
+        r1, r2 = self.r1.abs()[:, None, None], self.r2.abs()[:, None, None]
+        return super()._bias(q_positions, k_positions) - r1 * torch.log1p(r2 * distance.unsqueeze(-3))
+
+
+@register("fire_root")
+class Root(FIRE):
+    """ψ(x) = √x: nearer to a straight line than the logarithm."""
+
+    title = "FIRE, ψ a root"
+
+    def psi(self, x: Tensor) -> Tensor:
+        return torch.sqrt(x) + 0 * self.c  # c is there, and learns nothing
+
+
+@register("fire_flat")
+class Flat(FIRE):
+    """What lies beyond 1 is 1: with a horizon, all distances beyond it have one bias."""
+
+    title = "FIRE, flat beyond"
+
+    def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        return super().normalized_distance(q_positions, k_positions).clamp(max=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["compare", "--jobs", "1", *sys.argv[1:]]))
