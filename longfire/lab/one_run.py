@@ -30,6 +30,9 @@ from longfire.provenance import provenance
 from longfire.training import pretrain
 from longfire.training.callbacks import LOSSES, read_losses
 
+NEAR = 128
+"""The query of the left half of the paper's figure of biases."""
+
 
 def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """Train and test one encoding with one seed. A failure is part of the record, and costs the others nothing."""
@@ -45,7 +48,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         folder = pretrain(recipe, corpus, run, **{"tracker": "none", "wait": True, **options})
         done = json.loads((run / "done.json").read_text(encoding="utf-8"))
         found |= {key: done[key] for key in ("parameters", "tokens_seen", "unique_tokens", "seconds")}
-        found["tokens_per_second"] = done["tokens/s"]
+        found |= {"tokens_per_second": done["tokens/s"], "commit": done["provenance"]["commit"]}
         found["losses"] = [[line["step"], round(line["loss"], 4)] for line in read_losses(run / LOSSES)]
         trained = Trained(folder)
         found["perplexity"] = perplexity(comparison, trained, getattr(corpus, comparison.split), corpus, run)
@@ -90,7 +93,7 @@ def what_was_learned(comparison: Comparison, trained: Trained, run: Path) -> dic
             "provenance": provenance(),
         }
 
-    return kept_or_made(run / "learned.json", [comparison.recipe.length, max(comparison.tested_lengths())], make)
+    return kept_or_made(run / "learned.json", [comparison.recipe.length, *bias_queries(comparison)], make)
 
 
 def text_for(comparison: Comparison, folder: Path, source: str, corpus: Corpus) -> Corpus:
@@ -114,12 +117,18 @@ def perplexity(
     )
 
 
+def bias_queries(comparison: Comparison) -> list[int]:
+    """Whose biases are shown, counted from 1: the paper's near one, and the last of training and of the longest test."""
+    longest = max(comparison.tested_lengths())
+    return sorted({min(NEAR, longest), min(comparison.recipe.length, longest), longest})
+
+
 @torch.no_grad()
 def learned_biases(model: LongfireForCausalLM, comparison: Comparison) -> list[dict[str, Any]]:
-    """The bias of each layer and head at the last query of the training length and of the longest tested one."""
+    """The bias of each layer and head at these queries."""
     rows = []
     device = next(model.parameters()).device
-    for query in (comparison.recipe.length - 1, max(comparison.tested_lengths()) - 1):
+    for query in (counted - 1 for counted in bias_queries(comparison)):
         distances = torch.logspace(0, math.log2(query + 1), 64, base=2, device=device).round().long().unique() - 1
         keys = (query - distances).flip(0)
         for layer, encoding in enumerate(model.model.encodings):

@@ -32,7 +32,7 @@ PAPERS = {name: RECIPES[name] for name in ("base", "large", "base-512")}
 SMALL = RECIPES["small"].but(start=None, horizon=None, steps=800)
 """FIRE as published; encodings learn at ten times the model's rate."""
 SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=2048, batch=2, steps=4, evaluate_every=2, checkpoint_every=2)  # bytes
-SMOKE = RECIPES["tiny"].but(start=None, horizon=None, steps=60, batch=16)
+SMOKE = RECIPES["tiny"].but(start=None, horizon=None, steps=60, batch=16, checkpoint_every=20)
 
 SCALES = {
     scale.name: scale

@@ -197,7 +197,15 @@ TINY = Recipe(
     checkpoint_every=100,
 )
 SMALL = Recipe(
-    "small", size="small", length=512, batch=128, steps=1600, learning_rate=1e-3, start="kerple_log", horizon=1.0
+    "small",
+    size="small",
+    length=512,
+    batch=128,
+    steps=1600,
+    learning_rate=1e-3,
+    start="kerple_log",
+    horizon=1.0,
+    checkpoint_every=200,
 )
 BASE = Recipe(
     "base",

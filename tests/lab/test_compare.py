@@ -22,6 +22,7 @@ from longfire.cli import main
 from longfire.lab.compare import compare
 from longfire.lab.comparison import Comparison
 from longfire.lab.labels import written
+from longfire.lab.one_run import bias_queries
 from longfire.lab.progress import Bar, ended
 from longfire.provenance import cpu_name, provenance, together
 from longfire.report.compare import compare_table
@@ -72,6 +73,16 @@ def test_the_record(compared):
     assert (out / fire["checkpoint"] / "model.safetensors").exists()
     assert {row["query"] for row in record["biases"]["fire"]} == {15, 31}
     assert "learned" not in record["biases"]
+    assert fire["commit"] == json.loads((out / "runs" / "fire-0" / "done.json").read_text())["provenance"]["commit"]
+
+
+def test_biases_are_those_of_the_papers_query_the_last_of_training_and_the_last_of_all(corpus):
+    of = {"paper": ("base", (512, 2048, 8192)), "small": ("small", ()), "tiny": ("tiny", (64, 96))}
+    found = {
+        name: bias_queries(Comparison(RECIPES[recipe], corpus=corpus, lengths=lengths))
+        for name, (recipe, lengths) in of.items()
+    }
+    assert found == {"paper": [128, 2048, 8192], "small": [128, 512, 8192], "tiny": [64, 96]}
 
 
 def test_what_fire_learned_is_recorded(compared):

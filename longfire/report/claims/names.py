@@ -5,6 +5,7 @@ from longfire.encodings.registry import title_of
 
 PLAIN, NO_THRESHOLD, FIXED = "fire:log=False,threshold=None", "fire:threshold=None", "fire:threshold=fixed"
 LINEAR, ONE_LAYER, GELU = "fire:hidden_layers=0", "fire:hidden_layers=1", "fire:activation=gelu"
+CONSTANT = "fire:threshold=fixed,init_L=512,horizon=512"
 OURS = "fire:start=kerple_log,horizon=512"
 FINAL = "fire:hidden_layers=1,final_activation=True"
 SHARED = ("fire-s", "fire (shared)")
@@ -14,6 +15,7 @@ WRITTEN = {
     PLAIN: "FIRE without log and threshold",
     NO_THRESHOLD: "FIRE without threshold",
     FIXED: "FIRE with a fixed threshold",
+    CONSTANT: "FIRE with a constant normaliser",
     LINEAR: "linear",
     ONE_LAYER: "one hidden layer",
     GELU: "GELU",

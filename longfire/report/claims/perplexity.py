@@ -20,7 +20,7 @@ from longfire.report.claims.lengths import (
     rises,
     stays,
 )
-from longfire.report.claims.names import OURS, written
+from longfire.report.claims.names import CONSTANT, OURS, written
 from longfire.report.claims.quote import Quote
 from longfire.report.summary import Record
 
@@ -215,8 +215,8 @@ CLAIMS = (
     Claim(
         "Section 3.1",
         "A fixed maximum length in place of the query's position as the normaliser is worse beyond that length.",
-        (),
-        lambda record: None,
+        ("compare/normaliser", "compare/encodings"),
+        by(lower, "fire", (CONSTANT,), LONGER),
         "none: an argument",
         needs="no run has such a normaliser",
     ),
