@@ -118,7 +118,7 @@ def perplexity(
 
 
 def bias_queries(comparison: Comparison) -> list[int]:
-    """Whose biases are shown, counted from 1: the paper's near one, and the last of training and of the longest test."""
+    """Whose biases are shown, counted from 1: the paper's near one, and the last of training and of all tests."""
     longest = max(comparison.tested_lengths())
     return sorted({min(NEAR, longest), min(comparison.recipe.length, longest), longest})
 
