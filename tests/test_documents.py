@@ -15,10 +15,12 @@ import torch
 
 from longfire import ENCODINGS
 from longfire.cli import parser
+from longfire.report.stamp import digest, stamp_of
 from tests.report.browser import a_browser
 
 ROOT = Path(__file__).parents[1]
-MAKES = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["PAGES"]
+UPDATE = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))
+MAKES = UPDATE["PAGES"]
 WITHOUT_CODE = {"api", "claims", "kernel", "log", "results", "tables"}
 
 
@@ -83,6 +85,13 @@ def test_pages_are_made_of_the_results(name):
     page = (ROOT / name).read_text()
     assert "<!-- end -->" in page or name == "benchmarks/README.md"
     assert MAKES[name](page) == page
+
+
+def test_pictures_are_drawn_of_the_results():
+    made = {ROOT / "docs" / picture: record for picture, (record, _) in UPDATE["pictures"]().items()}
+    assert set((ROOT / "docs" / "images").iterdir()) == set(made)
+    for picture, record in made.items():
+        assert stamp_of(picture) == digest(record), f"{picture.name} is stale: run python benchmarks/update.py"
 
 
 def test_pages_have_every_result():
