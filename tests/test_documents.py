@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 from longfire import ENCODINGS
 from longfire.cli import parser
 from longfire.report.stamp import digest, stamp_of
-from tests.report.browser import a_browser
+from tests.report.browser import a_browser, overflow, settle
 
 ROOT = Path(__file__).parents[1]
 UPDATE = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))
@@ -147,6 +148,30 @@ def test_the_site_is_whole(site):
             assert image.startswith("data:") or (site / image).exists(), f"{page.name}: {image}"
         for script in re.findall(r'<script[^>]* src="([^"]+)"', text):
             assert (site / script).exists(), f"{page.name}: {script}"
+
+
+BROKEN = """async () => {
+    const broken = []
+    for (const image of document.images)
+        await image.decode().catch(() => broken.push(image.src))
+    return broken
+}"""
+"""Images that cannot be shown."""
+
+
+def test_every_page_of_the_site_opens(site):
+    with a_browser() as browser:
+        page, said = browser.new_page(), []
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("requestfailed", lambda request: said.append(request.url))
+        for width, path in product((1280, 390), sorted((ROOT / "docs").glob("*.md"))):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto((site / f"{path.stem}.html").as_uri())
+            settle(page)
+            titles = page.locator("article h1").filter(visible=True).count()
+            found = {"titles": titles, "broken": page.evaluate(BROKEN), "overflow": overflow(page), "said": said}
+            assert found == {"titles": 1, "broken": [], "overflow": 0, "said": []}, f"{path.name} at {width}"
 
 
 def test_the_site_can_be_searched_from_a_folder(site):
