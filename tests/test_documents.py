@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import runpy
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 import torch
 
 from longfire import ENCODINGS
-from longfire.cli import parser
 from longfire.report.stamp import digest, stamp_of
 from tests.report.browser import a_browser, overflow, settle
 
@@ -109,22 +107,6 @@ def test_links_lead_somewhere():
             continue
         for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def command_lines():
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        fenced = page.read_text().split("```")[1::2]  # the language, if any, and what is inside
-        for block in [block for block in fenced if block.startswith("\n")]:
-            for line in block.replace("\\\n", " ").splitlines():
-                if re.match(r"(torchrun .*-m )?longfire ", line):
-                    words = shlex.split(line, comments=True)
-                    yield page.name, words[words.index("longfire") + 1 :]
-
-
-@pytest.mark.parametrize(("page", "words"), list(command_lines()), ids=str)
-def test_command_lines_are_understood(page, words):
-    if words and "…" not in words:
-        parser().parse_args(words)
 
 
 @pytest.fixture(scope="module")
