@@ -1,10 +1,11 @@
-"""Make the tables of benchmarks/README.md, README.md and docs/ (results, tables, claims) anew from results/."""
+"""Make the tables of benchmarks/README.md, README.md and docs/, and the pictures, anew from results/."""
 
 import json
 import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from longfire.report.compare import PLUS, compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.differences import RULE
 from longfire.report.downstream_markdown import downstream_markdown
+from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
 from longfire.report.model_speed import model_figures, model_table, plot_model
 from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, tables_head
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed
+from longfire.report.stamp import stamp
 from longfire.report.summary import sentences
 from longfire.report.tasks import tasks_markdown
 
@@ -47,6 +50,8 @@ COMPARED = {
 """Pictures of comparisons."""
 MEASURED = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
 """Pictures of speed."""
+STARTS = "images/encodings.png"
+"""What `longfire explore` draws, of no record: it is of the tables that it prints."""
 SHOWN = (OURS, "fire", "kerple_log", "kerple_power", "alibi")
 """What README.md shows of a comparison: FIRE as we train it, as published, and what it fell behind."""
 SIZES = {"ours": "encodings", "ours-base": "encodings-base"}
@@ -171,23 +176,40 @@ def with_tasks(page: str) -> str:
     return replaced(page, "tasks", f"\n{tasks_markdown()}\n")
 
 
-def draw_pictures() -> None:
-    """Those of records that are there."""
+def pictures() -> dict[str, tuple[Any, Callable[[Path], object]]]:
+    """Those of records that are there: what each is of, and what draws it."""
+    made: dict[str, tuple[Any, Callable[[Path], object]]] = {}
     for name, picture in PICTURES.items():
         if (record := result(name)) is not None:
-            plot_contexts(record, record["setting"]["tasks"][0], ROOT / "docs" / picture)
+            made[picture] = record, partial(plot_contexts, record, record["setting"]["tasks"][0])
     for name, picture in COMPARED.items():
         if (record := result(name)) is not None:
-            draw_lengths(record, ROOT / "docs" / picture)
+            made[picture] = record, partial(draw_lengths, record)
     for name, picture in MEASURED.items():
         if (record := result(name)) is not None:
-            (plot_model if is_of_a_model(record) else plot_speed)(record, ROOT / "docs" / picture)
+            made[picture] = record, partial(plot_model if is_of_a_model(record) else plot_speed, record)
     for name, record in reproduced().items():
-        path = ROOT / "docs" / picture_of(ENTRIES[name])
-        if ENTRIES[name].draws_biases:
-            plot_biases(record["biases"]["fire"], path)
-        else:
-            draw_lengths(record, path)
+        biases = ENTRIES[name].draws_biases
+        draw = partial(plot_biases, record["biases"]["fire"]) if biases else partial(draw_lengths, record)
+        made[picture_of(ENTRIES[name])] = record, draw
+    if is_shown(STARTS):
+        shown = {query: effects(query) for query in QUERIES}
+        made[STARTS] = [effects_table(query, found) for query, found in shown.items()], partial(plot_effects, shown)
+    return made
+
+
+def is_shown(picture: str) -> bool:
+    """By README.md."""
+    readme = ROOT / "README.md"
+    return readme.exists() and f"(docs/{picture})" in readme.read_text(encoding="utf-8")
+
+
+def draw_pictures() -> None:
+    """All of them, each with a stamp that says of what."""
+    for picture, (record, draw) in pictures().items():
+        path = ROOT / "docs" / picture
+        draw(path)
+        stamp(path, record)
 
 
 def draw_lengths(record: dict[str, Any], path: Path) -> None:
