@@ -227,6 +227,7 @@ PAGES: dict[str, Callable[[str], str]] = {
     "README.md": lambda page: with_ours(with_figures(page)),
     "benchmarks/README.md": updated,
     "docs/results.md": with_figures,
+    "docs/log.md": with_figures,
     "docs/tables.md": with_tables,
     "docs/claims.md": with_claims,
     "docs/tasks.md": with_tasks,
