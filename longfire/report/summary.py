@@ -183,7 +183,7 @@ def extensions(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, int, int], lis
     return {made: list(labels) for made, labels in found.items()}
 
 
-HELD_OUT = "held-out text"
+HELD_OUT, ON_DEV = "held-out text", "dev, a part of the text that was kept from training,"
 PROTOCOLS = {
     "paper": "documents were cut at each length, so that longer lengths score tokens of longer documents",
     "paired": "the same tokens are scored at all lengths, with more or less text before them",
