@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longfire.commands.downstream import PAPERS
-from longfire.lab.entry import Entry, TaskEntry
+from longfire.lab.entry import LengthEntry
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.report.biases import plot_biases
@@ -29,6 +29,8 @@ from longfire.report.tasks import tasks_markdown
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 DOWNSTREAM, REPRODUCE = "downstream", "reproduce"
+BY_LENGTH = [entry for entry in ENTRIES.values() if type(entry) is LengthEntry]
+"""The paper's tables and figures of perplexity."""
 TASKS = {
     "qmsum": "QMSum: questions on meetings",
     "squality": "SQuALITY: questions on stories, answered at length",
@@ -120,25 +122,23 @@ def replaced(page: str, name: str, shown: str) -> str:
 
 def reproduced(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """The records of the paper's tables by length that are there, by name, in their order."""
-    names = [name for name, entry in ENTRIES.items() if not isinstance(entry, TaskEntry)]
-    files = {name: results / REPRODUCE / f"{name}.json" for name in names}
+    files = {entry.name: results / REPRODUCE / f"{entry.name}.json" for entry in BY_LENGTH}
     return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
     """The page with all between `<!-- tables -->` and `<!-- end -->` made anew: the paper's tables by length."""
-    entries = [entry for entry in ENTRIES.values() if not isinstance(entry, TaskEntry)]
     records = reproduced(results)
     said = tables_head(list(records.values()))
     parts = [" ".join(said), f"A difference between two encodings holds if it is {RULE}."] if records else []
-    for entry in (entry for entry in entries if entry.name in records):
+    for entry in (entry for entry in BY_LENGTH if entry.name in records):
         record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
         table = reproduced_markdown(record, paper, [*said, RULE])
         learned = learned_markdown(record) if entry.draws_biases else ""
         title = heading(entry.shows, entry.what, record)
         picture = f"![{title}]({picture_of(entry)})"
         parts += [f"## {title}", table, *([learned] if learned else []), picture]
-    missing = [f"`{entry.name}` ({entry.shows})" for entry in entries if entry.name not in records]
+    missing = [f"`{entry.name}` ({entry.shows})" for entry in BY_LENGTH if entry.name not in records]
     parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
     return replaced(page, "tables", "\n\n".join(["", *parts, ""]))
 
@@ -182,9 +182,10 @@ def draw_pictures() -> None:
     for name, picture in MEASURED.items():
         if (record := result(name)) is not None:
             (plot_model if is_of_a_model(record) else plot_speed)(record, ROOT / "docs" / picture)
-    for name, record in reproduced().items():
-        path = ROOT / "docs" / picture_of(ENTRIES[name])
-        if ENTRIES[name].draws_biases:
+    records = reproduced()
+    for entry in (entry for entry in BY_LENGTH if entry.name in records):
+        record, path = records[entry.name], ROOT / "docs" / picture_of(entry)
+        if entry.draws_biases:
             plot_biases(record["biases"]["fire"], path)
         else:
             draw_lengths(record, path)
@@ -196,7 +197,7 @@ def draw_lengths(record: dict[str, Any], path: Path) -> None:
         shutil.copy(plot_compare(record, Path(folder))[0], path)
 
 
-def picture_of(entry: Entry) -> str:
+def picture_of(entry: LengthEntry) -> str:
     """Beside docs/tables.md."""
     return f"images/{REPRODUCE}-{entry.name}.png"
 

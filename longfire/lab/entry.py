@@ -1,4 +1,4 @@
-"""A table or figure of the paper: what it compares, and where its own numbers are."""
+"""A table, figure or theorem of the paper: what it compares, and where its own numbers are."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,37 @@ BASELINES = ("nope", "rope", "alibi", "kerple_log", "t5")
 
 @dataclass(frozen=True)
 class Entry:
-    """Models that are trained short and tested long. `recipe` is the paper's; a scale says what stands for it."""
+    """What all have."""
 
     name: str
     shows: str
     """In the paper."""
     what: str
+
+
+@dataclass(frozen=True)
+class TheoremEntry(Entry):
+    """Encodings that are rewritten as FIRE. Nothing is trained."""
+
+    max_length: int
+    """Positions are below it."""
+
+
+@dataclass(frozen=True)
+class SpeedEntry(Entry):
+    """Forward passes of untrained models, with each encoding."""
+
+    size: str
+    """Of the model: a name in `longfire.model.SIZES`."""
+    length: int
+    tokens: int
+    """In a batch."""
+
+
+@dataclass(frozen=True)
+class LengthEntry(Entry):
+    """Models that are trained short and tested long. `recipe` is the paper's; a scale says what stands for it."""
+
     encodings: tuple[str, ...]
     reported: str = ""
     """A table of `longfire.lab.reported`. Empty: the paper has a picture alone."""
@@ -52,7 +77,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class TaskEntry(Entry):
+class TaskEntry(LengthEntry):
     """The same models, then fine-tuned on tasks and tested. Beside RoPE stands RoPE-PI."""
 
     task: str = ""

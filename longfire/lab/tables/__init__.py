@@ -1,4 +1,4 @@
-"""The paper's tables and figures, a file each."""
+"""The paper's tables and figures, and its theorem, a file each."""
 
 from longfire.lab.entry import Entry
 from longfire.lab.tables import (
@@ -13,6 +13,8 @@ from longfire.lab.tables import (
     perplexity_large,
     scrolls,
     sharing,
+    speed,
+    theorem,
     transform,
     transform_baselines,
 )
@@ -20,12 +22,14 @@ from longfire.lab.tables import (
 ENTRIES: dict[str, Entry] = {
     table.ENTRY.name: table.ENTRY
     for table in (
+        theorem,
         perplexity_base,
         perplexity_large,
         scrolls,
         narrative_qa,
         glue,
         biases,
+        speed,
         sharing,
         transform,
         transform_baselines,
