@@ -182,8 +182,15 @@ def run_task(options: argparse.Namespace) -> int:
     return shown(record, out, options.checkpoints)
 
 
-def shown(record: dict[str, Any], out: Path, own: Sequence[str] | None = None) -> int:
-    """Print the tables and draw the pictures, on the first process; the exit status: of these checkpoints, or all."""
+def shown(record: dict[str, Any], out: Path, own: Sequence[str] | None = None, size: str | None = None) -> int:
+    """Print the tables and draw the pictures, on the first process. The exit status.
+
+    Args:
+        record: of what was done.
+        out: its folder.
+        own: checkpoints whose failures count. None: all.
+        size: of the paper's models, to stand beside. None: the nearest to ours.
+    """
     from longfire.lab.downstream.exam import is_first
     from longfire.lab.downstream.plan import RECORD
     from longfire.lab.reported import reported
@@ -195,7 +202,7 @@ def shown(record: dict[str, Any], out: Path, own: Sequence[str] | None = None) -
     status = INTERRUPTED if record.get("interrupted") else int(failed)
     if not is_first():
         return status
-    print(downstream_table(record, {name: reported(name) for name in PAPERS}))
+    print(downstream_table(record, {name: reported(name) for name in PAPERS}, size))
     tested = {one["task"] for row in record["rows"] for one in row["scores"] if "failed" not in one}
     several = len(record["setting"]["lengths"]) > 1
     pictures = [plot_contexts(record, task, out / f"contexts-{task}.png") for task in sorted(tested) if several]

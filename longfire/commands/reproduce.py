@@ -168,6 +168,7 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     from longfire.lab.downstream.questions import mixtures_of
     from longfire.lab.downstream.run import downstream
     from longfire.report.failures import failures
+    from longfire.training import RECIPES
 
     comparison, runs = planned(options, entry, scale)
     own = options.out / scale.name / entry.name
@@ -200,7 +201,8 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
         return status
     ready = plan(experiment, entry.checkpoints(comparison, runs, recipe.length))
     print(f"{headed(entry)}\n")
-    return shown(downstream(ready, own, save=partial(write_json, own / RECORD)), own)
+    record = downstream(ready, own, save=partial(write_json, own / RECORD))
+    return shown(record, own, size=RECIPES[entry.recipe].size)
 
 
 def refuse_in_vain(experiment: "Experiment", tokenizer: str | None) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longfire.lab.entry import LengthEntry
+from longfire.lab.entry import LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.report.claims import BEYOND, GROUPS
@@ -333,6 +333,8 @@ def test_names_of_records_are_those_of_commands():
     names = {name for claim in CLAIMS.values() for name in claim.records}
     reproduced = {name.removeprefix("reproduce/") for name in names if name.startswith("reproduce/")}
     assert reproduced <= set(ENTRIES)
+    downstream = {name.removeprefix("downstream/") for name in names if name.startswith("downstream/")}
+    assert downstream == {entry.name for entry in ENTRIES.values() if isinstance(entry, TaskEntry)}
 
 
 def test_the_page():
