@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,11 @@ from longfire.commands.training import add_corpus_options, corpus_options, descr
 from longfire.errors import hint
 from longfire.lab.entry import Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
 from longfire.storage import write_json
-from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
     from longfire.lab.downstream.plan import Experiment
+    from longfire.lab.downstream.questions import Questions
     from longfire.lab.scales import Scale
 
 
@@ -164,59 +164,68 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.commands.downstream import shown
-    from longfire.lab.downstream.plan import RECORD, Experiment, plan
-    from longfire.lab.downstream.questions import mixtures_of
+    from longfire.lab.downstream.plan import RECORD, plan
     from longfire.lab.downstream.run import downstream
-    from longfire.report.failures import failures
     from longfire.training import RECIPES
 
     comparison, runs = planned(options, entry, scale)
-    own = options.out / scale.name / entry.name
+    comparison, own = replace(comparison, seeds=comparison.seeds[:1]), options.out / scale.name / entry.name
+    experiment = entry.experiment(scale, options.data)
+    checkpoints = entry.checkpoints(comparison, runs, experiment.recipe.length)
+    tokenizer = dict(comparison.corpus).get("tokenizer")
     if options.dry_run:
-        print(planned_training(entry, comparison, runs, own))
+        print(planned_training(entry, comparison, runs, own), "", "then fine-tuned:", sep="\n")
+        print(planned_tasks(experiment, checkpoints, tokenizer))
         return 0
     if options.data is None:
         raise ValueError(f"{entry.name} needs the tasks' rows. Give their folder: --data tasks/ (see docs/tasks.md)")
     disable_progress_bar()
-    comparison = replace(comparison, seeds=comparison.seeds[:1])
-    suite = TASKS[entry.task].suite if entry.task in TASKS else entry.task
-    recipe = scale.finetuning[suite]
-    experiment = Experiment(
-        entry.task,
-        tuple(mixtures_of(entry.task)),
-        recipe,
-        options.data,
-        lengths=entry.lengths(recipe.length),
-        limit=scale.questions,
-        dev_examples=scale.questions or 64,
-        must=entry.task not in SUITES,
-    )
-    refuse_in_vain(experiment, dict(comparison.corpus).get("tokenizer"))
-
-    def show_failures(record: dict[str, Any]) -> None:
-        for failed in failures(record):
-            print(f"longfire: {failed}", file=sys.stderr)
-
+    looked_over(experiment, tokenizer)
     if status := carried_out(comparison, runs, own / "compare.json", options.jobs, show_failures):
         return status
-    ready = plan(experiment, entry.checkpoints(comparison, runs, recipe.length))
+    ready = plan(experiment, checkpoints)
     print(f"{headed(entry)}\n")
     record = downstream(ready, own, save=partial(write_json, own / RECORD))
     return shown(record, own, size=RECIPES[entry.recipe].size)
 
 
-def refuse_in_vain(experiment: "Experiment", tokenizer: str | None) -> None:
-    """Before models are trained: refuse rows that are not there, or, as far as tokens are known, have no room."""
+def planned_tasks(experiment: "Experiment", checkpoints: Sequence[str], tokenizer: str | None) -> str:
+    """For a dry run: how checkpoints are fine-tuned and on what; with the tasks' rows, on how many."""
+    from longfire.commands.downstream import described_tuning
+
+    if experiment.data is None:
+        return f"{described_tuning(experiment, checkpoints)}\nHow many questions there are: --data tasks/ tells."
+    return described_tuning(experiment, checkpoints, *looked_over(experiment, tokenizer))
+
+
+def looked_over(experiment: "Experiment", tokenizer: str | None) -> "tuple[dict[str, Questions], dict[str, str]]":
+    """The questions, and why others are missing, before models are trained.
+
+    Refuses rows that are not there, or, as far as tokens are known, have no room.
+    """
     from longfire.data.tokenizers import byte_tokenizer
     from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
 
-    with_dev = experiment.select in ("dev", "loss")
-    questions, _ = load_questions(
-        experiment.tasks, experiment.data, to_train=True, with_dev=with_dev, must=experiment.must
+    questions, missing = load_questions(
+        experiment.tasks,
+        experiment.data,
+        to_train=True,
+        with_dev=experiment.select in ("dev", "loss"),
+        limit=experiment.limit,
+        must=experiment.must,
     )
     if tokenizer == "bytes":
         lengths = experiment.tested_lengths()
         refuse_tasks_without_room(questions.values(), [byte_tokenizer()], lengths, experiment.recipe.length)
+    return questions, missing
+
+
+def show_failures(record: dict[str, Any]) -> None:
+    """Of pretraining."""
+    from longfire.report.failures import failures
+
+    for failed in failures(record):
+        print(f"longfire: {failed}", file=sys.stderr)
 
 
 REPRODUCE: dict[type[Entry], Callable[[argparse.Namespace, Any, "Scale"], int]] = {

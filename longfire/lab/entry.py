@@ -8,6 +8,7 @@ from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:  # a list of entries loads nothing heavy
     from longfire.lab.comparison import Comparison
+    from longfire.lab.downstream.plan import Experiment
     from longfire.lab.scales import Scale
 
 BASELINES = ("nope", "rope", "alibi", "kerple_log", "t5")
@@ -86,6 +87,23 @@ class TaskEntry(LengthEntry):
     """Of the fine-tuning length, to test at. Empty: that alone."""
     stretches: tuple[int, ...] = (1,)
     """Of the fine-tuning length: how far RoPE-PI is stretched, a row each."""
+
+    def experiment(self, scale: "Scale", data: str | None) -> "Experiment":
+        """At a scale, on tasks' rows in a folder."""
+        from longfire.lab.downstream.plan import Experiment
+        from longfire.lab.downstream.questions import mixtures_of
+
+        recipe = scale.finetuning[TASKS[self.task].suite if self.task in TASKS else self.task]
+        return Experiment(
+            self.task,
+            tuple(mixtures_of(self.task)),
+            recipe,
+            data,
+            lengths=self.lengths(recipe.length),
+            limit=scale.questions,
+            dev_examples=scale.questions or 64,
+            must=self.task not in SUITES,
+        )
 
     def checkpoints(self, comparison: "Comparison", runs: Path, length: int) -> list[str]:
         """Of the first seed, as `longfire finetune` takes them, for fine-tuning at a length."""

@@ -9,11 +9,12 @@ import pytest
 
 from longfire.cli import main
 from longfire.encodings import ENCODINGS
-from longfire.lab.entry import LengthEntry
+from longfire.lab.entry import LengthEntry, TaskEntry
 from longfire.lab.labels import read_label
 from longfire.lab.reported import reported
 from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
+from longfire.tasks import SUITES
 from tests.lab.boxes import write_boxes
 from tests.tasks.rows import write
 
@@ -35,9 +36,38 @@ def test_what_would_be_run(name, scale, capsys, tmp_path):
     printed = capsys.readouterr().out
     entry = ENTRIES[name]
     assert f"{entry.shows}: {entry.what}" in printed
+    last = 0 if isinstance(entry, TaskEntry) else SCALES[scale].seeds[-1]
     for label in getattr(entry, "encodings", ()):
-        assert f"{label}, seed {SCALES[scale].seeds[-1]}" in printed
+        assert f"{label}, seed {last}" in printed
+        assert f"{label}, seed {last + 1}" not in printed
+    assert ("then fine-tuned:" in printed) == isinstance(entry, TaskEntry)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_would_be_fine_tuned(capsys, tmp_path):
+    """With the tasks' rows, how many questions there are, too."""
+    dry = ["--dry-run", "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "narrative-qa", "--scale", "paper", *dry]) == 0
+    tuned = capsys.readouterr().out.partition("then fine-tuned:\n")[2].splitlines()
+    rope = tmp_path / "out" / "paper" / "base" / "runs" / "rope-0"
+    for name, value in [
+        ("name", "scrolls"),
+        ("steps", "25000"),
+        ("tested at", "512, 2048, 4096, 8192, 16384, 24576, 32768"),
+        *(("checkpoint", f"{rope}{stretch}") for stretch in ("", ":rope_pi=8192", ":rope_pi=32768")),
+    ]:
+        assert f"{name:18} {value}" in tuned
+    assert "narrative_qa  narrative_qa" in tuned
+    assert tuned[-1] == "How many questions there are: --data tasks/ tells."
+    data = ["--data", str(write_boxes(tmp_path / "tasks"))]
+    assert main(["reproduce", "narrative-qa", *dry, *data]) == 0
+    assert re.search(r"^narrative_qa +narrative_qa +\d+ +\d+ +4$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["reproduce", "scrolls-large", "--scale", "paper", *dry]) == 0
+    tuned = capsys.readouterr().out.partition("then fine-tuned:\n")[2].splitlines()
+    assert [line.split()[0] for line in tuned[-9:-2]] == list(SUITES["scrolls"])
+    assert f"{'checkpoint':18} {tmp_path / 'out' / 'paper' / 'large' / 'runs' / 'fire-0'}" in tuned
+    assert main(["reproduce", "glue", *dry, "--data", "nowhere"]) == 2
+    assert "there is no file or folder nowhere" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if isinstance(entry, LengthEntry)])
