@@ -18,6 +18,25 @@ from longfire.tasks import SUITES
 from tests.lab.boxes import write_boxes
 from tests.tasks.rows import write
 
+IN_THE_PAPER = {
+    "Theorem 3.1",
+    *("Figure 1", "Figure 2", "Figure 3", "Figure 4", "Figure 5", "Figure 6", "Figure 7", "Figure 8"),
+    *("Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "Table 6", "Table 7", "Table 11", "Table 13"),
+}
+"""All but Tables 8, 9, 10 and 12, which are settings."""
+
+
+def test_all_of_the_paper_is_there(capsys):
+    """`Figures 1 and 7` names two."""
+    assert main(["reproduce", "--list"]) == 0
+    listed = [line[21:40] for line in capsys.readouterr().out.splitlines()]
+    assert len(listed) == len(ENTRIES) == 18
+    named = set()
+    for shows in listed:
+        for kind, numbers in re.findall(r"(Theorem|Figure|Table)s? ([\d.]+(?: and [\d.]+)*)", shows):
+            named |= {f"{kind} {number}" for number in numbers.split(" and ")}
+    assert named == IN_THE_PAPER
+
 
 def test_all_are_named(capsys):
     assert main(["reproduce", "--list"]) == 0
