@@ -4,13 +4,14 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from longfire.commands.downstream import PAPERS
-from longfire.lab.entry import LengthEntry
+from longfire.lab.entry import Entry, LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
+from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
 from longfire.report.biases import plot_biases
 from longfire.report.claims.names import OURS
@@ -19,18 +20,34 @@ from longfire.report.compare import PLUS, compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.differences import RULE
 from longfire.report.downstream_markdown import downstream_markdown
-from longfire.report.model_speed import model_figures, model_table, plot_model
-from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, tables_head
+from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
+from longfire.report.reproduce import (
+    A_PICTURE,
+    heading,
+    learned_markdown,
+    reproduced_markdown,
+    tables_head,
+    theorem_markdown,
+)
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed
-from longfire.report.summary import sentences
+from longfire.report.summary import in_a_row, sentences
+from longfire.report.table import markdown_table
 from longfire.report.tasks import tasks_markdown
+from longfire.tasks import SUITES
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 DOWNSTREAM, REPRODUCE = "downstream", "reproduce"
 BY_LENGTH = [entry for entry in ENTRIES.values() if type(entry) is LengthEntry]
 """The paper's tables and figures of perplexity."""
+BASE = "perplexity-base"
+UNTESTED = "neither size nor training length is tested"
+UNTRAINED: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "theorem": ("theorem", theorem_markdown),
+    "speed": ("h200-model", lambda record: f"{forward_markdown(record)}\n\n{FORWARD_PART}"),
+}
+"""The records of what is not trained, and what shows them."""
 TASKS = {
     "qmsum": "QMSum: questions on meetings",
     "squality": "SQuALITY: questions on stories, answered at length",
@@ -49,6 +66,13 @@ COMPARED = {
 """Pictures of comparisons."""
 MEASURED = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
 """Pictures of speed."""
+FORWARD_PART = (
+    "This is the forward part of `longfire bench model`, which `longfire reproduce speed` measures alone. " + A_PICTURE
+)
+ON_TASKS = (
+    "Scores are among the [results](results.md), which say what was run: smaller models, fewer steps, and not "
+    "everywhere the data or the tasks that the paper fine-tuned on."
+)
 SHOWN = (OURS, "fire", "kerple_log", "kerple_power", "alibi")
 """What README.md shows of a comparison: FIRE as we train it, as published, and what it fell behind."""
 SIZES = {"ours": "encodings", "ours-base": "encodings-base"}
@@ -127,7 +151,13 @@ def reproduced(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
-    """The page with all between `<!-- tables -->` and `<!-- end -->` made anew: the paper's tables by length."""
+    """The page with all between `<!-- tables -->` and `<!-- end -->` made anew: every table and figure of the paper."""
+    parts = [*tables_by_length(results), *not_there(results), *without_training(results), *on_tasks(results)]
+    return replaced(page, "tables", "\n\n".join(["", *parts, ""]))
+
+
+def tables_by_length(results: Path) -> list[str]:
+    """What holds for all, then a section for each."""
     records = reproduced(results)
     said = tables_head(list(records.values()))
     parts = [" ".join(said), f"A difference between two encodings holds if it is {RULE}."] if records else []
@@ -138,9 +168,63 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
         title = heading(entry.shows, entry.what, record)
         picture = f"![{title}]({picture_of(entry)})"
         parts += [f"## {title}", table, *([learned] if learned else []), picture]
-    missing = [f"`{entry.name}` ({entry.shows})" for entry in BY_LENGTH if entry.name not in records]
-    parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
-    return replaced(page, "tables", "\n\n".join(["", *parts, ""]))
+    return parts
+
+
+def without_training(results: Path) -> list[str]:
+    """A section for each that has a record."""
+    parts = []
+    for name, (record, shown) in UNTRAINED.items():
+        if (found := result(record, results)) is not None:
+            parts += [f"## {ENTRIES[name].shows}: {ENTRIES[name].what}", shown(found)]
+    return parts
+
+
+def on_tasks(results: Path) -> list[str]:
+    """Where each of the paper's tables on tasks is, or that it was not run."""
+    entries = [entry for entry in ENTRIES.values() if isinstance(entry, TaskEntry)]
+    rows = [[f"`{entry.name}`", entry.shows, entry.what, where_on_tasks(entry, results)] for entry in entries]
+    return ["## On tasks", ON_TASKS, markdown_table(["name", "in the paper", "what", "here"], rows, left=4)]
+
+
+def where_on_tasks(entry: TaskEntry, results: Path) -> str:
+    """A link to its record; of a suite that was not run as a whole, to those of its tasks."""
+    if result(entry.name, results) is not None:
+        return link_to(entry.name)
+    own = set(SUITES.get(entry.task, ())) if entry.name == entry.task else set()
+    parts = [name for name in TASKS if name in own and result(name, results) is not None]
+    return f"of its tasks alone: {', '.join(map(link_to, parts))}" if parts else "not run"
+
+
+def link_to(name: str) -> str:
+    """Where docs/results.md has a record of checkpoints on tasks."""
+    title = TASKS.get(name, name)
+    words = re.findall(r"\w+", title.lower())
+    return f"[{title}](results.md#{'-'.join(words)})"
+
+
+def not_there(results: Path) -> list[str]:
+    """What needs runs that are not there; and what, at the scale of those that are, would be the same runs."""
+    records = reproduced(results)
+    missing = [entry for entry in BY_LENGTH if entry.name not in records]
+    same = [entry for entry in missing if BASE in records and is_the_same_run(entry, records[BASE])]
+    unmade = [ENTRIES[name] for name, (record, _) in UNTRAINED.items() if result(record, results) is None]
+    left = [*unmade, *(entry for entry in missing if entry not in same)]
+    said = [f"At this scale {named(same)} are the runs of `{BASE}`: {UNTESTED}."] if same else []
+    return [*said, *([f"Not run yet: {named(left)}."] if left else [])]
+
+
+def is_the_same_run(entry: LengthEntry, record: dict[str, Any]) -> bool:
+    """Whether, at the scale of a record, another recipe of the paper has the base model's in its place."""
+    recipes = [scale.recipes for scale in SCALES.values()]
+    name = (record["setting"].get("recipe") or {}).get("name")
+    at_scale = [of for of in recipes if of["base"].name == name]
+    return entry.recipe != "base" and any(of[entry.recipe] == of["base"] for of in at_scale)
+
+
+def named(entries: Sequence[Entry]) -> str:
+    """With what they are in the paper."""
+    return in_a_row([f"`{entry.name}` ({entry.shows})" for entry in entries])
 
 
 def with_ours(page: str, results: Path = RESULTS) -> str:
