@@ -2,8 +2,21 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
+
+
+def make_folder(folder: Path) -> None:
+    """Before anything is done for it: refuse one that cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"nothing can be written to the folder {folder} ({error.strerror}). Give another: --out FOLDER"
+        ) from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from longfire.commands.training import (
     described,
 )
 from longfire.errors import at_least
-from longfire.storage import write_json
+from longfire.storage import make_folder, write_json
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
@@ -170,18 +169,6 @@ def carried_out(
         )
         return INTERRUPTED
     return int(any("failed" in run for run in record["runs"]))
-
-
-def make_folder(out: Path) -> None:
-    """Before anything is trained: refuse one that cannot be written to."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"nothing can be written to the folder {out} ({error.strerror}). Give another: --out FOLDER"
-        ) from error
 
 
 def missing(record: dict[str, Any], comparison: "Comparison") -> str:

@@ -93,13 +93,20 @@ def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser
 
 def run_perplexity(options: argparse.Namespace) -> int:
     """`longfire evaluate perplexity`: 0, 1 if a length failed, 130 if it was interrupted."""
-    from longfire.evaluation.perplexity_setting import PerplexitySetting, measure_perplexity, refuse_other_record
+    from longfire.evaluation.perplexity_setting import (
+        PerplexitySetting,
+        measure_perplexity,
+        own_record,
+        refuse_other_record,
+    )
     from longfire.report.perplexity import perplexity_table
 
     given: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(PerplexitySetting)}
     setting = PerplexitySetting(**given)
-    out = options.out or Path("evaluate") / f"perplexity-{name_of(options.checkpoint)}-{options.protocol}.json"
-    refuse_other_record(out, setting)
+    if options.out is not None:
+        refuse_other_record(options.out, setting)
+    name = f"perplexity-{name_of(options.checkpoint)}-{options.protocol}"
+    out = options.out or own_record(Path("evaluate"), name, setting)
     if options.dry_run:
         print(f"{setting}\nto be written to {out}")
         return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.storage import read_json
+from longfire.storage import make_folder, read_json
 
 if TYPE_CHECKING:
     from longfire.model import LongfireConfig
@@ -152,13 +152,14 @@ def run_pretrain(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(described(recipe), f"to be written to {out}", sep="\n")
         return 0
+    make_folder(out)
     corpus = load_corpus(**corpus_options(options, recipe.tokenizer, recipe.vocab_size))
     try:
         model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
     except KeyboardInterrupt:
         last = last_complete(out)
-        begin = "from the beginning" if last is None else f"on from step {step_of(last)}"
-        print(f"\nlongfire: stopped. The same command goes {begin}.", file=sys.stderr)
+        then = "begins again" if last is None else f"goes on from step {step_of(last)}"
+        print(f"\nlongfire: stopped. The same command {then}.", file=sys.stderr)
         return INTERRUPTED
     done = read_json(out / "done.json")
     print(

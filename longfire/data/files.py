@@ -212,7 +212,7 @@ def read_parquet(path: Path, field: str, intake: Intake) -> Iterator[bytes]:
             if field not in columns:
                 there = ", ".join(map(repr, columns))
                 what = f"{path} has no field {field!r}; the fields there are: {there}."
-                return intake.bad(what, "Give the one with the text as field.")
+                return intake.bad(what, "Give the one with the text as field (--field).")
             for batch in table.iter_batches(256, columns=[field]):
                 for one in batch.to_pylist():
                     row += 1

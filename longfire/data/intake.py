@@ -23,7 +23,7 @@ class Intake:
     def bad(self, what: str, remedy: str) -> None:
         """One document that cannot be read."""
         if not self.skip_bad:
-            raise CorpusError(f"{what} {remedy} Or leave out what cannot be read: skip_bad=True.")
+            raise CorpusError(f"{what} {remedy} Or leave out what cannot be read: skip_bad=True (--skip-bad).")
         self.skipped += 1
         if len(self.reasons) < 3:
             self.reasons.append(what)
@@ -67,7 +67,8 @@ def text_of(row: Any, field: str, where: str, intake: Intake) -> bytes | None:
     elif field not in row:
         there = ", ".join(map(repr, row)) or "none"
         intake.bad(
-            f"{where} has no field {field!r}; the fields there are: {there}.", "Give the one with the text as field."
+            f"{where} has no field {field!r}; the fields there are: {there}.",
+            "Give the one with the text as field (--field).",
         )
     elif not isinstance(row[field], str):
         kind = type(row[field]).__name__

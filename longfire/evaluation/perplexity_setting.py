@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,18 @@ class PerplexitySetting:
         del given["batch_tokens"], given["device"]
         asked: dict[str, Any] = json.loads(json.dumps(given | {"lengths": lengths}))
         return asked
+
+
+def own_record(folder: Path, name: str, setting: PerplexitySetting) -> Path:
+    """The first of name.json, name-2.json, … that is free, or an earlier record of the same."""
+    for n in count(1):
+        file = folder / f"{name}{f'-{n}' if n > 1 else ''}.json"
+        try:
+            refuse_other_record(file, setting)
+        except ValueError:
+            continue
+        break
+    return file
 
 
 def refuse_other_record(file: Path, setting: PerplexitySetting) -> None:

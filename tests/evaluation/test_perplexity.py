@@ -599,13 +599,19 @@ def test_records_do_not_take_each_others_place(texts, checkpoint, tmp_path, caps
     assert command(checkpoint, texts, *options, "--protocol", "paired", "--batch-tokens", "32") == 0  # the same again
     assert file.read_bytes() != before
     before = file.read_bytes()
-    assert command(checkpoint, texts, *options, "--protocol", "paired", "--seed", "1") == 2
+    again = [*options, "--protocol", "paired", "--seed", "1"]
+    assert command(checkpoint, texts, *again, "--out", str(file)) == 2
     said = "holds another record (seed: 0 there, 1 here). Give another file by --out, or delete that one."
     assert said in capsys.readouterr().err
+    second = file.with_stem(f"{file.stem}-2")
+    for _ in range(2):  # the same again has the same place
+        assert command(checkpoint, texts, *again) == 0
+        assert json.loads(second.read_text())["seed"] == 1
     assert file.read_bytes() == before
     file.write_text("notes")
-    assert command(checkpoint, texts, *options, "--protocol", "paired") == 2
+    assert command(checkpoint, texts, *options, "--protocol", "paired") == 0
     assert file.read_text() == "notes"
+    assert file.with_stem(f"{file.stem}-3").exists()
 
 
 def test_the_command_in_other_precision_and_lengths_of_its_own(texts, checkpoint, tmp_path):
