@@ -8,8 +8,10 @@
 What is done is not done again: started anew, it goes on.
 """
 
+import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ def downstream(
     record = begun(out, setting, list(rows.values()))
     parts = [(mixture, entrant) for mixture in ready.mixtures() for entrant in ready.entrants]
     made = Rows(ready)
-    with until_done(record, save := _by_the_first(save)):
+    with until_done(record, save := _by_the_first(save)), _loaded_for_good():
         for number, (mixture, entrant) in enumerate(parts, 1):
             say(f"[{number}/{len(parts)}] {entrant.label}, {mixture.name}")
             part = Part(ready, mixture, entrant, out, made, batch_tokens)
@@ -134,6 +136,16 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
             del known
             release()
     return record
+
+
+@contextmanager
+def _loaded_for_good() -> Iterator[None]:
+    """What is there by now is not looked through whenever memory is released: half of the time of a short run."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _by_the_first(save: Save) -> Save:
