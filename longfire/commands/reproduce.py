@@ -48,7 +48,9 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     one.add_argument(
         "--also", nargs="+", action="extend", default=[], metavar="NAME=PATH", help="other texts to test on"
     )
-    one.add_argument("--data", metavar="FOLDER", help="of tasks' rows, where tasks are fine-tuned on")
+    one.add_argument(
+        "--data", metavar="FOLDER", help="of tasks' rows, where tasks are fine-tuned on; at smoke made-up ones"
+    )
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
     one.add_argument("--out", type=Path, default=Path("reproduce"), help="folder; reproduce, unless given")
     add_corpus_options(one)
@@ -81,6 +83,8 @@ def run_reproduce(options: argparse.Namespace) -> int:
     comparison, runs = planned(options, entry, scale)
     check_jobs(options)
     own = options.out / scale.name / entry.name
+    if isinstance(entry, TaskEntry) and options.data is None and scale.data is not None:
+        options.data, own = scale.data, own.with_name(f"{own.name}-{scale.data}")
     if options.dry_run:
         print(f"{entry.shows}: {entry.what}", described(comparison.recipe), *planned_runs(comparison), sep="\n")
         print(f"tested at {comparison.tested_lengths()}; runs in {runs}, results in {own}")
@@ -194,6 +198,7 @@ def reproduce_tasks(
         limit=scale.questions,
         dev_examples=scale.questions or 64,
         must=entry.task not in SUITES,
+        brief=scale.brief,
     )
     refuse_in_vain(experiment, dict(comparison.corpus).get("tokenizer"))
 
@@ -211,12 +216,6 @@ def reproduce_tasks(
 def refuse_in_vain(experiment: "Experiment", tokenizer: str | None) -> None:
     """Before models are trained: refuse rows that are not there, or, as far as tokens are known, have no room."""
     from longfire.data.tokenizers import byte_tokenizer
-    from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
+    from longfire.lab.downstream.plan import looked_over
 
-    with_dev = experiment.select in ("dev", "loss")
-    questions, _ = load_questions(
-        experiment.tasks, experiment.data, to_train=True, with_dev=with_dev, must=experiment.must
-    )
-    if tokenizer == "bytes":
-        lengths = experiment.tested_lengths()
-        refuse_tasks_without_room(questions.values(), [byte_tokenizer()], lengths, experiment.recipe.length)
+    looked_over(experiment, [byte_tokenizer()] if tokenizer == "bytes" else [])
