@@ -21,6 +21,7 @@ import torch
 from longfire.data.cache import short_hash
 from longfire.errors import at_least
 from longfire.evaluation.record import Save, until_done
+from longfire.lab.downstream.brief import Brief
 from longfire.lab.downstream.entrants import Entrant, Known, entrants
 from longfire.lab.downstream.exam import examined_or_failed, folder_of, is_first, say
 from longfire.lab.downstream.part import Part, Rows, release
@@ -56,7 +57,7 @@ def downstream(
     record = begun(out, setting, list(rows.values()))
     parts = [(mixture, entrant) for mixture in ready.mixtures() for entrant in ready.entrants]
     made = Rows(ready)
-    with until_done(record, save := _by_the_first(save)), _loaded_for_good():
+    with until_done(record, save := _by_the_first(save)), _loaded_for_good(), _cores(ready.experiment.brief):
         for number, (mixture, entrant) in enumerate(parts, 1):
             say(f"[{number}/{len(parts)}] {entrant.label}, {mixture.name}")
             part = Part(ready, mixture, entrant, out, made, batch_tokens)
@@ -146,6 +147,17 @@ def _loaded_for_good() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+@contextmanager
+def _cores(brief: Brief | None) -> Iterator[None]:
+    """One in a trial: what is so small is slower on several, and much slower where they are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if brief is None else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _by_the_first(save: Save) -> Save:
