@@ -52,7 +52,7 @@ class Drawn(FIRE):
 class RandomThreshold(Drawn):
     """L is drawn log-uniformly from half its start to `most` training lengths, so that f sees other normalisers."""
 
-    title = "FIRE, random threshold"
+    title = "FIRE with a random threshold"
 
     @property
     def L(self) -> Tensor | None:
@@ -67,7 +67,7 @@ class RandomThreshold(Drawn):
 class RandomOffset(Drawn):
     """All positions are moved out by up to `most` training lengths, as if the sequence began later."""
 
-    title = "FIRE, random offset"
+    title = "FIRE with a random offset"
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         drawn = self.draw()
@@ -79,7 +79,7 @@ class RandomOffset(Drawn):
 class RandomScale(Drawn):
     """All positions are multiplied by up to `most`, as if tokens had been left out between them."""
 
-    title = "FIRE, random scale"
+    title = "FIRE with a random scale"
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         drawn = self.draw()
@@ -91,7 +91,7 @@ class RandomScale(Drawn):
 class Local(RandomThreshold):
     """Beside f a term of the distance alone, −r₁ log(1 + r₂ (i − j)), both learned for each head."""
 
-    title = "FIRE, local term"
+    title = "FIRE with a local term"
 
     def __init__(
         self, num_heads: int, *, share: float = 0.0, init_L: float = 512.0, horizon: int | None = None
@@ -121,7 +121,7 @@ class Local(RandomThreshold):
 class Root(FIRE):
     """ψ(x) = √x: nearer to a straight line than the logarithm."""
 
-    title = "FIRE, ψ a root"
+    title = "FIRE with ψ a root"
 
     def psi(self, x: Tensor) -> Tensor:
         return torch.sqrt(x) + 0 * self.c  # c is there, and learns nothing
@@ -131,7 +131,7 @@ class Root(FIRE):
 class Flat(FIRE):
     """What lies beyond 1 is 1: with a horizon, all distances beyond it have one bias."""
 
-    title = "FIRE, flat beyond"
+    title = "FIRE flat beyond 1"
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         return super().normalized_distance(q_positions, k_positions).clamp(max=1)

@@ -1,16 +1,18 @@
-"""Make the tables of benchmarks/README.md, README.md and docs/ (results, tables, claims) anew from results/."""
+"""Make the tables of benchmarks/README.md, README.md and docs/, and the pictures, anew from results/."""
 
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from longfire.commands.downstream import PAPERS
-from longfire.lab.entry import Entry, TaskEntry
+from longfire.lab.entry import Entry, LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
+from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
 from longfire.report.biases import plot_biases
 from longfire.report.claims.names import OURS
@@ -19,16 +21,36 @@ from longfire.report.compare import PLUS, compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.differences import RULE
 from longfire.report.downstream_markdown import downstream_markdown
-from longfire.report.model_speed import model_figures, model_table, plot_model
-from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, tables_head
+from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
+from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
+from longfire.report.reproduce import (
+    A_PICTURE,
+    heading,
+    learned_markdown,
+    reproduced_markdown,
+    tables_head,
+    theorem_markdown,
+)
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed
-from longfire.report.summary import sentences
+from longfire.report.stamp import stamp
+from longfire.report.summary import in_a_row, sentences
+from longfire.report.table import markdown_table
 from longfire.report.tasks import tasks_markdown
+from longfire.tasks import SUITES
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 DOWNSTREAM, REPRODUCE = "downstream", "reproduce"
+BY_LENGTH = [entry for entry in ENTRIES.values() if type(entry) is LengthEntry]
+"""The paper's tables and figures of perplexity."""
+BASE = "perplexity-base"
+UNTESTED = "neither size nor training length is tested"
+UNTRAINED: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "theorem": ("theorem", theorem_markdown),
+    "speed": ("h200-model", lambda record: f"{forward_markdown(record)}\n\n{FORWARD_PART}"),
+}
+"""The records of what is not trained, and what shows them."""
 TASKS = {
     "qmsum": "QMSum: questions on meetings",
     "squality": "SQuALITY: questions on stories, answered at length",
@@ -47,6 +69,15 @@ COMPARED = {
 """Pictures of comparisons."""
 MEASURED = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
 """Pictures of speed."""
+STARTS = "images/encodings.png"
+"""What `longfire explore` draws, of no record: it is of the tables that it prints."""
+FORWARD_PART = (
+    "This is the forward part of `longfire bench model`, which `longfire reproduce speed` measures alone. " + A_PICTURE
+)
+ON_TASKS = (
+    "Scores are among the [results](results.md), which say what was run: smaller models, fewer steps, and not "
+    "everywhere the data or the tasks that the paper fine-tuned on."
+)
 SHOWN = (OURS, "fire", "kerple_log", "kerple_power", "alibi")
 """What README.md shows of a comparison: FIRE as we train it, as published, and what it fell behind."""
 SIZES = {"ours": "encodings", "ours-base": "encodings-base"}
@@ -120,27 +151,85 @@ def replaced(page: str, name: str, shown: str) -> str:
 
 def reproduced(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """The records of the paper's tables by length that are there, by name, in their order."""
-    names = [name for name, entry in ENTRIES.items() if not isinstance(entry, TaskEntry)]
-    files = {name: results / REPRODUCE / f"{name}.json" for name in names}
+    files = {entry.name: results / REPRODUCE / f"{entry.name}.json" for entry in BY_LENGTH}
     return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
-    """The page with all between `<!-- tables -->` and `<!-- end -->` made anew: the paper's tables by length."""
-    entries = [entry for entry in ENTRIES.values() if not isinstance(entry, TaskEntry)]
+    """The page with all between `<!-- tables -->` and `<!-- end -->` made anew: every table and figure of the paper."""
+    parts = [*tables_by_length(results), *not_there(results), *without_training(results), *on_tasks(results)]
+    return replaced(page, "tables", "\n\n".join(["", *parts, ""]))
+
+
+def tables_by_length(results: Path) -> list[str]:
+    """What holds for all, then a section for each."""
     records = reproduced(results)
     said = tables_head(list(records.values()))
     parts = [" ".join(said), f"A difference between two encodings holds if it is {RULE}."] if records else []
-    for entry in (entry for entry in entries if entry.name in records):
+    for entry in (entry for entry in BY_LENGTH if entry.name in records):
         record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
         table = reproduced_markdown(record, paper, [*said, RULE])
         learned = learned_markdown(record) if entry.draws_biases else ""
         title = heading(entry.shows, entry.what, record)
         picture = f"![{title}]({picture_of(entry)})"
         parts += [f"## {title}", table, *([learned] if learned else []), picture]
-    missing = [f"`{entry.name}` ({entry.shows})" for entry in entries if entry.name not in records]
-    parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
-    return replaced(page, "tables", "\n\n".join(["", *parts, ""]))
+    return parts
+
+
+def without_training(results: Path) -> list[str]:
+    """A section for each that has a record."""
+    parts = []
+    for name, (record, shown) in UNTRAINED.items():
+        if (found := result(record, results)) is not None:
+            parts += [f"## {ENTRIES[name].shows}: {ENTRIES[name].what}", shown(found)]
+    return parts
+
+
+def on_tasks(results: Path) -> list[str]:
+    """Where each of the paper's tables on tasks is, or that it was not run."""
+    entries = [entry for entry in ENTRIES.values() if isinstance(entry, TaskEntry)]
+    rows = [[f"`{entry.name}`", entry.shows, entry.what, where_on_tasks(entry, results)] for entry in entries]
+    return ["## On tasks", ON_TASKS, markdown_table(["name", "in the paper", "what", "here"], rows, left=4)]
+
+
+def where_on_tasks(entry: TaskEntry, results: Path) -> str:
+    """A link to its record; of a suite that was not run as a whole, to those of its tasks."""
+    if result(entry.name, results) is not None:
+        return link_to(entry.name)
+    own = set(SUITES.get(entry.task, ())) if entry.name == entry.task else set()
+    parts = [name for name in TASKS if name in own and result(name, results) is not None]
+    return f"of its tasks alone: {', '.join(map(link_to, parts))}" if parts else "not run"
+
+
+def link_to(name: str) -> str:
+    """Where docs/results.md has a record of checkpoints on tasks."""
+    title = TASKS.get(name, name)
+    words = re.findall(r"\w+", title.lower())
+    return f"[{title}](results.md#{'-'.join(words)})"
+
+
+def not_there(results: Path) -> list[str]:
+    """What needs runs that are not there; and what, at the scale of those that are, would be the same runs."""
+    records = reproduced(results)
+    missing = [entry for entry in BY_LENGTH if entry.name not in records]
+    same = [entry for entry in missing if BASE in records and is_the_same_run(entry, records[BASE])]
+    unmade = [ENTRIES[name] for name, (record, _) in UNTRAINED.items() if result(record, results) is None]
+    left = [*unmade, *(entry for entry in missing if entry not in same)]
+    said = [f"At this scale {named(same)} are the runs of `{BASE}`: {UNTESTED}."] if same else []
+    return [*said, *([f"Not run yet: {named(left)}."] if left else [])]
+
+
+def is_the_same_run(entry: LengthEntry, record: dict[str, Any]) -> bool:
+    """Whether, at the scale of a record, another recipe of the paper has the base model's in its place."""
+    recipes = [scale.recipes for scale in SCALES.values()]
+    name = (record["setting"].get("recipe") or {}).get("name")
+    at_scale = [of for of in recipes if of["base"].name == name]
+    return entry.recipe != "base" and any(of[entry.recipe] == of["base"] for of in at_scale)
+
+
+def named(entries: Sequence[Entry]) -> str:
+    """With what they are in the paper."""
+    return in_a_row([f"`{entry.name}` ({entry.shows})" for entry in entries])
 
 
 def with_ours(page: str, results: Path = RESULTS) -> str:
@@ -171,23 +260,41 @@ def with_tasks(page: str) -> str:
     return replaced(page, "tasks", f"\n{tasks_markdown()}\n")
 
 
-def draw_pictures() -> None:
-    """Those of records that are there."""
+def pictures() -> dict[str, tuple[Any, Callable[[Path], object]]]:
+    """Those of records that are there: what each is of, and what draws it."""
+    made: dict[str, tuple[Any, Callable[[Path], object]]] = {}
     for name, picture in PICTURES.items():
         if (record := result(name)) is not None:
-            plot_contexts(record, record["setting"]["tasks"][0], ROOT / "docs" / picture)
+            made[picture] = record, partial(plot_contexts, record, record["setting"]["tasks"][0])
     for name, picture in COMPARED.items():
         if (record := result(name)) is not None:
-            draw_lengths(record, ROOT / "docs" / picture)
+            made[picture] = record, partial(draw_lengths, record)
     for name, picture in MEASURED.items():
         if (record := result(name)) is not None:
-            (plot_model if is_of_a_model(record) else plot_speed)(record, ROOT / "docs" / picture)
-    for name, record in reproduced().items():
-        path = ROOT / "docs" / picture_of(ENTRIES[name])
-        if ENTRIES[name].draws_biases:
-            plot_biases(record["biases"]["fire"], path)
-        else:
-            draw_lengths(record, path)
+            made[picture] = record, partial(plot_model if is_of_a_model(record) else plot_speed, record)
+    records = reproduced()
+    for entry in (entry for entry in BY_LENGTH if entry.name in records):
+        record = records[entry.name]
+        draw = partial(plot_biases, record["biases"]["fire"]) if entry.draws_biases else partial(draw_lengths, record)
+        made[picture_of(entry)] = record, draw
+    if is_shown(STARTS):
+        shown = {query: effects(query) for query in QUERIES}
+        made[STARTS] = [effects_table(query, found) for query, found in shown.items()], partial(plot_effects, shown)
+    return made
+
+
+def is_shown(picture: str) -> bool:
+    """By README.md."""
+    readme = ROOT / "README.md"
+    return readme.exists() and f"(docs/{picture})" in readme.read_text(encoding="utf-8")
+
+
+def draw_pictures() -> None:
+    """All of them, each with a stamp that says of what."""
+    for picture, (record, draw) in pictures().items():
+        path = ROOT / "docs" / picture
+        draw(path)
+        stamp(path, record)
 
 
 def draw_lengths(record: dict[str, Any], path: Path) -> None:
@@ -196,7 +303,7 @@ def draw_lengths(record: dict[str, Any], path: Path) -> None:
         shutil.copy(plot_compare(record, Path(folder))[0], path)
 
 
-def picture_of(entry: Entry) -> str:
+def picture_of(entry: LengthEntry) -> str:
     """Beside docs/tables.md."""
     return f"images/{REPRODUCE}-{entry.name}.png"
 
@@ -205,6 +312,7 @@ PAGES: dict[str, Callable[[str], str]] = {
     "README.md": lambda page: with_ours(with_figures(page)),
     "benchmarks/README.md": updated,
     "docs/results.md": with_figures,
+    "docs/log.md": with_figures,
     "docs/tables.md": with_tables,
     "docs/claims.md": with_claims,
     "docs/tasks.md": with_tasks,

@@ -26,6 +26,20 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Of a file that may be missing: nothing, then."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """Of a file that may be missing: nothing, then. One that is damaged is named."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(found, dict):
+        raise _damaged(path, f"it begins with {str(found)[:20]!r}")
     return found
+
+
+def _damaged(path: Path, how: str) -> ValueError:
+    return ValueError(
+        f"{path} is damaged: it should be a JSON object ({how}). Put it back from a copy, or delete it, and what it "
+        f"says is made anew."
+    )

@@ -4,21 +4,22 @@ import importlib.util
 import os
 import re
 import runpy
-import shlex
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
 from longfire import ENCODINGS
-from longfire.cli import parser
-from tests.report.browser import a_browser
+from longfire.report.stamp import digest, stamp_of
+from tests.report.browser import a_browser, overflow, settle
 
 ROOT = Path(__file__).parents[1]
-MAKES = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["PAGES"]
+UPDATE = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))
+MAKES = UPDATE["PAGES"]
 WITHOUT_CODE = {"api", "claims", "kernel", "log", "results", "tables"}
 
 
@@ -85,6 +86,13 @@ def test_pages_are_made_of_the_results(name):
     assert MAKES[name](page) == page
 
 
+def test_pictures_are_drawn_of_the_results():
+    made = {ROOT / "docs" / picture: record for picture, (record, _) in UPDATE["pictures"]().items()}
+    assert set((ROOT / "docs" / "images").iterdir()) == set(made)
+    for picture, record in made.items():
+        assert stamp_of(picture) == digest(record), f"{picture.name} is stale: run python benchmarks/update.py"
+
+
 def test_pages_have_every_result():
     assert (ROOT / "benchmarks" / "README.md").read_text().count("encoding ") >= 9
     results, readme = ((ROOT / name).read_text() for name in ("docs/results.md", "README.md"))
@@ -99,22 +107,6 @@ def test_links_lead_somewhere():
             continue
         for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def command_lines():
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        fenced = page.read_text().split("```")[1::2]  # the language, if any, and what is inside
-        for block in [block for block in fenced if block.startswith("\n")]:
-            for line in block.replace("\\\n", " ").splitlines():
-                if re.match(r"(torchrun .*-m )?longfire ", line):
-                    words = shlex.split(line, comments=True)
-                    yield page.name, words[words.index("longfire") + 1 :]
-
-
-@pytest.mark.parametrize(("page", "words"), list(command_lines()), ids=str)
-def test_command_lines_are_understood(page, words):
-    if words and "…" not in words:
-        parser().parse_args(words)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +130,30 @@ def test_the_site_is_whole(site):
             assert image.startswith("data:") or (site / image).exists(), f"{page.name}: {image}"
         for script in re.findall(r'<script[^>]* src="([^"]+)"', text):
             assert (site / script).exists(), f"{page.name}: {script}"
+
+
+BROKEN = """async () => {
+    const broken = []
+    for (const image of document.images)
+        await image.decode().catch(() => broken.push(image.src))
+    return broken
+}"""
+"""Images that cannot be shown."""
+
+
+def test_every_page_of_the_site_opens(site):
+    with a_browser() as browser:
+        page, said = browser.new_page(), []
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("requestfailed", lambda request: said.append(request.url))
+        for width, path in product((1280, 390), sorted((ROOT / "docs").glob("*.md"))):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto((site / f"{path.stem}.html").as_uri())
+            settle(page)
+            titles = page.locator("article h1").filter(visible=True).count()
+            found = {"titles": titles, "broken": page.evaluate(BROKEN), "overflow": overflow(page), "said": said}
+            assert found == {"titles": 1, "broken": [], "overflow": 0, "said": []}, f"{path.name} at {width}"
 
 
 def test_the_site_can_be_searched_from_a_folder(site):

@@ -1,7 +1,7 @@
 """`longfire finetune TASK`, and `longfire evaluate TASK`."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from longfire.storage import write_json
 from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:
-    from longfire.lab.downstream.plan import Plan
+    from longfire.lab.downstream.plan import Experiment, Plan
+    from longfire.lab.downstream.questions import Questions
     from longfire.training import FinetuneRecipe
 
 ALL = "all"
@@ -183,8 +184,15 @@ def run_task(options: argparse.Namespace) -> int:
     return shown(record, out, options.checkpoints)
 
 
-def shown(record: dict[str, Any], out: Path, own: Sequence[str] | None = None) -> int:
-    """Print the tables and draw the pictures, on the first process; the exit status: of these checkpoints, or all."""
+def shown(record: dict[str, Any], out: Path, own: Sequence[str] | None = None, size: str | None = None) -> int:
+    """Print the tables and draw the pictures, on the first process. The exit status.
+
+    Args:
+        record: of what was done.
+        out: its folder.
+        own: checkpoints whose failures count. None: all.
+        size: of the paper's models, to stand beside. None: the nearest to ours.
+    """
     from longfire.lab.downstream.exam import is_first
     from longfire.lab.downstream.plan import RECORD
     from longfire.lab.reported import reported
@@ -196,7 +204,7 @@ def shown(record: dict[str, Any], out: Path, own: Sequence[str] | None = None) -
     status = INTERRUPTED if record.get("interrupted") else int(failed)
     if not is_first():
         return status
-    print(downstream_table(record, {name: reported(name) for name in PAPERS}))
+    print(downstream_table(record, {name: reported(name) for name in PAPERS}, size))
     tested = {one["task"] for row in record["rows"] for one in row["scores"] if "failed" not in one}
     several = len(record["setting"]["lengths"]) > 1
     pictures = [plot_contexts(record, task, out / f"contexts-{task}.png") for task in sorted(tested) if several]
@@ -220,19 +228,37 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "FinetuneRecipe":
 
 def described(ready: "Plan") -> str:
     """Recipe, checkpoints, and how many questions there are of each task."""
+    checkpoints = [f"{entrant.label}: {entrant.given}" for entrant in ready.entrants]
+    return described_tuning(ready.experiment, checkpoints, ready.questions, ready.missing)
+
+
+def described_tuning(
+    experiment: "Experiment",
+    checkpoints: Sequence[str],
+    questions: "Mapping[str, Questions] | None" = None,
+    missing: Mapping[str, str] | None = None,
+) -> str:
+    """The same of checkpoints, and of questions, that need not be there yet."""
     from dataclasses import asdict
 
     from longfire.report.table import text_table
 
-    one = ready.experiment
-    lines = [f"{name:18} {value}" for name, value in asdict(one.recipe).items()]
-    lines += [f"{'select':18} {one.select}", f"{'tested at':18} {', '.join(map(str, one.tested_lengths()))}"]
-    lines += [f"{'checkpoint':18} {entrant.label}: {entrant.given}" for entrant in ready.entrants]
+    lines = [f"{name:18} {value}" for name, value in asdict(experiment.recipe).items()]
+    lines += [f"{'select':18} {experiment.select}"]
+    lines += [f"{'tested at':18} {', '.join(map(str, experiment.tested_lengths()))}"]
+    lines += [f"{'checkpoint':18} {checkpoint}" for checkpoint in checkpoints]
     table = [
-        [mixture.name, task, f"{len(of.train):,}", f"{len(of.dev):,}", f"{len(of.test):,}"]
-        for mixture in ready.mixtures()
-        for task, of in ((task, ready.questions[task]) for task in mixture.tasks)
+        [mixture.name, task, *([] if questions is None else counted(questions[task]))]
+        for mixture in experiment.mixtures
+        for task in mixture.tasks
+        if questions is None or task in questions
     ]
-    lines += ["", text_table(["mixture", "task", "train", "dev", "test"], table, left=2), ""]
-    lines += [f"– {task} is left out: {why}." for task, why in ready.missing.items()]
+    header = ["mixture", "task", *([] if questions is None else ["train", "dev", "test"])]
+    lines += ["", text_table(header, table, left=2), ""]
+    lines += [f"– {task} is left out: {why}." for task, why in (missing or {}).items()]
     return "\n".join(lines)
+
+
+def counted(questions: "Questions") -> list[str]:
+    """How many there are, to train on, to judge by and to test on."""
+    return [f"{len(part):,}" for part in (questions.train, questions.dev, questions.test)]

@@ -1,13 +1,13 @@
 """`longfire pretrain`, and what other commands have in common with it: text and recipe."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longfire.commands.interrupt import INTERRUPTED
+from longfire.storage import read_json
 
 if TYPE_CHECKING:
     from longfire.model import LongfireConfig
@@ -30,7 +30,11 @@ def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     one.add_argument("--out", type=Path, help="folder of the run; runs/RECIPE-ENCODING-SEED, unless given")
     add_corpus_options(one)
     add_recipe_options(one)
-    one.add_argument("--encoding", metavar="NAME", help="position encoding: fire, rope, alibi, …")
+    one.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help="position encoding: fire, rope, alibi, …; with options: fire:horizon=512,start=kerple_log",
+    )
     one.add_argument("--share", action="store_true", default=None, help="one encoding for all layers (FIRE-S)")
     one.add_argument("--seed", type=int, help="of weights and of the order of the text")
     one.add_argument(
@@ -88,11 +92,17 @@ def add_recipe_options(one: argparse.ArgumentParser) -> None:
 
 def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     """The recipe of this name with what the command line changes."""
+    from longfire.lab.labels import check_label, with_encoding
     from longfire.training import recipe_named
 
     given = {field: getattr(options, field, None) for field in (*OWN, "share", "init_from", "extend_to")}
     changes = {field: value for field, value in given.items() if value is not None}
-    return recipe_named(name).but(**{**changes, **settings(options.set)})
+    label = changes.pop("encoding", None)
+    recipe = recipe_named(name).but(**{**changes, **settings(options.set)})
+    if label is None:
+        return recipe
+    check_label(label)
+    return with_encoding(recipe, label)
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
@@ -129,13 +139,16 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.data import load_corpus
+    from longfire.lab.labels import SHARED, file_name
     from longfire.training.checkpoints import last_complete, step_of
     from longfire.training.pretrain import pretrain
     from longfire.training.run import SHARDED
 
     disable_progress_bar()  # of saving and loading; training has one of its own
     recipe = chosen_recipe(options, options.recipe)
-    out = options.out or Path("runs") / f"{recipe.name}-{recipe.encoding}{'-s' if recipe.share else ''}-{recipe.seed}"
+    label = options.encoding or recipe.encoding
+    shared = SHARED if recipe.share and SHARED not in label else ""
+    out = options.out or Path("runs") / f"{recipe.name}-{file_name(label)}{shared}-{recipe.seed}"
     if options.dry_run:
         print(described(recipe), f"to be written to {out}", sep="\n")
         return 0
@@ -147,7 +160,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
         begin = "from the beginning" if last is None else f"on from step {step_of(last)}"
         print(f"\nlongfire: stopped. The same command goes {begin}.", file=sys.stderr)
         return INTERRUPTED
-    done = json.loads((out / "done.json").read_text(encoding="utf-8"))
+    done = read_json(out / "done.json")
     print(
         f"{done['parameters']:,} parameters, {done['tokens_seen']:,} tokens, loss {done['final_loss']:.3f}, "
         f"{done['tokens/s'] or 0:,} tokens/s. The model: {model}"

@@ -16,6 +16,7 @@ from longfire.model import LongfireConfig
 from longfire.model.checkpoints import checkpoint_in
 from longfire.model.generate import attention_used, encoding_name, load
 from longfire.provenance import provenance
+from longfire.storage import read_json
 
 SPLITS = ("validation", "dev", "train", "all")
 
@@ -125,11 +126,8 @@ def refuse_other_tokens(corpus: Corpus, tokenizer: Any, checkpoint: Path) -> Non
 
 def seen_in_training(checkpoint: Path, corpus: Corpus) -> str | None:
     """A warning where a model of ours was trained on a corpus that was divided in another way, or was another."""
-    file = checkpoint / "corpus.json"
-    if not file.is_file():
-        return None
-    trained = json.loads(file.read_text(encoding="utf-8"))
-    if trained["fingerprint"] == corpus.fingerprint:
+    trained = read_json(checkpoint / "corpus.json")
+    if not trained or trained["fingerprint"] == corpus.fingerprint:
         return None
     return (
         f"the model was trained on {trained['source']}, divided otherwise or another text than this: what is tested "

@@ -34,6 +34,7 @@ from longfire.lab.progress import Bar, say_ended
 from longfire.lab.taken import refuse_other_runs
 from longfire.provenance import provenance, together
 from longfire.training import Recipe
+from longfire.training.pretrain import training_sequences
 
 TRIES = 2
 """How often a run may lose its process."""
@@ -66,6 +67,8 @@ def compare(
         at_least("jobs", jobs, 1)
     corpus = comparison.load_corpus(progress=True)
     refuse_other_runs(comparison, out, corpus)
+    training_sequences(comparison.recipe, corpus)  # what no run could do is said before the first
+    getattr(corpus, comparison.split).pieces(max(comparison.tested_lengths()))
     record: dict[str, Any] = {
         "provenance": provenance(),
         "setting": {

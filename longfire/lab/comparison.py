@@ -11,7 +11,7 @@ from longfire.data import Corpus, is_saved, load_corpus
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import at_least
-from longfire.lab.labels import START, check_label, file_name, read_label
+from longfire.lab.labels import check_label, file_name, read_label, with_encoding
 from longfire.model.extension import STRETCHED
 from longfire.training import Recipe
 
@@ -93,16 +93,11 @@ class Comparison:
         """Label, seed and recipe of every run; all encodings of a seed before the next seed."""
         for seed in self.seeds:
             for label in self.encodings:
-                name, shared, options = read_label(label)
                 if is_extension(label):
+                    name, _, options = read_label(label)
                     yield label, seed, self._extension(name, seed, options)
                     continue
-                changes = {"encoding": name, "share": shared or self.recipe.share, "seed": seed}
-                if START in options:
-                    changes["start"] = options.pop(START)
-                if options:
-                    changes["encoding_options"] = {**self.recipe.encoding_options, **options}
-                yield label, seed, self.recipe.but(**changes)
+                yield label, seed, with_encoding(self.recipe, label).but(seed=seed)
 
     def _extension(self, name: str, seed: int, options: dict[str, Any]) -> Recipe:
         """As many tokens in a step as before, in longer sequences. What it goes on from lies beside it."""

@@ -1,4 +1,4 @@
-"""A table or figure of the paper: what it compares, and where its own numbers are."""
+"""A table, figure or theorem of the paper: what it compares, and where its own numbers are."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +8,7 @@ from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:  # a list of entries loads nothing heavy
     from longfire.lab.comparison import Comparison
+    from longfire.lab.downstream.plan import Experiment
     from longfire.lab.scales import Scale
 
 BASELINES = ("nope", "rope", "alibi", "kerple_log", "t5")
@@ -15,12 +16,37 @@ BASELINES = ("nope", "rope", "alibi", "kerple_log", "t5")
 
 @dataclass(frozen=True)
 class Entry:
-    """Models that are trained short and tested long. `recipe` is the paper's; a scale says what stands for it."""
+    """What all have."""
 
     name: str
     shows: str
     """In the paper."""
     what: str
+
+
+@dataclass(frozen=True)
+class TheoremEntry(Entry):
+    """Encodings that are rewritten as FIRE. Nothing is trained."""
+
+    max_length: int
+    """Positions are below it."""
+
+
+@dataclass(frozen=True)
+class SpeedEntry(Entry):
+    """Forward passes of untrained models, with each encoding."""
+
+    size: str
+    """Of the model: a name in `longfire.model.SIZES`."""
+    length: int
+    tokens: int
+    """In a batch."""
+
+
+@dataclass(frozen=True)
+class LengthEntry(Entry):
+    """Models that are trained short and tested long. `recipe` is the paper's; a scale says what stands for it."""
+
     encodings: tuple[str, ...]
     reported: str = ""
     """A table of `longfire.lab.reported`. Empty: the paper has a picture alone."""
@@ -52,7 +78,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class TaskEntry(Entry):
+class TaskEntry(LengthEntry):
     """The same models, then fine-tuned on tasks and tested. Beside RoPE stands RoPE-PI."""
 
     task: str = ""
@@ -61,6 +87,24 @@ class TaskEntry(Entry):
     """Of the fine-tuning length, to test at. Empty: that alone."""
     stretches: tuple[int, ...] = (1,)
     """Of the fine-tuning length: how far RoPE-PI is stretched, a row each."""
+
+    def experiment(self, scale: "Scale", data: str | None) -> "Experiment":
+        """At a scale, on tasks' rows in a folder."""
+        from longfire.lab.downstream.plan import Experiment
+        from longfire.lab.downstream.questions import mixtures_of
+
+        recipe = scale.finetuning[TASKS[self.task].suite if self.task in TASKS else self.task]
+        return Experiment(
+            self.task,
+            tuple(mixtures_of(self.task)),
+            recipe,
+            data,
+            lengths=self.lengths(recipe.length),
+            limit=scale.questions,
+            dev_examples=scale.questions or 64,
+            must=self.task not in SUITES,
+            brief=scale.brief,
+        )
 
     def checkpoints(self, comparison: "Comparison", runs: Path, length: int) -> list[str]:
         """Of the first seed, as `longfire finetune` takes them, for fine-tuning at a length."""

@@ -5,17 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from longfire.storage import write_json
+from longfire.storage import read_json, write_json
 
 Found = dict[str, Any]
 
 
 def kept(file: Path, asked: Any) -> Found | None:
     """What the file holds, if it was asked the same."""
-    if not file.is_file():
+    try:
+        there = read_json(file)
+    except ValueError:  # it is found out again
         return None
-    there = json.loads(file.read_text(encoding="utf-8"))
-    return dict(there["found"]) if there["asked"] == json.loads(json.dumps(asked)) else None
+    same = "found" in there and there.get("asked") == json.loads(json.dumps(asked))
+    return dict(there["found"]) if same else None
 
 
 def keep(file: Path, asked: Any, found: Found) -> None:

@@ -5,11 +5,14 @@ One option is not the encoding's but of how it is trained: `fire:start=kerple_lo
 
 import ast
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import has_starts, option_names, title_of
 from longfire.errors import hint
+
+if TYPE_CHECKING:
+    from longfire.training import Recipe
 
 START = "start"
 SHARED = "-s"
@@ -27,6 +30,8 @@ def read_label(label: str) -> tuple[str, bool, dict[str, Any]]:
     options: dict[str, Any] = {}
     for given in filter(None, rest.split(",")):
         name, _, value = given.partition("=")
+        if name in options:
+            raise ValueError(f"{label!r} gives {name!r} twice. Leave one out.")
         options[name] = literal(value)
     return head.removesuffix(SHARED), head.endswith(SHARED), options
 
@@ -45,12 +50,25 @@ def check_label(label: str) -> None:
     if name not in ENCODINGS:
         names = [*ENCODINGS, f"fire{SHARED}"]
         raise ValueError(f"there is no encoding named {label!r}. {hint(label.partition(':')[0], names)}")
+    if label.endswith((":", ",")):
+        raise ValueError(f"{label!r} ends where an option should follow, such as {name}:option=value.")
     known = [*option_names(ENCODINGS[name]), *([START] if has_starts(ENCODINGS[name]) else [])]
     for option, value in options.items():
         if option not in known:
             raise ValueError(f"{name} has no option {option!r}. {hint(option, known)}")
         if value == "":
             raise ValueError(f"{label!r}: options have values, such as {name}:{option}=…, and {option!r} has none.")
+
+
+def with_encoding(recipe: "Recipe", label: str) -> "Recipe":
+    """A recipe with the encoding of a label, its options and its start."""
+    name, shared, options = read_label(label)
+    changes: dict[str, Any] = {"encoding": name, "share": shared or recipe.share}
+    if START in options:
+        changes["start"] = options.pop(START)
+    if options:
+        changes["encoding_options"] = {**recipe.encoding_options, **options}
+    return recipe.but(**changes)
 
 
 def written(label: str) -> str:

@@ -7,7 +7,6 @@ What is there is not made again, and then the weights are not needed: runs may b
 without them.
 """
 
-import json
 import math
 import time
 from functools import cached_property
@@ -27,6 +26,7 @@ from longfire.lab.kept import kept_or_made
 from longfire.lab.labels import written
 from longfire.model import LongfireForCausalLM
 from longfire.provenance import provenance
+from longfire.storage import read_json
 from longfire.training import pretrain
 from longfire.training.callbacks import LOSSES, read_losses
 
@@ -46,7 +46,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
             recipe = recipe.but(init_from=str(out / str(recipe.init_from)))
             found["extended"] = {"from": written(SOURCE), "to": recipe.extend_to, "steps": recipe.steps}
         folder = pretrain(recipe, corpus, run, **{"tracker": "none", "wait": True, **options})
-        done = json.loads((run / "done.json").read_text(encoding="utf-8"))
+        done = read_json(run / "done.json")
         found |= {key: done[key] for key in ("parameters", "tokens_seen", "unique_tokens", "seconds")}
         found |= {"tokens_per_second": done["tokens/s"], "commit": done["provenance"]["commit"]}
         found["losses"] = [[line["step"], round(line["loss"], 4)] for line in read_losses(run / LOSSES)]

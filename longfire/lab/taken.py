@@ -1,11 +1,11 @@
 """Runs that are in a folder already: they are taken as they are, if they are what is asked for."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from longfire.data import Corpus
 from longfire.lab.comparison import Comparison
+from longfire.storage import read_json
 from longfire.training import Recipe
 from longfire.training.pretrain import identity
 from longfire.training.run import differing
@@ -59,7 +59,7 @@ def _texts(there: dict[str, Any], here: dict[str, Any]) -> str:
 def _text_of(runs: Path, fingerprint: str) -> dict[str, Any]:
     """What a text is, if one of the runs that are done was trained on it."""
     for file in sorted(runs.glob("*/done.json")):
-        corpus = json.loads(file.read_text(encoding="utf-8")).get("corpus", {})
+        corpus = read_json(file).get("corpus", {})
         if corpus.get("fingerprint") == fingerprint:
             return dict(corpus)
     return {}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from longfire.encodings import ENCODINGS, position_parameters
@@ -23,9 +24,14 @@ class RefusesOtherEncodings(PreTrainedModel):
         """As transformers does; a checkpoint of another position encoding than the one asked for is an error."""
         wants_info = options.pop("output_loading_info", False)
         any_shape = options.pop("ignore_mismatched_sizes", False)
-        loaded: Any = super().from_pretrained(
-            source, *arguments, output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
+        try:
+            loaded: Any = super().from_pretrained(
+                source, *arguments, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            )
+        except SafetensorError as error:
+            raise ValueError(
+                f"the weights in {source} are damaged ({error}). Copy the checkpoint again, or train it again."
+            ) from error
         model, info = loaded
         refuse_other_encodings(source, model, info, options)
         if not any_shape:

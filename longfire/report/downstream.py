@@ -5,6 +5,7 @@ from textwrap import fill
 from typing import Any
 
 from longfire.evaluation.metrics import average
+from longfire.report.beside import papers_rows, papers_size
 from longfire.report.contexts import (
     DASH,
     INTERVAL,
@@ -43,19 +44,26 @@ PAPERS = {
 }
 
 
-def downstream_table(record: Record, paper: Paper) -> str:
+def downstream_table(record: Record, paper: Paper, size: str | None = None) -> str:
     """What was done, its scores, and what is missing or failed.
 
     A suite has a table for each length, as the paper's; tasks alone that were tested at several lengths one each.
+
+    Args:
+        record: of `longfire finetune` or `longfire evaluate`.
+        paper: its rows.
+        size: of the paper's models. None: the nearest to ours.
     """
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
+    size = size or papers_size(record)
     parts = [fill(what_was_done(record), WIDTH)]
     for suite in dict.fromkeys(TASKS[task].suite for task in tasks):
         of_suite = [task for task in tasks if TASKS[task].suite == suite]
         if len(lengths) > 1 and tuple(of_suite) != SUITES[suite]:
             parts += [contexts_table(record, task, paper.get(task, ())) for task in of_suite]
         else:
-            parts += [suite_table(record, suite, of_suite, length, paper.get(suite, ())) for length in lengths]
+            theirs = papers_rows(record, paper.get(suite, ()), size)
+            parts += [suite_table(record, suite, of_suite, length, theirs) for length in lengths]
     parts.append(fill(how_to_read(record), WIDTH))
     if notes := missing(record):
         parts.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in notes))
@@ -63,12 +71,11 @@ def downstream_table(record: Record, paper: Paper) -> str:
 
 
 def suite_table(
-    record: Record, suite: str, tasks: Sequence[str], length: int, paper: Sequence[Mapping[str, Any]]
+    record: Record, suite: str, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Checkpoints down, tasks across, in blocks. The average stands where the whole suite was asked for."""
+    """Checkpoints down, the paper's below, tasks across, in blocks. Where the whole suite was asked for, an average."""
     scores = {row["label"]: at_length(row, length) for row in record["rows"]}
     shared = [task for task in tasks if scores and all(task in found for found in scores.values())]
-    theirs = [row for row in paper if row["size"] == "base" and row["encoding"] in encodings_of(record)]
     whole = tuple(tasks) == SUITES[suite]
     averages = ["Average", *([f"of {len(shared)}"] if len(shared) < len(tasks) else [])] if whole else []
     blocks = [list(tasks[start : start + ABREAST]) for start in range(0, len(tasks), ABREAST)]
@@ -83,7 +90,7 @@ def suite_table(
             if any(intervals := [interval(found.get(task)) for task in block]):
                 rows.append([INTERVAL, *(f"{text} " for text in intervals), *[""] * len(last)])
         if theirs:
-            rows.append(["in the paper, base", *[""] * (len(block) + len(last))])
+            rows.append([f"in the paper, {theirs[0]['size']}", *[""] * (len(block) + len(last))])
         for row in theirs:
             given = row.get("average") or average(row, tasks)
             own = [given, average(row, shared)][: len(last)]
@@ -136,8 +143,8 @@ def how_to_read(record: Record) -> str:
     if IN_THE_PAPER & {encoding.removesuffix("-s") for encoding in encodings_of(record)}:
         made = "; ".join(PAPERS[suite] for suite in suites)
         parts.append(
-            f"The paper's rows: 125M parameters trained on C4, {made}, the best on validation. Where ours are smaller "
-            f"in model, training or data, the two are not to be compared."
+            f"The paper's rows: 125M parameters (base) or 350M (large), trained on C4, {made}, the best on validation. "
+            f"Where ours are smaller in model, training or data, the two are not to be compared."
         )
     return " ".join(parts)
 

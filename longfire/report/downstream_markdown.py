@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longfire.evaluation.metrics import average
-from longfire.report.contexts import DASH, NEAR, Record, encodings_of, interval, named
+from longfire.report.beside import papers_row, papers_size
+from longfire.report.contexts import DASH, NEAR, Record, interval, named
 from longfire.report.downstream import SAY_NOTHING, SELECTED, Paper, missing, models, near_meanings
 from longfire.report.summary import changes_in_rows, in_a_row
 from longfire.report.table import markdown_table
@@ -14,7 +15,6 @@ from longfire.tasks.made_up import MADE_UP
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8
 """Of the paper's parameters: another vocabulary makes a base model that much smaller."""
-IN_PAPER = "paper, base"
 PAPERS_LENGTHS = "In the paper, with base models pretrained at 2,048 tokens and fine-tuned on this task at 8,192:"
 FAILED, MISSING = "failed", "missing"
 METRICS = {
@@ -89,16 +89,17 @@ def is_small(record: Record) -> bool:
 
 def of_one_task(record: Record, task: str, length: int, paper: Sequence[Row]) -> str:
     """A row for each checkpoint: score, interval, that of swapped answers, and the paper's figure where it has any."""
-    theirs = {row["encoding"]: row.get(task) for row in paper if row["size"] == "base"}
-    known = any(theirs.get(encoding) is not None for encoding in encodings_of(record))
+    size = papers_size(record)
+    theirs = [(papers_row(row, paper, size) or {}).get(task) for row in record["rows"]]
+    known = any(figure is not None for figure in theirs)
     all_found = [outcome(record, row, task, length) for row in record["rows"]]
     swapped = _of(all_found, "swapped") is not None
     rows = []
-    for row, found in zip(record["rows"], all_found, strict=True):
+    for row, found, figure in zip(record["rows"], all_found, theirs, strict=True):
         beside = [_number((found or {}).get("swapped"))] if swapped else []
-        beside += [_number(theirs.get(row["encoding"]))] if known else []
+        beside += [_number(figure)] if known else []
         rows.append([plain(row["label"]), _score(found), _interval(found) or DASH, *beside])
-    headers = ["95 %", *(["answers swapped"] if swapped else []), *([IN_PAPER] if known else [])]
+    headers = ["95 %", *(["answers swapped"] if swapped else []), *([f"paper, {size}"] if known else [])]
     return markdown_table(["", METRICS[TASKS[task].metric], *headers], rows)
 
 
@@ -109,10 +110,10 @@ def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[
     scores = [_scores(record, row, tasks, length) for row in record["rows"]]
     shared = [task for task in tasks if scores and all(task in found for found in scores)]
     sets = [tasks] if len(shared) in (0, len(tasks)) else [tasks, shared]
-    theirs = {row["encoding"]: row for row in paper if row["size"] == "base"}
+    size = papers_size(record)
     rows = []
     for row, found in zip(record["rows"], scores, strict=True):
-        given = theirs.get(row["encoding"], {})
+        given = papers_row(row, paper, size) or {}
         cells = []
         for chosen in sets:
             stated = given.get("average") if whole and chosen is tasks else None
@@ -120,7 +121,8 @@ def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[
             cells += [MISSING if ours is None else f"{ours:.2f}", _number(stated or average(given, chosen))]
         rows.append([plain(row["label"]), *cells])
     first = "average" if whole else f"mean of {len(tasks)}"
-    headers = [first, IN_PAPER, f"mean of the {len(shared)} that all have", f"{IN_PAPER}, the same"]
+    theirs = f"paper, {size}"
+    headers = [first, theirs, f"mean of the {len(shared)} that all have", f"{theirs}, the same"]
     return markdown_table(["", *headers[: 2 * len(sets)]], rows)
 
 

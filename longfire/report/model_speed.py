@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from longfire.encodings.registry import title_of
 from longfire.evaluation.model_speed import BASELINE, DECODING, FORWARD, TRAINING
 from longfire.evaluation.speed import SHARED
 from longfire.report.table import markdown_table, text_table
@@ -62,6 +63,27 @@ def model_figures(record: dict[str, Any]) -> str:
             engine = ratio.removeprefix(f"÷ {BASELINE} (").removesuffix(")")
             lines.append([f"{kind}, {n:,} {HEADS[kind]}", engine, *cells])
     return markdown_table(["tokens a second, RoPE = 1", "RoPE by", "FIRE", "FIRE-S", "T5"], lines, left=2)
+
+
+def forward_markdown(record: dict[str, Any]) -> str:
+    """The paper's figure as a table: a forward pass with each encoding on its fastest engine, the fastest first."""
+    rows = [row for row in best_rows(record) if row["kind"] == FORWARD]
+    failed = [row for row in record["rows"] if row["kind"] == FORWARD and "failed" in row]
+    shown = [
+        [_title(row), row["engine"], f"{row['ms']:.2f}", f"{row['fastest']:.2f} to {row['slowest']:.2f}"]
+        for row in sorted(rows, key=lambda row: row["ms"])
+    ]
+    shown += [[_title(row), "–", "failed", "–"] for row in failed]
+    made = (
+        f"Logits of {batch_and_type(record)}, with the {record['setting']['size']} model on {_machine(record)}: the "
+        "median of many passes, and the fastest and slowest of them."
+    )
+    table = markdown_table(["encoding", "attention by", "milliseconds", "fastest to slowest"], shown, left=2)
+    return f"{made}\n\n{table}"
+
+
+def _title(row: dict[str, Any]) -> str:
+    return "FIRE-S" if row["encoding"] == SHARED else title_of(row["encoding"])
 
 
 def _machine(record: dict[str, Any]) -> str:

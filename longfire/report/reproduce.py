@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from longfire.encodings.registry import title_of
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.report.compare import PLUS, compare_markdown, compare_table
 from longfire.report.html import html_table
@@ -97,9 +98,22 @@ def _is_far(look: float) -> bool:
 
 def theorem_table(record: dict[str, Any]) -> str:
     """How far a FIRE is from the encoding that it is made to equal."""
+    return f"Theorem 3.1: FIRE equals each of these, in {record['setting']['dtype']}.\n\n{text_table(*_errors(record))}"
+
+
+def theorem_markdown(record: dict[str, Any]) -> str:
+    """The same for a page."""
+    made = (
+        "With parameters that are computed and not trained FIRE equals each of these, but for rounding in "
+        f"{record['setting']['dtype']}. The error is the largest over all pairs of positions."
+    )
+    return f"{made}\n\n{markdown_table(*_errors(record))}"
+
+
+def _errors(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows."""
     rows = [
-        [row["encoding"], f"{row['max_length']:,}", f"{row['largest']:.3g}", f"{row['error']:.1e}"]
+        [title_of(row["encoding"]), f"{row['max_length']:,}", f"{row['largest']:,.1f}", f"{row['error']:.2g}"]
         for row in record["rows"]
     ]
-    table = text_table(["encoding", "positions to", "largest bias", "largest error ÷ it"], rows)
-    return f"Theorem 3.1: FIRE equals each of these, in {record['setting']['dtype']}.\n\n{table}"
+    return ["encoding", "positions to", "largest bias", "largest error ÷ it"], rows

@@ -130,9 +130,12 @@ def sentences(record: Record) -> list[str]:
         for (of, to, steps), labels in extended.items()
     ]
     lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
+    read = (
+        "dev, a part of the text that was kept from training," if record["setting"].get("split") == "dev" else HELD_OUT
+    )
     protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
     found += [
-        f"Then held-out text was read in sequences of {lengths} tokens, in one pass"
+        f"Then {read} was read in sequences of {lengths} tokens, in one pass"
         f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}.",
         "Log perplexity is the mean loss of a token, natural logarithm: lower is better.",
     ]
@@ -180,6 +183,7 @@ def extensions(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, int, int], lis
     return {made: list(labels) for made, labels in found.items()}
 
 
+HELD_OUT, ON_DEV = "held-out text", "dev, a part of the text that was kept from training,"
 PROTOCOLS = {
     "paper": "documents were cut at each length, so that longer lengths score tokens of longer documents",
     "paired": "the same tokens are scored at all lengths, with more or less text before them",

@@ -15,7 +15,7 @@ from longfire.training.start import digest, starting_model
 from longfire.training.trainer import PretrainTrainer
 
 if TYPE_CHECKING:
-    from longfire.data import Corpus
+    from longfire.data import Corpus, Sequences
 
 
 def pretrain(
@@ -61,12 +61,7 @@ def make_trainer(
 ) -> PretrainTrainer:
     """The Trainer of a run."""
     args = training_arguments(recipe, run, tracker, options)
-    sequences = corpus.train.sequences(recipe.length)
-    if len(sequences) < recipe.batch:
-        raise ValueError(
-            f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, and a step takes "
-            f"{recipe.batch}. Give more text, a smaller batch or a shorter length."
-        )
+    sequences = training_sequences(recipe, corpus)
     model = starting_model(recipe, corpus)
     graphs = plays_graphs(recipe, args)
     if compiles(recipe, args):
@@ -84,6 +79,17 @@ def make_trainer(
     )
     track(trainer, tracker, run)
     return trainer
+
+
+def training_sequences(recipe: Recipe, corpus: "Corpus") -> "Sequences":
+    """Of the recipe's length. Refuses a text with fewer of them than a step takes."""
+    sequences = corpus.train.sequences(recipe.length)
+    if len(sequences) < recipe.batch:
+        raise ValueError(
+            f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, and a step takes "
+            f"{recipe.batch}. Give more text, a smaller batch or a shorter length."
+        )
+    return sequences
 
 
 def plays_graphs(recipe: Recipe, args: TrainingArguments) -> bool:

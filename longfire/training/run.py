@@ -25,7 +25,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from longfire.errors import at_least, there_and_here, unlike
-from longfire.storage import write_json
+from longfire.storage import read_json, write_json
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.recipes import AnyRecipe
 from longfire.training.start import digest
@@ -46,6 +46,8 @@ SHARDED: dict[str, Any] = {
 }
 """Options that spread a model over all processes, layer by layer (FSDP2)."""
 TRACKERS = ("tensorboard", "wandb", "trackio", "none")
+FULL = ("No space left", "inline_container")
+"""In what PyTorch says when a disk is full; the second is of its zip files."""
 
 
 @contextmanager
@@ -81,10 +83,8 @@ def as_json(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 def differing(run: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What a folder's run has other than this one: by name, the value there and the value here."""
-    file = run / "recipe.json"
-    if not file.exists():
-        return {}
-    return unlike(json.loads(file.read_text(encoding="utf-8")), as_json(identity))
+    there = read_json(run / "recipe.json")
+    return unlike(there, as_json(identity)) if there else {}
 
 
 def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ def carry_out(
     except OSError as error:
         raise _explained(error, run) from error
     except RuntimeError as error:
-        if "No space left" in str(error):
+        if any(sign in str(error) for sign in FULL):
             raise _explained(OSError(errno.ENOSPC, str(error)), run) from error
         if "DataLoader worker" in str(error):
             raise ChildProcessError(

@@ -2,20 +2,40 @@
 
 import json
 import re
-from functools import partial
+from dataclasses import replace
 from html import escape
 
 import pytest
 
 from longfire.cli import main
 from longfire.encodings import ENCODINGS
-from longfire.lab import theorem_check
+from longfire.lab.entry import LengthEntry, TaskEntry
 from longfire.lab.labels import read_label
 from longfire.lab.reported import reported
 from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
+from longfire.tasks import SUITES
 from tests.lab.boxes import write_boxes
 from tests.tasks.rows import write
+
+IN_THE_PAPER = {
+    "Theorem 3.1",
+    *("Figure 1", "Figure 2", "Figure 3", "Figure 4", "Figure 5", "Figure 6", "Figure 7", "Figure 8"),
+    *("Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "Table 6", "Table 7", "Table 11", "Table 13"),
+}
+"""All but Tables 8, 9, 10 and 12, which are settings."""
+
+
+def test_all_of_the_paper_is_there(capsys):
+    """`Figures 1 and 7` names two."""
+    assert main(["reproduce", "--list"]) == 0
+    listed = [line[21:40] for line in capsys.readouterr().out.splitlines()]
+    assert len(listed) == len(ENTRIES) == 18
+    named = set()
+    for shows in listed:
+        for kind, numbers in re.findall(r"(Theorem|Figure|Table)s? ([\d.]+(?: and [\d.]+)*)", shows):
+            named |= {f"{kind} {number}" for number in numbers.split(" and ")}
+    assert named == IN_THE_PAPER
 
 
 def test_all_are_named(capsys):
@@ -23,8 +43,6 @@ def test_all_are_named(capsys):
     listed = capsys.readouterr().out
     for name, entry in ENTRIES.items():
         assert re.search(rf"^{name} +{entry.shows} +{entry.what}$", listed, re.MULTILINE)
-    for name in ("theorem", "speed"):
-        assert f"{name} " in listed
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -36,13 +54,42 @@ def test_what_would_be_run(name, scale, capsys, tmp_path):
     assert main(["reproduce", name, "--scale", scale, "--dry-run", "--out", str(tmp_path / "out"), *given]) == 0
     printed = capsys.readouterr().out
     entry = ENTRIES[name]
-    assert entry.shows in printed
-    for label in entry.encodings:
-        assert f"{label}, seed {SCALES[scale].seeds[-1]}" in printed
+    assert f"{entry.shows}: {entry.what}" in printed
+    last = 0 if isinstance(entry, TaskEntry) else SCALES[scale].seeds[-1]
+    for label in getattr(entry, "encodings", ()):
+        assert f"{label}, seed {last}" in printed
+        assert f"{label}, seed {last + 1}" not in printed
+    assert ("then fine-tuned:" in printed) == isinstance(entry, TaskEntry)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+def test_what_would_be_fine_tuned(capsys, tmp_path):
+    """With the tasks' rows, how many questions there are, too."""
+    dry = ["--dry-run", "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "narrative-qa", "--scale", "paper", *dry]) == 0
+    tuned = capsys.readouterr().out.partition("then fine-tuned:\n")[2].splitlines()
+    rope = tmp_path / "out" / "paper" / "base" / "runs" / "rope-0"
+    for name, value in [
+        ("name", "scrolls"),
+        ("steps", "25000"),
+        ("tested at", "512, 2048, 4096, 8192, 16384, 24576, 32768"),
+        *(("checkpoint", f"{rope}{stretch}") for stretch in ("", ":rope_pi=8192", ":rope_pi=32768")),
+    ]:
+        assert f"{name:18} {value}" in tuned
+    assert "narrative_qa  narrative_qa" in tuned
+    assert tuned[-1] == "How many questions there are: --data tasks/ tells."
+    data = ["--data", str(write_boxes(tmp_path / "tasks"))]
+    assert main(["reproduce", "narrative-qa", *dry, *data]) == 0
+    assert re.search(r"^narrative_qa +narrative_qa +\d+ +\d+ +2$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["reproduce", "scrolls-large", "--scale", "paper", *dry]) == 0
+    tuned = capsys.readouterr().out.partition("then fine-tuned:\n")[2].splitlines()
+    assert [line.split()[0] for line in tuned[-9:-2]] == list(SUITES["scrolls"])
+    assert f"{'checkpoint':18} {tmp_path / 'out' / 'paper' / 'large' / 'runs' / 'fire-0'}" in tuned
+    assert main(["reproduce", "glue", *dry, "--data", "nowhere"]) == 2
+    assert "there is no file or folder nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if isinstance(entry, LengthEntry)])
 def test_an_entry_is_what_the_paper_reports(name):
     entry = ENTRIES[name]
     if entry.reported:
@@ -166,7 +213,7 @@ def test_speed(tmp_path, capsys):
 
 def test_the_theorem(tmp_path, capsys, monkeypatch):
     """To 512 tokens; the record that is kept is of 2,048."""
-    monkeypatch.setattr(theorem_check, "check_theorem", partial(theorem_check.check_theorem, 512))
+    monkeypatch.setitem(ENTRIES, "theorem", replace(ENTRIES["theorem"], max_length=512))
     assert main(["reproduce", "theorem", "--out", str(tmp_path)]) == 0
     assert "Theorem 3.1" in capsys.readouterr().out
     rows = json.loads((tmp_path / "theorem.json").read_text())["rows"]
@@ -179,10 +226,12 @@ def test_the_theorem(tmp_path, capsys, monkeypatch):
     ("words", "message"),
     [
         ([], "reproduce what\\? longfire reproduce --list"),
-        (["perplexty-base"], "Did you mean 'perplexity-base'.*Known: theorem, speed, perplexity-base, "),
+        (["perplexty-base"], "Did you mean 'perplexity-base'.*Known: theorem, perplexity-base, "),
         (["theorm"], "Did you mean 'theorem'"),
         (["sharing", "--jobs", "0", "--dry-run"], "--jobs must be at least 1, not 0"),
         (["sharing", "--encodings", "fire:horizon=x", "--dry-run"], "fire:horizon=x: horizon must be a whole number"),
+        (["theorem", "--scale", "bogus"], "there is no scale named 'bogus'.*Known: paper, small, smoke"),
+        (["speed", "--scale", "smal", "--dry-run"], "there is no scale named 'smal'"),
         (["sharing", "--scale", "smal"], "there is no scale named 'smal'.*small"),
         (["sharing", "--scale", "small"], "the scale small has no text of its own. Give some: --corpus"),
     ],

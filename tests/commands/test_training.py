@@ -20,6 +20,17 @@ def test_a_dry_run_says_everything(capsys):
     assert "runs/base-kerple_log-0" in shown
 
 
+def test_an_encoding_is_named_as_in_a_comparison(capsys):
+    """With options, a start, and shared by the layers; and a folder of its own."""
+    assert main(["pretrain", "small", "--dry-run", "--encoding", "fire-s:horizon=64,start=None"]) == 0
+    shown = capsys.readouterr().out
+    for expected in ("encoding_options   {'horizon': 64}", "start              None", "share              True"):
+        assert expected in shown
+    assert "runs/small-fire-s-horizon-64-start-None-0" in shown
+    assert main(["pretrain", "small", "--dry-run", "--share"]) == 0
+    assert "runs/small-fire-s-0" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -33,6 +44,7 @@ def test_a_dry_run_says_everything(capsys):
             ["pretrain", "tiny", "--set", "horizn=3"],
             "Did you mean 'horizon'? Known: name, length, batch, steps, learning",
         ),
+        (["pretrain", "tiny", "--dry-run", "--encoding", "fire:horizn=3"], "fire has no option 'horizn'. Did you mean"),
         (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "nowhere"),
     ],
 )

@@ -138,6 +138,39 @@ def test_runs_that_were_tested_elsewhere_need_no_weights(compared, corpus, tmp_p
     assert all("safetensors" in run["failed"] for run in longer["runs"])  # there is nothing to be tested at 48
 
 
+def test_damaged_files(compared, corpus, tmp_path):
+    """What was found is found again; what cannot be is named."""
+    out, record, _ = compared
+    shutil.copytree(out, tmp_path / "out")
+    run = tmp_path / "out" / "runs" / "fire-0"
+    for name in ("perplexity.json", "learned.json"):
+        (run / name).write_text((run / name).read_text()[:50])
+    again = compare(comparison(corpus), tmp_path / "out", jobs=1, progress=False)
+    assert again["runs"][0]["perplexity"]["rows"][0]["log_perplexity"] == pytest.approx(
+        record["runs"][0]["perplexity"]["rows"][0]["log_perplexity"]
+    )
+    (run / "done.json").write_text("{")
+    failed = compare(comparison(corpus), tmp_path / "out", jobs=1, progress=False)["runs"][0]["failed"]
+    assert f"{run / 'done.json'} is damaged: it should be a JSON object (" in failed
+    (run / "recipe.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"recipe.json is damaged: .* begins with '\[1\]'.* Put it back from a copy"):
+        compare(comparison(corpus), tmp_path / "out", jobs=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": (16, 10**6)}, "no document of the validation split has 1000000 tokens; the longest has"),
+        ({"recipe": RECIPE.but(batch=10**6)}, "and a step takes 1000000. Give more text"),
+    ],
+)
+def test_what_no_run_could_do_is_said_before_the_first(changes, message, corpus, tmp_path):
+    asked = replace(comparison(corpus), **changes)
+    with pytest.raises(ValueError, match=message):
+        compare(asked, tmp_path / "out", jobs=1, progress=False)
+    assert not list(tmp_path.rglob("losses.jsonl"))
+
+
 def test_provenance_of_several_places():
     one, other = provenance(), provenance()
     assert together([one, one]) == one

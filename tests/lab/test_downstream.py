@@ -473,6 +473,13 @@ def test_labels_are_told_apart(place, tmp_path):
     assert len({one.key for one in found}) == 6
 
 
+def test_labels_name_what_fire_is_without(place, tmp_path):
+    checkpoint(tmp_path / "log", {"name": "fire", "threshold": None})
+    checkpoint(tmp_path / "neither", {"name": "fire", "log": False, "threshold": None})
+    found = entrants([tmp_path / "neither", tmp_path / "log", place / "fire"])
+    assert [one.label for one in found] == ["FIRE (log=False, threshold=None)", "FIRE (threshold=None)", "FIRE"]
+
+
 def test_two_processes_answer_a_share_each(place, whole, tmp_path):
     """And reach what one does: testing alone; training, judging and testing."""
     script = tmp_path / "both.py"

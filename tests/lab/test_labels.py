@@ -35,3 +35,17 @@ def test_a_start_is_of_the_training_and_not_of_the_encoding():
     assert [recipe.identity() for recipe in recipes] == [published.identity(), small.identity()]
     with pytest.raises(ValueError, match="alibi has no option 'start'"):
         check_label("alibi:start=kerple_log")
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("fire:", "'fire:' ends where an option should follow, such as fire:option=value"),
+        ("fire:horizon=64,", "ends where an option should follow"),
+        ("fire:horizon=64,horizon=32", "gives 'horizon' twice"),
+        ("fire:horizon", "options have values"),
+    ],
+)
+def test_what_is_half_typed(label, message):
+    with pytest.raises(ValueError, match=message):
+        check_label(label)

@@ -198,6 +198,9 @@ def test_what_was_run():
     record = compare_record()
     record["setting"]["recipe"]["learning_rate"] = 6e-4
     assert "from scratch, with 3 seeds, at a learning rate of 0.0006. Training was on " in what_was_run(record)
+    assert "Then held-out text was read in" in what_was_run(record)
+    record["setting"]["split"] = "dev"
+    assert "Then dev, a part of the text that was kept from training, was read in" in what_was_run(record)
     record["setting"] = {"trained_length": 64, "lengths": [64]}
     record["runs"] = [{"encoding": "fire", "seed": 0}, {"encoding": "rope", "seed": 0, "failed": "no"}]
     assert "fire, rope: with each" in what_was_run(record)

@@ -75,6 +75,26 @@ def test_one_task_has_one_column_and_no_average():
     assert "Average" not in table
 
 
+def test_beside_large_models_stand_large_ones():
+    scores = [one(task, 10.0) for task in SUITES["scrolls"]]
+    large = record(SUITES["scrolls"], [row("FIRE", "fire", scores, parameters=350_000_000)])
+    assert "in the paper, large" in downstream_table(large, PAPER)
+    assert cells(downstream_table(large, PAPER), "  FIRE")[0][-1] == "27.05"
+    small = record(SUITES["scrolls"], [row("FIRE", "fire", scores)])
+    assert cells(downstream_table(small, PAPER), "  FIRE")[0][-1] == "25.64"
+    assert cells(downstream_table(small, PAPER, "large"), "  FIRE")[0][-1] == "27.05"
+
+
+def test_beside_fire_without_its_parts_stands_the_same():
+    folders = {"FIRE (log=False, threshold=None)": "fire-log-False-threshold-None-0", "FIRE": "fire-0"}
+    scores = [one(task, 60.0) for task in SUITES["glue"]]
+    rows = [row(label, "fire", scores, checkpoint=f"small/runs/{folder}") for label, folder in folders.items()]
+    table = downstream_table(record(SUITES["glue"], rows), PAPER)
+    assert cells(table, "  FIRE without log and threshold")[1][-1] == "69.06"
+    assert cells(table, "  FIRE")[2][-1] == "71.14"
+    assert "FIRE without threshold" not in table
+
+
 def test_encodings_that_the_paper_has_not():
     table = downstream_table(record(["squality"], [row("YaRN", "yarn", [one("squality", 3.0)])]), PAPER)
     assert "paper" not in table

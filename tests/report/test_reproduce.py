@@ -1,11 +1,13 @@
 """Reproductions on a page: beside the paper's numbers, with a picture, and what is missing called so."""
 
 import json
+import re
 import runpy
 import shutil
 from pathlib import Path
 
 from longfire.lab.reported import reported
+from longfire.lab.tables import ENTRIES
 from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, reproduced_page
 from tests.report.records import compare_record
 
@@ -75,7 +77,37 @@ def test_the_page_of_tables(tmp_path):
     assert f"\n\n## {title}\n\n" in made
     assert "| 1 | 0.110 ± 0.010 | 41 ± 1 |" in made
     assert f"![{title}](images/reproduce-biases.png)" in made
-    assert "Not run yet: `perplexity-base` (Figures 1 and 7), " in made
+    assert "Not run yet: `theorem` (Theorem 3.1), `speed` (Figure 5), `perplexity-base` (Figures 1 and 7), " in made
     assert "`biases`" not in made
+    assert "| `glue-large` | Figure 3, Table 13 | GLUE and SuperGLUE, one mixture, large models | not run |" in made
     assert (tmp_path / "docs" / "images" / "reproduce-biases.png").stat().st_size > 10_000
     assert runpy.run_path(script)["with_tables"](made) == made
+
+
+def test_what_is_not_there(tmp_path):
+    """Other recipes are the same runs at this scale; other encodings were not run."""
+    (tmp_path / "reproduce").mkdir()
+    shutil.copy(ROOT / "results" / "reproduce" / "perplexity-base.json", tmp_path / "reproduce")
+    with_tables = runpy.run_path(str(ROOT / "benchmarks" / "update.py"))["with_tables"]
+    page = with_tables("<!-- tables -->\n<!-- end -->", tmp_path)
+    same = "`perplexity-large` (Figure 2) and `perplexity-512` (Figure 6) are the runs of `perplexity-base`"
+    assert f"At this scale {same}: neither size nor training length is tested." in page
+    assert "Not run yet: `theorem` (Theorem 3.1), `speed` (Figure 5), `biases` (Figures 4 and 8), `sharing`" in page
+    assert page.count("| not run |") == 6
+
+
+def test_no_table_of_the_paper_is_absent():
+    """From the page: it is shown, or said where it is, or why it is not there."""
+    page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    for entry in ENTRIES.values():
+        assert (
+            f"{entry.shows}: {entry.what}" in page
+            or f"{entry.shows} ({entry.what})" in page
+            or f"`{entry.name}`" in page
+        )
+    assert "| Sandwich | 2,048 | 48.0 | " in page
+    assert "| FIRE-S | fused | " in page
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for title, anchor in re.findall(r"\[([^]]+)\]\(results.md#([\w-]+)\)", page.partition("## On tasks")[2]):
+        assert f"\n### {title}\n" in results
+        assert "".join(re.findall(r"\w", title.lower())) == anchor.replace("-", "")

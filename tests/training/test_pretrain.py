@@ -190,7 +190,11 @@ def test_a_loss_that_is_not_finite(corpus, tmp_path):
     assert last_complete(run).name == "checkpoint-4"
 
 
-def test_a_full_disk(corpus, tmp_path):
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), RuntimeError("[enforce fail at inline_container.cc:672]")],
+)
+def test_a_full_disk(error, corpus, tmp_path):
     run = tmp_path / "full"
     from longfire.training.trainer import PretrainTrainer
 
@@ -198,7 +202,7 @@ def test_a_full_disk(corpus, tmp_path):
 
     def full(self, output_dir):
         if self.state.global_step == 8:
-            raise OSError(28, "No space left on device")
+            raise error
         original(self, output_dir)
 
     with pytest.MonkeyPatch.context() as patch:

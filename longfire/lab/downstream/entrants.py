@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from longfire.encodings import ENCODINGS
-from longfire.encodings.registry import has_starts
+from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import at_least, one_of
 from longfire.evaluation.scoring import position_limit
 from longfire.lab.labels import SHARED, written
@@ -151,8 +151,8 @@ def _by_target(one: Entrant, others: list[Entrant]) -> str:
 
 def _by_options(one: Entrant, others: list[Entrant]) -> str:
     """Options of the encoding in which they differ."""
-    options, own = [_options(other.config) for other in others], _options(one.config)
-    differing = [key for key, value in own.items() if value and any(other.get(key) != value for other in options)]
+    theirs, own = [_all_options(other.config) for other in others], _options(one.config)
+    differing = [key for key, value in own.items() if any(other.get(key) != value for other in theirs)]
     return f" ({', '.join(f'{key}={own[key]}' for key in differing)})" if differing else ""
 
 
@@ -196,6 +196,13 @@ def _called(config: Any, folder: Path) -> tuple[str, str]:
 def _options(config: Any) -> dict[str, Any]:
     """Of its encoding, with the name; none of a model of others."""
     return dict(getattr(config, "position_encoding", None) or {})
+
+
+def _all_options(config: Any) -> dict[str, Any]:
+    """With those that are as they are unless given."""
+    own = _options(config)
+    usual = option_names(ENCODINGS[own["name"]]) if own.get("name") in ENCODINGS else {}
+    return {**{name: option.default for name, option in usual.items()}, **own}
 
 
 def _target(config: Any) -> int | None:

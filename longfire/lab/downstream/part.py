@@ -1,7 +1,6 @@
 """One checkpoint fine-tuned on one mixture of tasks, and tested on each of them."""
 
 import gc
-import json
 import time
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +13,7 @@ from longfire.lab.downstream.entrants import Entrant, Known
 from longfire.lab.downstream.exam import answers_of_all, examined_or_failed, failure, folder_of, is_first, say
 from longfire.lab.downstream.plan import Plan
 from longfire.lab.downstream.questions import Mixture, fingerprint, tokens_of
+from longfire.storage import read_json
 from longfire.tasks import Example, training_rows
 from longfire.training import finetune
 from longfire.training.finetune import Score, keep_corpus
@@ -97,7 +97,7 @@ class Part:
         )
         if self.entrant.extension is not None and is_first():
             keep_corpus(self.entrant.folder, folder)
-        done = json.loads((self.run / "done.json").read_text(encoding="utf-8"))
+        done = read_json(self.run / "done.json")
         self.found |= {
             "train_examples": {task: len(examples) for task, examples in train.items()},
             "train_rows": len(rows),

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, a file each."""
+"""The paper's tables and figures, and its theorem, a file each."""
 
 from longfire.lab.entry import Entry
 from longfire.lab.tables import (
@@ -7,12 +7,17 @@ from longfire.lab.tables import (
     depth,
     final_activation,
     glue,
+    glue_ablation,
+    glue_large,
     narrative_qa,
     perplexity_512,
     perplexity_base,
     perplexity_large,
     scrolls,
+    scrolls_large,
     sharing,
+    speed,
+    theorem,
     transform,
     transform_baselines,
 )
@@ -20,14 +25,19 @@ from longfire.lab.tables import (
 ENTRIES: dict[str, Entry] = {
     table.ENTRY.name: table.ENTRY
     for table in (
+        theorem,
         perplexity_base,
         perplexity_large,
         scrolls,
+        scrolls_large,
         narrative_qa,
         glue,
+        glue_large,
         biases,
+        speed,
         sharing,
         transform,
+        glue_ablation,
         transform_baselines,
         depth,
         activation,

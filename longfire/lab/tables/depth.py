@@ -1,8 +1,8 @@
 """Table 5: how deep FIRE's MLP is."""
 
-from longfire.lab.entry import Entry
+from longfire.lab.entry import LengthEntry
 
-ENTRY = Entry(
+ENTRY = LengthEntry(
     "ablation-depth",
     "Table 5",
     "FIRE's MLP with no, one and two hidden layers",

@@ -1,8 +1,8 @@
 """Table 7: an activation after FIRE's MLP."""
 
-from longfire.lab.entry import Entry
+from longfire.lab.entry import LengthEntry
 
-ENTRY = Entry(
+ENTRY = LengthEntry(
     "ablation-final",
     "Table 7",
     "FIRE's MLP, of one hidden layer, with and without an activation at its end",

@@ -1,8 +1,8 @@
 """Figure 6: perplexity by length of base models trained at 512."""
 
-from longfire.lab.entry import BASELINES, Entry
+from longfire.lab.entry import BASELINES, LengthEntry
 
-ENTRY = Entry(
+ENTRY = LengthEntry(
     "perplexity-512",
     "Figure 6",
     "perplexity by length, base models trained at 512",

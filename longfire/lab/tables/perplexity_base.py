@@ -1,8 +1,8 @@
 """Figures 1 and 7: perplexity by length of base models, on C4, arXiv and GitHub. Here alone YaRN is compared, too."""
 
-from longfire.lab.entry import BASELINES, Entry
+from longfire.lab.entry import BASELINES, LengthEntry
 
-ENTRY = Entry(
+ENTRY = LengthEntry(
     "perplexity-base",
     "Figures 1 and 7",
     "perplexity by length, base models trained at 2048",

@@ -1,8 +1,8 @@
 """Figure 2: perplexity by length of large models, on C4, arXiv and GitHub."""
 
-from longfire.lab.entry import BASELINES, Entry
+from longfire.lab.entry import BASELINES, LengthEntry
 
-ENTRY = Entry(
+ENTRY = LengthEntry(
     "perplexity-large",
     "Figure 2",
     "perplexity by length, large models trained at 2048",

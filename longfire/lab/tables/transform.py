@@ -1,8 +1,8 @@
 """Table 3: what the logarithm and the threshold do."""
 
-from longfire.lab.entry import Entry
+from longfire.lab.entry import LengthEntry
 
-ENTRY = Entry(
+ENTRY = LengthEntry(
     "ablation-transform",
     "Table 3",
     "FIRE without the logarithm or the threshold",

@@ -1,8 +1,8 @@
 """Table 4: FIRE without a threshold beside the other encodings."""
 
-from longfire.lab.entry import BASELINES, Entry
+from longfire.lab.entry import BASELINES, LengthEntry
 
-ENTRY = Entry(
+ENTRY = LengthEntry(
     "ablation-baselines",
     "Table 4",
     "FIRE without the threshold, and the other encodings",

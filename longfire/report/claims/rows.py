@@ -5,10 +5,10 @@ seed of a run), are alike in all else that a record says of them, and scored dif
 counts once. Seeds of two encodings are compared in their order.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from longfire.report.beside import in_folder
 from longfire.report.claims.names import NO_THRESHOLD, PLAIN
 from longfire.report.summary import Record
 from longfire.tasks import SUITES, TASKS
@@ -85,18 +85,8 @@ def seeds_in(record: Record) -> str:
 def _is(row: Row, name: str) -> bool:
     encoding, _, options = name.partition(":")
     if row["encoding"] == name:
-        return bool(options) or not any(_in_folder(row, one) for one in WITHOUT_PARTS)
-    return bool(options) and row["encoding"] == encoding and _in_folder(row, name)
-
-
-def _in_folder(row: Row, name: str) -> bool:
-    """Whether a folder of the checkpoint is called so, but for a seed: fire-threshold-None-0."""
-    folders = str(row.get("checkpoint") or "").split("/")
-    return any(_words(re.sub(r"-\d+$", "", folder)) == _words(name) for folder in folders)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall("[a-z0-9]+", text.lower())
+        return bool(options) or not any(in_folder(row, one) for one in WITHOUT_PARTS)
+    return bool(options) and row["encoding"] == encoding and in_folder(row, name)
 
 
 def _seeds(rows: Sequence[Row]) -> list[Row]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from longfire.report.beside import papers_size
 from longfire.report.claims.claim import MISSING, Claim, Finding, Step, by, found
 from longfire.report.claims.names import NO_THRESHOLD, PLAIN
 from longfire.report.claims.quote import AVERAGE, Quote
@@ -18,8 +19,6 @@ CLOSE = 1.0
 """Points that the paper calls on a par, where its own four are within 0.96, or a slight loss, where it has 0.81."""
 LITTLE = 0.5
 """Points that FIRE-S may cost on GLUE. In the paper it is 0.1."""
-LARGE = 280_000_000
-"""Parameters, and more: 350M, less what a smaller vocabulary takes."""
 
 
 def drop_of_stretched(record: Record) -> list[Step]:
@@ -39,9 +38,7 @@ def steady_fire(record: Record) -> list[Step]:
 
 def of_large(judge: Callable[[Record], Finding | None]) -> Callable[[Record], Finding | None]:
     """The judge, of large models alone."""
-    return lambda record: (
-        judge(record) if min((row["parameters"] for row in record["rows"]), default=0) >= LARGE else None
-    )
+    return lambda record: judge(record) if papers_size(record) == "large" else None
 
 
 def by_context(compared: Callable[..., list[Step]], *arguments: Any) -> Callable[[Record], Finding | None]:
