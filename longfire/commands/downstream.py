@@ -30,7 +30,8 @@ LISTED = {
 }
 CHECKPOINT = "FOLDER, a checkpoint's or a run's; FOLDER:rope_pi=N or FOLDER:yarn=N extends one with RoPE to N tokens"
 DATA = (
-    "folder with TASK/SPLIT.jsonl (.gz, .zst), in a folder of the suite's name or not; or hub, for the Hugging Face hub"
+    "folder with TASK/SPLIT.jsonl (.gz, .zst), in a folder of the suite's name or not; hub, for the Hugging Face hub; "
+    "or made-up, for rows that only serve to try things out"
 )
 
 

@@ -42,7 +42,9 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     one.add_argument(
         "--also", nargs="+", action="extend", default=[], metavar="NAME=PATH", help="other texts to test on"
     )
-    one.add_argument("--data", metavar="FOLDER", help="of tasks' rows, where tasks are fine-tuned on")
+    one.add_argument(
+        "--data", metavar="FOLDER", help="of tasks' rows, where tasks are fine-tuned on; at smoke made-up ones"
+    )
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
     one.add_argument("--out", type=Path, default=Path("reproduce"), help="folder; reproduce, unless given")
     add_corpus_options(one)
@@ -170,6 +172,8 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
 
     comparison, runs = planned(options, entry, scale)
     comparison, own = replace(comparison, seeds=comparison.seeds[:1]), options.out / scale.name / entry.name
+    if options.data is None and scale.data is not None:
+        options.data, own = scale.data, own.with_name(f"{own.name}-{scale.data}")
     experiment = entry.experiment(scale, options.data)
     checkpoints = entry.checkpoints(comparison, runs, experiment.recipe.length)
     tokenizer = dict(comparison.corpus).get("tokenizer")
@@ -180,7 +184,7 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     if options.data is None:
         raise ValueError(f"{entry.name} needs the tasks' rows. Give their folder: --data tasks/ (see docs/tasks.md)")
     disable_progress_bar()
-    looked_over(experiment, tokenizer)
+    before_training(experiment, tokenizer)
     if status := carried_out(comparison, runs, own / "compare.json", options.jobs, show_failures):
         return status
     ready = plan(experiment, checkpoints)
@@ -195,29 +199,18 @@ def planned_tasks(experiment: "Experiment", checkpoints: Sequence[str], tokenize
 
     if experiment.data is None:
         return f"{described_tuning(experiment, checkpoints)}\nHow many questions there are: --data tasks/ tells."
-    return described_tuning(experiment, checkpoints, *looked_over(experiment, tokenizer))
+    return described_tuning(experiment, checkpoints, *before_training(experiment, tokenizer))
 
 
-def looked_over(experiment: "Experiment", tokenizer: str | None) -> "tuple[dict[str, Questions], dict[str, str]]":
+def before_training(experiment: "Experiment", tokenizer: str | None) -> "tuple[dict[str, Questions], dict[str, str]]":
     """The questions, and why others are missing, before models are trained.
 
     Refuses rows that are not there, or, as far as tokens are known, have no room.
     """
     from longfire.data.tokenizers import byte_tokenizer
-    from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
+    from longfire.lab.downstream.plan import looked_over
 
-    questions, missing = load_questions(
-        experiment.tasks,
-        experiment.data,
-        to_train=True,
-        with_dev=experiment.select in ("dev", "loss"),
-        limit=experiment.limit,
-        must=experiment.must,
-    )
-    if tokenizer == "bytes":
-        lengths = experiment.tested_lengths()
-        refuse_tasks_without_room(questions.values(), [byte_tokenizer()], lengths, experiment.recipe.length)
-    return questions, missing
+    return looked_over(experiment, [byte_tokenizer()] if tokenizer == "bytes" else [])
 
 
 def show_failures(record: dict[str, Any]) -> None:

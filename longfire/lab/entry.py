@@ -103,6 +103,7 @@ class TaskEntry(LengthEntry):
             limit=scale.questions,
             dev_examples=scale.questions or 64,
             must=self.task not in SUITES,
+            brief=scale.brief,
         )
 
     def checkpoints(self, comparison: "Comparison", runs: Path, length: int) -> list[str]:

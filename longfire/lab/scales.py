@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 from longfire.errors import hint
+from longfire.lab.downstream.brief import Brief
+from longfire.tasks.made_up import MADE_UP
 from longfire.training import FINETUNE_RECIPES, RECIPES, FinetuneRecipe, Recipe
 
 
@@ -26,12 +28,16 @@ class Scale:
     """By suite."""
     questions: int | None = None
     """To test on, of a task. None: all."""
+    data: str | None = None
+    """Of tasks' rows, unless given. None: they must be given."""
+    brief: Brief | None = None
+    """How short fine-tuning and tests on tasks are, if they are a trial."""
 
 
 PAPERS = {name: RECIPES[name] for name in ("base", "large", "base-512")}
 SMALL = RECIPES["small"].but(start=None, horizon=None, steps=800)
 """FIRE as published; encodings learn at ten times the model's rate."""
-SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=2048, batch=2, steps=4, evaluate_every=2, checkpoint_every=2)  # bytes
+SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=512, batch=2, steps=2, evaluate_every=2, checkpoint_every=2)  # bytes
 SMOKE = RECIPES["tiny"].but(start=None, horizon=None, steps=60, batch=16, checkpoint_every=20)
 
 SCALES = {
@@ -61,7 +67,9 @@ SCALES = {
             corpus=None,
             tokens=8192,
             finetuning=dict.fromkeys(("scrolls", "glue"), SMOKE_TASKS),
-            questions=4,
+            questions=2,
+            data=MADE_UP,
+            brief=Brief(rows=256, max_answer=16),
         ),
     )
 }

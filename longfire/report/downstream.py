@@ -21,6 +21,7 @@ from longfire.report.contexts import (
 from longfire.report.summary import amount, changes_in_rows, in_a_row
 from longfire.report.table import text_table
 from longfire.tasks import SUITES, TASKS
+from longfire.tasks.made_up import MADE_UP
 
 Paper = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows of the paper by table: "scrolls", "glue", "narrative_qa"."""
@@ -35,6 +36,7 @@ SELECTED = {
     "loss": "Tested is the model of a run with the least loss on a part of the train split that was kept from training",
     "last": "Tested is the last model of each run",
 }
+SAY_NOTHING = "Made-up rows: scores say nothing."
 IN_THE_PAPER = {"nope", "rope", "rope_pi", "alibi", "kerple_log", "t5", "fire"}
 PAPERS = {
     "scrolls": "the whole datasets, 25,000 steps of 128 × 8,192 tokens",
@@ -119,7 +121,15 @@ def what_was_done(record: Record) -> str:
             f"{recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
         )
     limit = f", {setting['limit']:,} questions a task at most" if setting["limit"] else ""
-    parts.append(f"Tested on the {setting['split']} split of {setting['data']}, in {lengths} tokens{limit}.")
+    data = "made-up rows" if setting["data"] == MADE_UP else setting["data"]
+    parts.append(f"Tested on the {setting['split']} split of {data}, in {lengths} tokens{limit}.")
+    if brief := setting.get("brief"):
+        parts.append(
+            f"A trial: of each split at most {brief['rows']:,} questions are read, what has no room is left out, and "
+            f"answers end after {brief['max_answer']} tokens."
+        )
+    if setting["data"] == MADE_UP:
+        parts.append(SAY_NOTHING)
     if record.get("interrupted"):
         parts.append("It was interrupted: what is missing was not run.")
     return " ".join(parts)

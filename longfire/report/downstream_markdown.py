@@ -6,10 +6,11 @@ from typing import Any
 from longfire.evaluation.metrics import average
 from longfire.report.beside import papers_row, papers_size
 from longfire.report.contexts import DASH, NEAR, Record, interval, named
-from longfire.report.downstream import SELECTED, Paper, missing, models, near_meanings
+from longfire.report.downstream import SAY_NOTHING, SELECTED, Paper, missing, models, near_meanings
 from longfire.report.summary import changes_in_rows, in_a_row
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
+from longfire.tasks.made_up import MADE_UP
 
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8
@@ -70,6 +71,8 @@ def in_plain_words(record: Record) -> str:
     parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
     lengths = in_a_row([f"{n:,}" for n in setting["lengths"]])
     parts.append(f"Tested on {_questions(record)} of the {setting['split']} split, in {lengths} tokens.")
+    if setting["data"] == MADE_UP:
+        parts.append(SAY_NOTHING)
     if record.get("interrupted"):
         parts.append("It was interrupted: what is missing was not run.")
     return " ".join(parts)

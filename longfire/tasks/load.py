@@ -19,7 +19,7 @@ def load_examples(task: Task, source: str | Path | None, split: str, *, limit: i
         task: Which task.
         source: A folder with `TASK/SPLIT.jsonl` (or .jsonl.gz, .jsonl.zst), at most a folder of the suite's name above
             it, or with the task's splits themselves; one such file; a zip as SCROLLS has them; "hub" or None for the
-            Hugging Face hub.
+            Hugging Face hub; "made-up" for rows of `longfire.tasks.made_up`.
         split: "train" or "validation".
         limit: The first so many examples. Reading ends there, so references of one example must stand together.
     """

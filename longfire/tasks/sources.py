@@ -1,4 +1,4 @@
-"""Where rows come from: a folder, a file, a zip as SCROLLS has them on the hub, or the hub itself.
+"""Where rows come from: a folder, a file, a zip as SCROLLS has them on the hub, the hub itself, or nowhere.
 
 The hub could not be tried where this was written; what reads it is tested on files and folders in the hub's layout.
 """
@@ -11,6 +11,7 @@ from zipfile import BadZipFile, ZipFile
 
 from longfire.data.files import read_rows
 from longfire.data.intake import Intake
+from longfire.tasks.made_up import MADE_UP, made_up_rows
 from longfire.tasks.rows import rows_from_hub
 from longfire.tasks.task import Task
 
@@ -26,6 +27,8 @@ def rows_of(task: Task, source: str | Path | None, split: str) -> Rows:
     """The rows of one split, as they come."""
     if source is None or str(source) == HUB:
         return _from_hub(task, split)
+    if str(source) == MADE_UP:
+        return made_up_rows(task, split)
     path = Path(source).expanduser()
     if path.is_dir():
         return _from_file(_find(task, path, split), task, split)

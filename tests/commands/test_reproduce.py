@@ -80,7 +80,7 @@ def test_what_would_be_fine_tuned(capsys, tmp_path):
     assert tuned[-1] == "How many questions there are: --data tasks/ tells."
     data = ["--data", str(write_boxes(tmp_path / "tasks"))]
     assert main(["reproduce", "narrative-qa", *dry, *data]) == 0
-    assert re.search(r"^narrative_qa +narrative_qa +\d+ +\d+ +4$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^narrative_qa +narrative_qa +\d+ +\d+ +2$", capsys.readouterr().out, re.MULTILINE)
     assert main(["reproduce", "scrolls-large", "--scale", "paper", *dry]) == 0
     tuned = capsys.readouterr().out.partition("then fine-tuned:\n")[2].splitlines()
     assert [line.split()[0] for line in tuned[-9:-2]] == list(SUITES["scrolls"])
@@ -164,7 +164,7 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
         (text / f"{n}.txt").write_text(f"Box {n}. " + "It holds moss, and tea. " * 60, encoding="utf-8")
     out = tmp_path / "out"
     given = ["--corpus", str(text), "--out", str(out), "--jobs", "1", "--encodings", "rope"]
-    assert main(["reproduce", "narrative-qa", *given]) == 2
+    assert main(["reproduce", "narrative-qa", *given, "--scale", "small"]) == 2
     assert "needs the tasks' rows. Give their folder: --data" in capsys.readouterr().err
     assert main(["reproduce", "narrative-qa", *given, "--data", "nowhere"]) == 2
     assert "there is no file or folder nowhere" in capsys.readouterr().err
@@ -172,15 +172,26 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     for split in ("train", "validation"):
         write(tmp_path / "long" / "narrative_qa" / f"{split}.jsonl", rows)
     assert main(["reproduce", "narrative-qa", *given, "--data", str(tmp_path / "long")]) == 2
-    assert "narrative_qa, to t" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "0 of the 9 rows of narrative_qa to train on have room in 256 tokens, and 2 must. Give shorter" in shown
     assert not out.exists()
-    status = main(["reproduce", "narrative-qa", *given, "--data", str(write_boxes(tmp_path / "tasks"))])
+    tasks = write_boxes(tmp_path / "tasks") / "scrolls" / "narrative_qa"
+    for file in (tasks / "train.jsonl", tasks / "validation.jsonl"):  # one of them has no room, and is left out
+        write(file, [rows[0], *(json.loads(line) for line in file.read_text().splitlines())])
+    status = main(["reproduce", "narrative-qa", *given, "--data", str(tasks)])
     assert status == 0, capsys.readouterr().err
     assert "NarrativeQA at growing context" in capsys.readouterr().out
     record = json.loads((out / "smoke" / "narrative-qa" / "downstream.json").read_text())
-    assert record["setting"]["lengths"] == [512, 1024, 2048, 4096, 6144, 8192]
+    assert record["setting"]["lengths"] == [256, 512, 1024, 1536, 2048]
     assert ENTRIES["narrative-qa"].lengths(8192) == (512, 2048, 4096, 8192, 16384, 24576, 32768)
-    assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 2048", "RoPE-PI 8192"]
+    assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 512", "RoPE-PI 2048"]
+    assert main(["reproduce", "narrative-qa", *given]) == 0
+    assert "Made-up rows: scores say nothing." in " ".join(capsys.readouterr().out.split())
+    made = json.loads((out / "smoke" / "narrative-qa-made-up" / "downstream.json").read_text())
+    assert made["setting"]["data"] == "made-up"
+    assert [one["length"] for one in made["rows"][0]["scores"]] == [256, 512, 1024, 1536, 2048]
+    prompts = [one["prompt_tokens"] for one in made["rows"][0]["scores"]]
+    assert prompts == [length - 16 for length in (256, 512, 1024, 1536, 2048)]
 
 
 def test_a_tokenizer_of_ones_own(capsys):

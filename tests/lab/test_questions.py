@@ -7,11 +7,14 @@ import pytest
 
 from longfire.data.tokenizers import byte_tokenizer
 from longfire.evaluation.metrics import Answered, average
+from longfire.lab.downstream.brief import Brief, Room
 from longfire.lab.downstream.exam import scored
 from longfire.lab.downstream.questions import fingerprint, load_questions, mixtures_of, refuse_no_room, sample
 from longfire.lab.reported import reported
+from longfire.lab.scales import SCALES
 from longfire.tasks import SUITES, TASKS, Example
 from tests.lab.boxes import write_boxes
+from tests.tasks.rows import write
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,38 @@ def test_what_is_too_long_to_train_on(data):
     refuse_no_room(of, byte_tokenizer(), [1000], enough)
     with pytest.raises(ValueError, match=f"at least {enough}"):
         refuse_no_room(of, byte_tokenizer(), [1000], enough - 1)
+
+
+def test_a_trial_reads_few_rows_ends_answers_early_and_leaves_out_what_has_no_room(tmp_path):
+    short = [{"id": f"{i}", "input": f"Why {i}?\n\nBox {i}.", "output": "tea"} for i in range(6)]
+    asked = {**short[0], "id": "asked", "input": f"{'Why? ' * 40}\n\nBox 6."}
+    told = {**short[0], "id": "told", "input": "Why?\n\nBox 7.", "output": "moss " * 40}
+    for split in ("train", "validation"):
+        write(tmp_path / "narrative_qa" / f"{split}.jsonl", [asked, told, *short])
+    how = {"to_train": True, "with_dev": True, "brief": Brief(rows=7, max_answer=16)}
+    found, _ = load_questions(["narrative_qa"], tmp_path, **how, room=Room([byte_tokenizer()], 100))
+    of = found["narrative_qa"]
+    assert of.task.max_answer == 16
+    assert sorted(one.id for one in [*of.train, *of.dev]) == ["0", "1", "2", "3", "4"]
+    assert of.dev
+    assert [one.id for one in of.test] == ["told", "0", "1", "2", "3", "4"]  # its answer is not to be learned
+    refuse_no_room(of, byte_tokenizer(), [100], 100)
+    with pytest.raises(ValueError, match="0 of the 7 rows of narrative_qa to train on have room in 20 tokens"):
+        load_questions(["narrative_qa"], tmp_path, **how, room=Room([byte_tokenizer()], 20))
+    with pytest.raises(FileNotFoundError, match="has none of these tasks whole"):
+        load_questions(["narrative_qa"], tmp_path, **how, room=Room([byte_tokenizer()], 20), must=False)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_made_up_rows_have_room_at_the_scale_that_has_them(suite):
+    scale = SCALES["smoke"]
+    room = Room([byte_tokenizer()], 4 * 64)
+    found, missing = load_questions(
+        SUITES[suite], scale.data, to_train=True, with_dev=True, limit=scale.questions, brief=scale.brief, room=room
+    )
+    assert (list(found), missing) == (list(SUITES[suite]), {})
+    for of in found.values():
+        assert (len(of.train) + len(of.dev), len(of.test)) == (12, scale.questions)
 
 
 def test_one_file_is_not_trained_on_and_tested_on_alike(data, tmp_path):

@@ -14,7 +14,7 @@ from longfire.lab.downstream.exam import answers_of_all, examined_or_failed, fai
 from longfire.lab.downstream.plan import Plan
 from longfire.lab.downstream.questions import Mixture, fingerprint, tokens_of
 from longfire.storage import read_json
-from longfire.tasks import TASKS, Example, training_rows
+from longfire.tasks import Example, training_rows
 from longfire.training import finetune
 from longfire.training.finetune import Score, keep_corpus
 from longfire.training.start import digest
@@ -113,10 +113,10 @@ class Part:
         how: dict[str, Any] = {"length": length, "batch_tokens": self.batch_tokens, "share": share}
 
         def judged(model: Any, step: int) -> float:
-            tasks = {TASKS[name]: examples for name, examples in questions.items()}
+            tasks = [(self.ready.questions[name].task, examples) for name, examples in questions.items()]
             return fmean(
                 METRICS[task.metric](answers_of_all(model, tokenizer, task, examples, **how))
-                for task, examples in tasks.items()
+                for task, examples in tasks
             )
 
         return judged

@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from longfire.errors import at_least, one_of, there_and_here, unlike
+from longfire.lab.downstream.brief import Brief, Room
 from longfire.lab.downstream.entrants import Entrant, entrants
-from longfire.lab.downstream.questions import Mixture, Questions, load_questions, refuse_tasks_without_room, sample
+from longfire.lab.downstream.questions import (
+    Mixture,
+    Questions,
+    load_questions,
+    refuse_tasks_without_room,
+    sample,
+    tokens_of,
+)
 from longfire.storage import read_json
 from longfire.tasks import Example
 from longfire.training import FinetuneRecipe
@@ -37,6 +45,8 @@ class Experiment:
     """So many of a task to judge by, where a dev part does."""
     must: bool = True
     """Whether a task that is not in the data is an error, and not left out."""
+    brief: Brief | None = None
+    """How short it is, if it is a trial."""
 
     def __post_init__(self) -> None:
         one_of("select", self.select, SELECT)
@@ -93,6 +103,7 @@ class Plan:
             "split": "validation",
             "limit": one.limit,
             "dev_examples": one.dev_examples,
+            **({} if one.brief is None else {"brief": asdict(one.brief)}),
         }
 
 
@@ -106,6 +117,14 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path]) -> Plan:
                 f"{entrant.given} is a {entrant.config.model_type!r} model, and fine-tuning takes longfire's own."
             )
         entrant.refuse_beyond(max(*lengths, experiment.recipe.length))
+    questions, missing = looked_over(experiment, [one.tokenizer() for one in found])
+    return Plan(experiment, found, questions, missing)
+
+
+def looked_over(experiment: Experiment, tokenizers: Sequence[Any]) -> tuple[dict[str, Questions], dict[str, str]]:
+    """The questions, which all have room by the tokenizers that are known; and of tasks that are left out, why."""
+    lengths, trained = experiment.tested_lengths(), experiment.recipe.length
+    different = list({tokens_of(tokenizer): tokenizer for tokenizer in tokenizers}.values())
     questions, missing = load_questions(
         experiment.tasks,
         experiment.data,
@@ -113,10 +132,11 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path]) -> Plan:
         with_dev=experiment.select in ("dev", "loss"),
         limit=experiment.limit,
         must=experiment.must,
+        brief=experiment.brief,
+        room=None if experiment.brief is None else Room(different, min(*lengths, trained)),
     )
-    tokenizers = [one.tokenizer() for one in found]
-    refuse_tasks_without_room(questions.values(), tokenizers, lengths, experiment.recipe.length)
-    return Plan(experiment, found, questions, missing)
+    refuse_tasks_without_room(questions.values(), different, lengths, trained)
+    return questions, missing
 
 
 def refuse_other_kind(out: Path, kind: str) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,12 @@ from tqdm import tqdm
 
 from longfire.data.cache import short_hash
 from longfire.errors import hint
+from longfire.lab.downstream.brief import MOST, Brief, NoRoomError, Room, bare
 from longfire.tasks import SUITES, TASKS, Example, Task, divide, load_examples, prompt_ids, training_rows
+from longfire.tasks.made_up import MADE_UP
 from longfire.tasks.rows import document_key
+from longfire.tasks.sources import HUB
 from longfire.training.start import vocabulary
-
-HUB = "hub"
-MOST = 1 << 62
-"""Room that no prompt fills."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ def load_questions(
     with_dev: bool = False,
     limit: int | None = None,
     must: bool = True,
+    brief: Brief | None = None,
+    room: Room | None = None,
 ) -> tuple[dict[str, Questions], dict[str, str]]:
     """The questions of each task that is there, and of each that is not, why.
 
@@ -72,22 +73,22 @@ def load_questions(
         with_dev: whether a part of it is kept to judge by.
         limit: so many questions to test on, drawn evenly.
         must: a task that is not there is an error, and not left out.
+        brief: how short a trial is, if it is one.
+        room: what has none is left out.
     """
-    if data is not None and str(data) != HUB and not Path(data).expanduser().exists():
-        raise FileNotFoundError(f"there is no file or folder {data}. Check the path, or give '{HUB}'.")
-    if to_train and data is not None and Path(data).expanduser().is_file() and Path(data).suffix.lower() != ".zip":
-        raise ValueError(
-            f"{data} is one file, which would be trained on and tested on alike. Give a folder with train.jsonl and "
-            f"validation.jsonl."
-        )
+    _refuse_data(data, to_train)
+    limits: dict[str, Any] = {} if brief is None else {"limit": brief.rows}
     found: dict[str, Questions] = {}
     missing: dict[str, str] = {}
     for name in tasks:
-        task = TASKS[name]
+        task = TASKS[name] if brief is None else brief.task(TASKS[name])
         try:
-            train = load_examples(task, data, "train") if to_train else []
-            test = load_examples(task, data, split)
-        except FileNotFoundError as error:
+            train = load_examples(task, data, "train", **limits) if to_train else []
+            test = load_examples(task, data, split, **limits)
+            if room is not None:
+                train = room.to_train(task, train, 1 + with_dev) if to_train else []
+                test = room.to_test(task, test)
+        except (FileNotFoundError, NoRoomError) as error:
             if must:
                 raise
             missing[name] = _why(error)
@@ -104,8 +105,24 @@ def load_questions(
     return found, missing
 
 
-def _why(error: FileNotFoundError) -> str:
-    """Without the paths."""
+def _refuse_data(data: str | Path | None, to_train: bool) -> None:
+    """Refuse what is not there, or cannot be divided."""
+    if data is None or str(data) in (HUB, MADE_UP):
+        return
+    path = Path(data).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {data}. Check the path, or give '{HUB}'.")
+    if to_train and path.is_file() and path.suffix.lower() != ".zip":
+        raise ValueError(
+            f"{data} is one file, which would be trained on and tested on alike. Give a folder with train.jsonl and "
+            f"validation.jsonl."
+        )
+
+
+def _why(error: Exception) -> str:
+    """Without paths and remedies."""
+    if isinstance(error, NoRoomError):
+        return str(error).partition(". ")[0]
     short = re.search(r"has no .+? (of \w+|in it)", str(error))
     return f"the data {re.sub(r' of .+', ' of it', short[0])}" if short else str(error)
 
@@ -155,14 +172,14 @@ def refuse_no_room(questions: Questions, tokenizer: Any, lengths: Sequence[int],
             f"{task.max_answer} of them. Give a greater length."
         )
     if trained is not None:
-        rows = training_rows(_bare([*questions.train, *questions.dev]), tokenizer, MOST)
+        rows = training_rows([bare(one) for one in (*questions.train, *questions.dev)], tokenizer, MOST)
         if (needed := max(len(row["input_ids"]) for row in rows)) > trained:
             raise ValueError(
                 f"{task.name}, to train on: the longest question and answer, which are never cut, take {needed} tokens "
                 f"with the cue, and there is room for {trained}. Give a length of at least {needed}, or leave out what "
                 f"is longer than yours."
             )
-    asked = {example.id: prompt_ids(example, tokenizer, MOST) for example in _bare([*questions.test, *questions.dev])}
+    asked = {one.id: prompt_ids(bare(one), tokenizer, MOST) for one in (*questions.test, *questions.dev)}
     longest = max(asked, key=lambda name: len(asked[name]))
     if (needed := len(asked[longest]) + task.max_answer) > shortest:
         raise ValueError(
@@ -170,11 +187,6 @@ def refuse_no_room(questions: Questions, tokenizer: Any, lengths: Sequence[int],
             f"{longest} has no room: its question and the cue, which are never cut, take {len(asked[longest])}. Give "
             f"a length of at least {needed}, which is enough for all, or leave it out."
         )
-
-
-def _bare(examples: Sequence[Example]) -> list[Example]:
-    """Without documents, which are cut where need be."""
-    return [replace(example, document="") for example in examples]
 
 
 def fingerprint(examples: Sequence[Example]) -> str:

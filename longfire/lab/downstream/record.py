@@ -54,6 +54,8 @@ def _differing(before: Record, now: Record) -> str:
     for name in ("split", "limit"):
         if before[name] != now[name]:
             return f"questions ({name}: {before[name]})"
+    if before.get("brief") != now.get("brief"):
+        return f"questions ({before.get('brief') or 'all of the data'})"
     trained = {task: one["tasks"] for one in before.get("mixtures", ()) for task in one["tasks"]}
     here = {task: one["tasks"] for one in now.get("mixtures", ()) for task in one["tasks"]}
     others = [task for task in here if task in trained and trained[task] != here[task]]
