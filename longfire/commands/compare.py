@@ -146,7 +146,7 @@ def planned_runs(comparison: "Comparison") -> Iterator[str]:
     """Of a dry run: a line for each, with its encoding's options."""
     for label, seed, one in comparison.recipes():
         made = f", of {one.init_from}, extended to {one.extend_to:,}" if one.extend_to else ""
-        yield f"{label}, seed {seed}: {one.position_encoding()}{made}"
+        yield f"{label}, seed {seed}: {one.position_encoding()}{made}, in {comparison.folder(Path(), label, seed)}"
 
 
 def carried_out(
