@@ -97,12 +97,11 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
 
     given = {field: getattr(options, field, None) for field in (*OWN, "share", "init_from", "extend_to")}
     changes = {field: value for field, value in given.items() if value is not None}
-    label = changes.pop("encoding", None)
-    recipe = recipe_named(name).but(**{**changes, **settings(options.set)})
-    if label is None:
-        return recipe
-    check_label(label)
-    return with_encoding(recipe, label)
+    recipe = recipe_named(name)
+    if label := changes.pop("encoding", None):
+        check_label(label)
+        recipe = with_encoding(recipe, label)
+    return recipe.but(**{**changes, **settings(options.set)})
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
