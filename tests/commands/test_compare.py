@@ -16,9 +16,9 @@ def test_a_dry_run(capsys):
         main(["compare", "--dry-run", "--seeds", "3", "--encodings", "fire", "fire-s:horizon=32", "rope", "yarn"]) == 0
     )
     shown = capsys.readouterr().out
-    assert "fire, seed 3: {'name': 'fire', 'init_L': 16.0, 'horizon': 64}\n" in shown
-    assert "fire-s:horizon=32, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}\n" in shown
-    assert "yarn, seed 3: {'name': 'yarn'}, of runs/rope-3, extended to 256\n" in shown
+    assert "fire, seed 3: {'name': 'fire', 'init_L': 16.0, 'horizon': 64}, in runs/fire-3\n" in shown
+    assert "fire-s:horizon=32, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}, in runs/fire-s-hor" in shown
+    assert "yarn, seed 3: {'name': 'yarn'}, of runs/rope-3, extended to 256, in runs/yarn-3\n" in shown
     assert "[64, 128, 256, 512, 1024]" in shown
 
 
