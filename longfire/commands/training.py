@@ -138,7 +138,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.data import load_corpus
-    from longfire.lab.labels import SHARED, file_name
+    from longfire.lab.labels import SHARED, file_name, read_label
     from longfire.training.checkpoints import last_complete, step_of
     from longfire.training.pretrain import pretrain
     from longfire.training.run import SHARDED
@@ -146,7 +146,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     disable_progress_bar()  # of saving and loading; training has one of its own
     recipe = chosen_recipe(options, options.recipe)
     label = options.encoding or recipe.encoding
-    shared = SHARED if recipe.share and SHARED not in label else ""
+    shared = SHARED if recipe.share and not read_label(label)[1] else ""
     out = options.out or Path("runs") / f"{recipe.name}-{file_name(label)}{shared}-{recipe.seed}"
     if options.dry_run:
         print(described(recipe), f"to be written to {out}", sep="\n")

@@ -88,8 +88,8 @@ def refuse_other_record(file: Path, setting: PerplexitySetting) -> None:
     if not file.exists():
         return
     try:
-        there = json.loads(file.read_text(encoding="utf-8"))["asked"]
-    except (ValueError, KeyError, TypeError):
+        there = read_json(file)["asked"]
+    except (ValueError, KeyError):
         raise ValueError(
             f"{file} is no record of perplexity. Give another file by --out, or delete that one."
         ) from None

@@ -130,9 +130,7 @@ def sentences(record: Record) -> list[str]:
         for (of, to, steps), labels in extended.items()
     ]
     lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
-    read = (
-        "dev, a part of the text that was kept from training," if record["setting"].get("split") == "dev" else HELD_OUT
-    )
+    read = ON_DEV if record["setting"].get("split") == "dev" else HELD_OUT
     protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
     found += [
         f"Then {read} was read in sequences of {lengths} tokens, in one pass"

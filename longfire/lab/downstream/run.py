@@ -141,7 +141,13 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
 
 @contextmanager
 def _loaded_for_good() -> Iterator[None]:
-    """What is there by now is not looked through whenever memory is released: half of the time of a short run."""
+    """What is there by now is not looked through whenever memory is released: half of the time of a short run.
+
+    Where the program has done so itself, it is left alone.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
         yield
