@@ -64,6 +64,7 @@ COMPARED = {
     "encodings": "images/encodings-small.png",
     "encodings-base": "images/encodings-base.png",
     "start-horizon": "images/start-horizon.png",
+    "start-horizon-base": "images/start-horizon-base.png",
     "horizon-tiny": "images/horizon-tiny.png",
 }
 """Pictures of comparisons."""

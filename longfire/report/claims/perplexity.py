@@ -250,10 +250,10 @@ BEYOND = (
     ),
     Claim(
         "Not in the paper",
-        "In models of the paper's base shape, too, it is below ALiBi, both Kerples and FIRE as published at each of "
-        "these lengths.",
+        "In models of the paper's base shape, too, it is below ALiBi, both Kerples, T5's RPE, RoPE and FIRE as "
+        "published at each of these lengths.",
         ("compare/encodings-base",),
-        by(lower, OURS, ("alibi", "kerple_log", "kerple_power", "fire"), TO_SIXTEEN),
+        by(lower, OURS, ("alibi", "kerple_log", "kerple_power", "t5", "rope", "fire"), TO_SIXTEEN),
         "[FIRE as we train it](log.md)",
     ),
 )
