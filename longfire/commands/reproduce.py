@@ -37,7 +37,9 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         default="smoke",
         help="smoke: a laptop, two minutes (unless given); small: one GPU, a minute a run; paper: a cluster",
     )
-    one.add_argument("--seeds", type=int, nargs="+", metavar="N", help="as the scale has them, unless given")
+    one.add_argument(
+        "--seeds", type=int, nargs="+", metavar="N", help="as the scale has them, unless given; for tasks its first"
+    )
     one.add_argument("--encodings", nargs="+", metavar="NAME", help="those of the table, unless given")
     one.add_argument(
         "--also", nargs="+", action="extend", default=[], metavar="NAME=PATH", help="other texts to test on"
@@ -162,7 +164,7 @@ def show_lengths(entry: LengthEntry, own: Path, record: dict[str, Any]) -> None:
 
 
 def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale") -> int:
-    """The same models, of the first seed, fine-tuned on tasks."""
+    """The same models fine-tuned on tasks: those of the first seed, unless seeds are given."""
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.commands.downstream import shown
@@ -171,7 +173,9 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     from longfire.training import RECIPES
 
     comparison, runs = planned(options, entry, scale)
-    comparison, own = replace(comparison, seeds=comparison.seeds[:1]), options.out / scale.name / entry.name
+    if not options.seeds:
+        comparison = replace(comparison, seeds=comparison.seeds[:1])
+    own = options.out / scale.name / entry.name
     if options.data is None and scale.data is not None:
         options.data, own = scale.data, own.with_name(f"{own.name}-{scale.data}")
     experiment = entry.experiment(scale, options.data)

@@ -107,13 +107,13 @@ class TaskEntry(LengthEntry):
         )
 
     def checkpoints(self, comparison: "Comparison", runs: Path, length: int) -> list[str]:
-        """Of the first seed, as `longfire finetune` takes them, for fine-tuning at a length."""
+        """As `longfire finetune` takes them, for fine-tuning at a length; seeds of an encoding side by side."""
         found = []
         for label in comparison.encodings:
-            folder = comparison.folder(runs, label, comparison.seeds[0])
-            found.append(str(folder))
+            folders = [str(comparison.folder(runs, label, seed)) for seed in comparison.seeds]
+            found += folders
             if label == "rope":
-                found += [f"{folder}:rope_pi={stretch * length}" for stretch in self.stretches]
+                found += [f"{folder}:rope_pi={stretch * length}" for stretch in self.stretches for folder in folders]
         return found
 
     def lengths(self, length: int) -> tuple[int, ...]:

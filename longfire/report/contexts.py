@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from longfire.report.seeds import with_seeds
 from longfire.report.summary import COLORS, SPARE
 from longfire.report.table import text_table
 from longfire.tasks import TASKS
@@ -42,7 +43,7 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
     figure = Figure(figsize=(9, 5.2), layout="constrained")
     axes: Any = figure.subplots()
     axes.set_ylim(0, _ceiling(record, task))
-    _draw(axes, record, task)
+    _draw(axes, with_seeds(record), task)
     _draw_lengths(axes, record["setting"]["lengths"], _marks(record))
     axes.set_ylabel(f"{METRICS[TASKS[task].metric]} (higher is better)")
     axes.set_title(f"{task} by context length, with 95 % intervals")

@@ -18,7 +18,8 @@ from longfire.report.contexts import (
     marked,
     number,
 )
-from longfire.report.summary import amount, changes_in_rows, in_a_row
+from longfire.report.seeds import by_label, how_many, with_seed, with_seeds
+from longfire.report.summary import amount, changes_in_rows, in_a_row, mean_and_deviation, over_seeds
 from longfire.report.table import text_table
 from longfire.tasks import SUITES, TASKS
 from longfire.tasks.made_up import MADE_UP
@@ -57,15 +58,16 @@ def downstream_table(record: Record, paper: Paper, size: str | None = None) -> s
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
     size = size or papers_size(record)
     parts = [fill(what_was_done(record), WIDTH)]
+    told_apart = with_seeds(record)
     for suite in dict.fromkeys(TASKS[task].suite for task in tasks):
         of_suite = [task for task in tasks if TASKS[task].suite == suite]
         if len(lengths) > 1 and tuple(of_suite) != SUITES[suite]:
-            parts += [contexts_table(record, task, paper.get(task, ())) for task in of_suite]
+            parts += [contexts_table(told_apart, task, paper.get(task, ())) for task in of_suite]
         else:
             theirs = papers_rows(record, paper.get(suite, ()), size)
             parts += [suite_table(record, suite, of_suite, length, theirs) for length in lengths]
     parts.append(fill(how_to_read(record), WIDTH))
-    if notes := missing(record):
+    if notes := missing(told_apart):
         parts.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in notes))
     return "\n\n".join(parts)
 
@@ -73,8 +75,12 @@ def downstream_table(record: Record, paper: Paper, size: str | None = None) -> s
 def suite_table(
     record: Record, suite: str, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Checkpoints down, the paper's below, tasks across, in blocks. Where the whole suite was asked for, an average."""
-    scores = {row["label"]: at_length(row, length) for row in record["rows"]}
+    """Checkpoints down, the paper's below, tasks across, in blocks. Where the whole suite was asked for, an average.
+
+    Seeds of one encoding have their mean below them.
+    """
+    scores = {row["label"]: at_length(row, length) for row in with_seeds(record)["rows"]}
+    seeds = _last_of_seeds(record, length)
     shared = [task for task in tasks if scores and all(task in found for found in scores.values())]
     whole = tuple(tasks) == SUITES[suite]
     averages = ["Average", *([f"of {len(shared)}"] if len(shared) < len(tasks) else [])] if whole else []
@@ -89,6 +95,10 @@ def suite_table(
             rows.append([label, *(marked(found.get(task)) for task in block), *map(number, own)])
             if any(intervals := [interval(found.get(task)) for task in block]):
                 rows.append([INTERVAL, *(f"{text} " for text in intervals), *[""] * len(last)])
+            if of := seeds.get(label):
+                own_means = [over_seeds(mean_over_tasks(of, chosen), 2) for chosen in (tasks, shared)][: len(last)]
+                plain_means = [number(mean_and_deviation(mean_over_tasks(of, [task]))[0]) for task in block]
+                rows.append([f"  mean of {len(of)} seeds", *plain_means, *(f"{text} " for text in own_means)])
         if theirs:
             rows.append([f"in the paper, {theirs[0]['size']}", *[""] * (len(block) + len(last))])
         for row in theirs:
@@ -99,6 +109,19 @@ def suite_table(
     return "\n\n".join(shown)
 
 
+def mean_over_tasks(seeds: Sequence[Mapping[str, Record]], tasks: Sequence[str]) -> list[float]:
+    """Of each seed; of none, if one has not all of the tasks."""
+    means = [average({task: one["score"] for task, one in found.items()}, tasks) for found in seeds]
+    known = [mean for mean in means if mean is not None]
+    return known if len(known) == len(means) else []
+
+
+def _last_of_seeds(record: Record, length: int) -> dict[str, list[dict[str, Record]]]:
+    """Scores of all seeds of an encoding, by the label of the last of them."""
+    several = [rows for rows in by_label(record["rows"]).values() if len(rows) > 1]
+    return {with_seed(rows[-1]): [at_length(row, length) for row in rows] for rows in several}
+
+
 def at_length(row: Record, length: int) -> dict[str, Record]:
     """A row's scores at a length, by task."""
     return {one["task"]: one for one in row["scores"] if one["length"] == length and "failed" not in one}
@@ -107,7 +130,7 @@ def at_length(row: Record, length: int) -> dict[str, Record]:
 def what_was_done(record: Record) -> str:
     """The experiment in a paragraph."""
     setting, rows = record["setting"], record["rows"]
-    labels = ", ".join(row["label"] for row in rows)
+    labels = ", ".join(by_label(rows)) + how_many(rows)
     lengths = ", ".join(f"{n:,}" for n in setting["lengths"])
     parts = [f"{labels}: {models(rows)}."]
     if changed := changes_in_rows(rows):

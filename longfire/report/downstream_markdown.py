@@ -6,8 +6,18 @@ from typing import Any
 from longfire.evaluation.metrics import average
 from longfire.report.beside import papers_row, papers_size
 from longfire.report.contexts import DASH, NEAR, Record, interval, named
-from longfire.report.downstream import SAY_NOTHING, SELECTED, Paper, missing, models, near_meanings
-from longfire.report.summary import changes_in_rows, in_a_row
+from longfire.report.downstream import (
+    SAY_NOTHING,
+    SELECTED,
+    Paper,
+    at_length,
+    mean_over_tasks,
+    missing,
+    models,
+    near_meanings,
+)
+from longfire.report.seeds import by_label, how_many, with_seeds
+from longfire.report.summary import changes_in_rows, in_a_row, over_seeds
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
 from longfire.tasks.made_up import MADE_UP
@@ -43,20 +53,21 @@ def downstream_markdown(record: Record, paper: Paper, picture: str | None = None
         picture: a link to that of scores by length, if there is one.
     """
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
-    parts = [in_plain_words(record)]
+    parts, told_apart = [in_plain_words(record)], with_seeds(record)
     for suite in dict.fromkeys(TASKS[task].suite for task in tasks):
         of_suite = [task for task in tasks if TASKS[task].suite == suite]
         if len(lengths) > 1 and tuple(of_suite) != SUITES[suite]:
-            parts += [by_length(record, task, paper.get(task, ())) for task in of_suite]
+            parts += [by_length(told_apart, task, paper.get(task, ())) for task in of_suite]
         elif len(of_suite) == 1:
-            parts.append(of_one_task(record, of_suite[0], lengths[0], paper.get(suite, ())))
+            parts.append(of_one_task(told_apart, of_suite[0], lengths[0], paper.get(suite, ())))
         else:
             for length in lengths:
                 parts.append(f"In {length:,} tokens:" if len(lengths) > 1 else "")
-                parts += [averages(record, of_suite, length, paper.get(suite, ())), by_task(record, of_suite, length)]
+                parts.append(averages(record, of_suite, length, paper.get(suite, ())))
+                parts.append(by_task(told_apart, of_suite, length))
     if picture:
         parts.append(f"![Scores by length]({picture})")
-    parts += [" ".join(marks(record)), "\n".join(f"- {plain(note)}" for note in missing(record))]
+    parts += [" ".join(marks(record)), "\n".join(f"- {plain(note)}" for note in missing(told_apart))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -65,7 +76,8 @@ def in_plain_words(record: Record) -> str:
     setting, rows = record["setting"], record["rows"]
     small = "**Small-scale run.** " if is_small(record) else ""
     stretched = {f"{row['label']} extended to {row['extended_to']:,}" for row in rows if row.get("extended_to")}
-    parts = [f"{small}{in_a_row([row['label'] for row in rows])}: {models(rows)}{_beside(sorted(stretched))}."]
+    labels = in_a_row(list(by_label(rows)))
+    parts = [f"{small}{labels}{how_many(rows)}: {models(rows)}{_beside(sorted(stretched))}."]
     if changed := changes_in_rows(rows):
         parts.append(f"Not as published: {changed}.")
     parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
@@ -104,22 +116,22 @@ def of_one_task(record: Record, task: str, length: int, paper: Sequence[Row]) ->
 
 
 def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[Row]) -> str:
-    """A row for each checkpoint: the mean over the tasks beside the paper's; and over those that all have, if fewer."""
+    """A row for each encoding: the mean over the tasks beside the paper's; and over those that all have, if fewer."""
     suite = TASKS[tasks[0]].suite
     whole = tuple(tasks) == SUITES[suite]
-    scores = [_scores(record, row, tasks, length) for row in record["rows"]]
+    scores = [at_length(row, length) for row in record["rows"]]
     shared = [task for task in tasks if scores and all(task in found for found in scores)]
     sets = [tasks] if len(shared) in (0, len(tasks)) else [tasks, shared]
     size = papers_size(record)
     rows = []
-    for row, found in zip(record["rows"], scores, strict=True):
-        given = papers_row(row, paper, size) or {}
+    for label, seeds in by_label(record["rows"]).items():
+        given = papers_row(seeds[0], paper, size) or {}
         cells = []
         for chosen in sets:
             stated = given.get("average") if whole and chosen is tasks else None
-            ours = average(found, chosen)
-            cells += [MISSING if ours is None else f"{ours:.2f}", _number(stated or average(given, chosen))]
-        rows.append([plain(row["label"]), *cells])
+            ours = mean_over_tasks([at_length(row, length) for row in seeds], chosen)
+            cells += [over_seeds(ours, 2) if ours else MISSING, _number(stated or average(given, chosen))]
+        rows.append([plain(label), *cells])
     first = "average" if whole else f"mean of {len(tasks)}"
     theirs = f"paper, {size}"
     headers = [first, theirs, f"mean of the {len(shared)} that all have", f"{theirs}, the same"]
@@ -231,11 +243,6 @@ def _questions(record: Record) -> str:
     limit = record["setting"]["limit"]
     drawn = f" (at most {limit:,} of a task, evenly drawn)" if limit else ""
     return f"{sum(numbers.values()):,} questions{drawn}" if numbers else f"questions{drawn}"
-
-
-def _scores(record: Record, row: Record, tasks: Sequence[str], length: int) -> dict[str, float | None]:
-    found = {task: outcome(record, row, task, length) for task in tasks}
-    return {task: one["score"] for task, one in found.items() if one is not None and "failed" not in one}
 
 
 def _of(found: Sequence[Record | None], key: str) -> Any:

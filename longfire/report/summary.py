@@ -202,12 +202,12 @@ def changes_to_fire(recipe: dict[str, Any]) -> str:
 
 def changes_in_rows(rows: Sequence[dict[str, Any]]) -> str:
     """The same of checkpoints on tasks: `FIRE (begins as kerple_log)`, or nothing."""
-    found = []
+    found: list[str] = []
     for row in rows:
         far = row.get("horizon")
         if changed := changes_to_fire({"start": row.get("start"), "horizon": far and 1, "length": far}):
             found.append(f"{row['label']} ({changed})")
-    return in_a_row(found)
+    return in_a_row(list(dict.fromkeys(found)))
 
 
 def _rate(record: Record) -> str:

@@ -192,6 +192,15 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     assert [one["length"] for one in made["rows"][0]["scores"]] == [256, 512, 1024, 1536, 2048]
     prompts = [one["prompt_tokens"] for one in made["rows"][0]["scores"]]
     assert prompts == [length - 16 for length in (256, 512, 1024, 1536, 2048)]
+    assert main(["reproduce", "narrative-qa", *given, "--seeds", "0", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "RoPE, RoPE-PI 512, RoPE-PI 2048, 2 seeds each: models" in " ".join(shown.split())
+    assert re.search(r"^RoPE-PI 2048, seed 1  +\d", shown, re.MULTILINE)
+    both = json.loads((out / "smoke" / "narrative-qa-made-up" / "downstream.json").read_text())
+    assert [(row["label"], row["seed"]) for row in both["rows"]] == [
+        (row["label"], seed) for seed in (0, 1) for row in made["rows"]
+    ]
+    assert both["rows"][0]["scores"] == made["rows"][0]["scores"]
 
 
 def test_a_tokenizer_of_ones_own(capsys):

@@ -8,11 +8,30 @@ from longfire.report.claims.rows import rows_of
 
 
 def test_claims_find_what_fire_is_without_in_the_ablation_on_glue():
+    """With three seeds of each."""
     entry = ENTRIES["glue-ablation"]
     checkpoints = entry.checkpoints(entry.comparison(SCALES["small"], ()), Path("small"), 512)
-    rows = [{"encoding": "fire", "label": "FIRE", "checkpoint": one, "scores": []} for one in checkpoints]
-    for label, row in zip(entry.encodings, rows, strict=True):
-        assert rows_of({"rows": rows}, label) == [[row]]
+    rows = [
+        {"encoding": "fire", "label": "FIRE", "seed": i % 3, "checkpoint": one, "scores": [score(i)]}
+        for i, one in enumerate(checkpoints)
+    ]
+    assert [one.rpartition("-")[2] for one in checkpoints] == ["0", "1", "2"] * 3
+    for i, label in enumerate(entry.encodings):
+        assert rows_of({"rows": rows}, label) == [rows[3 * i : 3 * i + 3]]
+
+
+def score(number):
+    return {"task": "rte", "length": 512, "score": 50.0 + number}
+
+
+def test_seeds_of_rope_are_stretched_each():
+    comparison = ENTRIES["narrative-qa"].comparison(SCALES["small"], (), encodings=("rope",), seeds=(0, 3))
+    found = ENTRIES["narrative-qa"].checkpoints(comparison, Path("small"), 2048)
+    folders = [str(comparison.folder(Path("small"), "rope", seed)) for seed in (0, 3)]
+    assert found == [
+        *folders,
+        *(f"{folder}:rope_pi={target}" for target in (2048, 8192) for folder in folders),
+    ]
 
 
 def test_large_models_are_large():

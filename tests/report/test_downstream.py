@@ -1,5 +1,7 @@
 """Tables of downstream tasks: the paper's layout, what is missing is missing, and pictures by length."""
 
+import re
+
 import pytest
 
 from longfire.report.contexts import contexts_table, plot_contexts
@@ -65,6 +67,21 @@ def test_glue_is_in_two_blocks_and_what_is_near_chance_is_marked():
     guessed = record(["quality"], [row("FIRE", "fire", [one("quality", 24.0, near=True)])])
     said = " ".join(downstream_table(guessed, PAPER).split())
     assert "what one and the same answer to all questions, or the option in one and the same place, would score" in said
+
+
+def test_seeds_of_one_encoding_have_their_mean_below_them():
+    rows = [
+        row(label, label.lower(), [one(task, 50.0 + by) for task in SUITES["scrolls"][:-1]], seed=seed)
+        for label, seed, by in (("FIRE", 0, 0), ("FIRE", 1, 2), ("RoPE", 0, 4), ("FIRE", 2, 1))
+    ]
+    rows[0]["scores"].append(one("quality", 10.0))
+    shown = downstream_table(record(SUITES["scrolls"], rows), PAPER)
+    lines = [line for line in shown.splitlines() if line.startswith(("FIRE", "RoPE", "  mean"))]
+    assert lines[0].startswith("FIRE, RoPE, 1 to 3 seeds each: models")
+    names = [re.split("  +", line.strip())[0] for line in lines[1:]]
+    assert names == ["FIRE, seed 0", "FIRE, seed 1", "FIRE, seed 2", "mean of 3 seeds", "RoPE"]
+    means = re.split("  +", lines[4].strip())[1:]
+    assert means == [*["51.00"] * 6, "–", "–", "51.00 ± 1.00"]  # QuALITY was tested with one seed alone
 
 
 def test_one_task_has_one_column_and_no_average():

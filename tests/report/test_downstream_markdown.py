@@ -135,6 +135,21 @@ def tuned():
     return shown
 
 
+def test_seeds_of_one_encoding_have_one_average_and_a_column_each():
+    rows = [
+        row(label, encoding, [one(task, 50.0 + by, 512) for task in SUITES["glue"]], seed=seed, parts=[], start=start)
+        for label, encoding, seed, by, start in (
+            ("FIRE", "fire", 0, 0, "alibi"), ("FIRE", "fire", 1, 2, "alibi"), ("RoPE", "rope", 0, 4, None),
+        )
+    ]  # fmt: skip
+    page = downstream_markdown(record(SUITES["glue"], rows, lengths=(512,)), PAPER)
+    assert "FIRE and RoPE, 1 to 2 seeds each: models of" in page
+    assert page.count("FIRE (begins as alibi)") == 1
+    assert cells(page, "FIRE") == [["51.00 ± 1.41", "71.14"]]
+    assert cells(page, "RoPE") == [["54.00", "71.15"]]
+    assert cells(page, "")[1] == ["one answer", "FIRE, seed 0", "FIRE, seed 1", "RoPE"]
+
+
 def test_what_is_not_as_published_is_said():
     shown = tuned()
     assert "kerple_log" not in downstream_markdown(shown, PAPER)

@@ -41,6 +41,11 @@ class Entrant:
     extension: tuple[str, int] | None = None
 
     @property
+    def seed(self) -> int | None:
+        """Of its pretraining, where that is known."""
+        return pretrained_by(self.folder).get("seed")
+
+    @property
     def is_ours(self) -> bool:
         """Whether it is a longfire model, and not another that transformers knows."""
         return isinstance(self.config, LongfireConfig)
@@ -100,6 +105,7 @@ class Entrant:
             "label": self.label,
             "key": self.key,
             "encoding": self.encoding,
+            "seed": self.seed,
             "checkpoint": self.given,
             "parameters": sum(p.numel() for p in self.empty_model().parameters()),
             "trained_length": getattr(self.config, "max_position_embeddings", None),
@@ -131,7 +137,7 @@ class Known:
 
 
 def entrants(given: Sequence[str | Path]) -> list[Entrant]:
-    """Each checkpoint, FOLDER or FOLDER:rope_pi=N or FOLDER:yarn=N, with a label of its own."""
+    """Each checkpoint, FOLDER or FOLDER:rope_pi=N or FOLDER:yarn=N, with a label of its own, but for seeds."""
     if not given:
         raise ValueError("give at least one checkpoint.")
     found = [_entrant(str(one)) for one in given]
@@ -157,7 +163,12 @@ def _by_options(one: Entrant, others: list[Entrant]) -> str:
 
 
 def _by_folder(one: Entrant, others: list[Entrant]) -> str:
-    return f" ({one.given})" if others else ""
+    return f" ({one.given})" if others and not are_seeds([other.seed for other in others]) else ""
+
+
+def are_seeds(seeds: Sequence[int | None]) -> bool:
+    """Whether they tell apart all that have them. Then these share a label, and the record has the seed."""
+    return None not in seeds and len(set(seeds)) == len(seeds)
 
 
 def _entrant(given: str) -> Entrant:

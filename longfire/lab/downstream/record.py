@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from longfire.lab.downstream.entrants import are_seeds
 from longfire.lab.downstream.exam import is_first, say
 from longfire.lab.downstream.plan import RECORD, recorded
 from longfire.provenance import provenance
@@ -84,8 +85,9 @@ def _joined(before: Iterable[Record], rows: Sequence[Record]) -> list[Record]:
         same = [row for row in rows if row["key"] == old.get("key") or row["checkpoint"] == old["checkpoint"]]
         found += [row for row in same or [old] if row not in found]
     found += [row for row in rows if row not in found]
-    labels = [row["label"] for row in found]
-    for row in found:
-        if labels.count(row["label"]) > 1:
-            row["label"] += f" ({row['checkpoint']})"
+    shared = {row["label"]: [one for one in found if one["label"] == row["label"]] for row in found}
+    for rows in shared.values():
+        if not are_seeds([row.get("seed") for row in rows]):
+            for row in rows:
+                row["label"] += f" ({row['checkpoint']})" if len(rows) > 1 else ""
     return found

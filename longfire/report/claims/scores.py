@@ -65,7 +65,8 @@ def mean_of(rows: Sequence[Row], tasks: Sequence[str], length: int) -> Scores | 
         return None
     scores = [[at(row, length)[task] for task in tasks] for row in rows]
     near = fmean(bool(one.get("near_chance")) for of_row in scores for one in of_row) >= 0.5
-    label = rows[0]["label"] if len(rows) == 1 else rows[0]["label"].partition(" (")[0]
+    one_label = len({row["label"] for row in rows}) == 1
+    label = rows[0]["label"] if one_label else rows[0]["label"].partition(" (")[0]
     return Scores(label, [_mean(of_row) for of_row in scores], near)
 
 
