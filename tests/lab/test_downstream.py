@@ -18,6 +18,7 @@ from longfire.lab.downstream import exam as exam_module
 from longfire.lab.downstream import part as part_module
 from longfire.lab.downstream.draft import with_draft
 from longfire.lab.downstream.entrants import entrants
+from longfire.lab.downstream.seeds import are_seeds
 from longfire.tasks import TASKS, Example
 from tests.lab.boxes import lines, record_in, write_boxes
 from tests.model.checkpoints import save_checkpoint
@@ -478,6 +479,24 @@ def test_labels_name_what_fire_is_without(place, tmp_path):
     checkpoint(tmp_path / "neither", {"name": "fire", "log": False, "threshold": None})
     found = entrants([tmp_path / "neither", tmp_path / "log", place / "fire"])
     assert [one.label for one in found] == ["FIRE (log=False, threshold=None)", "FIRE (threshold=None)", "FIRE"]
+    assert entrants([tmp_path / "log"])[0].label == "FIRE (threshold=None)"  # beside no other, too
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"seed": 1}, True),
+        ({"seed": 0}, False),
+        ({"seed": None}, False),
+        ({"seed": 1, "options": {"init_L": 16.0, "horizon": 64}}, False),
+        ({"seed": 1, "start": "alibi"}, False),
+        ({"seed": 1, "trained_length": 128}, False),
+        ({"seed": 1, "finetuned": {"seed": 1}}, False),
+    ],
+)
+def test_seeds_are_alike_in_all_but_the_seed(place, changes, same):
+    about = {**entrants([place / "fire"])[0].about(), "options": {"init_L": 16.0}, "seed": 0}
+    assert are_seeds([about, {**about, **changes}]) == same
 
 
 def test_two_processes_answer_a_share_each(place, whole, tmp_path):

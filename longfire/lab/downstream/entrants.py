@@ -14,6 +14,7 @@ from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import at_least, one_of
 from longfire.evaluation.scoring import position_limit
+from longfire.lab.downstream.seeds import are_seeds
 from longfire.lab.labels import SHARED, written
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended
@@ -21,6 +22,8 @@ from longfire.model.generate import TOKENIZER_FILES, load
 from longfire.storage import read_json
 from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
 
+BY_RECIPE = ("name", "init_L", "horizon", "scale", "trained_length", "target_length")
+"""Options that follow from how a model was trained; others are named in its label."""
 GIVEN = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
 
 
@@ -39,11 +42,6 @@ class Entrant:
     key: str
     """For names of folders: the same for the same weights, wherever they are and whatever is beside them."""
     extension: tuple[str, int] | None = None
-
-    @property
-    def seed(self) -> int | None:
-        """Of its pretraining, where that is known."""
-        return pretrained_by(self.folder).get("seed")
 
     @property
     def is_ours(self) -> bool:
@@ -105,7 +103,8 @@ class Entrant:
             "label": self.label,
             "key": self.key,
             "encoding": self.encoding,
-            "seed": self.seed,
+            "seed": began.get("seed"),
+            "options": {key: value for key, value in _options(self.config).items() if key != "name"},
             "checkpoint": self.given,
             "parameters": sum(p.numel() for p in self.empty_model().parameters()),
             "trained_length": getattr(self.config, "max_position_embeddings", None),
@@ -158,17 +157,12 @@ def _by_target(one: Entrant, others: list[Entrant]) -> str:
 def _by_options(one: Entrant, others: list[Entrant]) -> str:
     """Options of the encoding in which they differ."""
     theirs, own = [_all_options(other.config) for other in others], _options(one.config)
-    differing = [key for key, value in own.items() if any(other.get(key) != value for other in theirs)]
-    return f" ({', '.join(f'{key}={own[key]}' for key in differing)})" if differing else ""
+    differing = {key: value for key, value in own.items() if any(other.get(key) != value for other in theirs)}
+    return _in_brackets(differing)
 
 
 def _by_folder(one: Entrant, others: list[Entrant]) -> str:
-    return f" ({one.given})" if others and not are_seeds([other.seed for other in others]) else ""
-
-
-def are_seeds(seeds: Sequence[int | None]) -> bool:
-    """Whether they tell apart all that have them. Then these share a label, and the record has the seed."""
-    return None not in seeds and len(set(seeds)) == len(seeds)
+    return f" ({one.given})" if others and not are_seeds([other.about() for other in others]) else ""
 
 
 def _entrant(given: str) -> Entrant:
@@ -201,7 +195,13 @@ def _called(config: Any, folder: Path) -> tuple[str, str]:
         return folder.name, str(config.model_type)
     shared = getattr(config, "share_position_encoding", False) and ENCODINGS[name].scope == "layer"
     encoding = name + (SHARED if shared else "")
-    return written(encoding), encoding
+    usual = option_names(ENCODINGS[name])
+    changed = {k: v for k, v in _options(config).items() if k not in BY_RECIPE and v != usual[k].default}
+    return written(encoding) + _in_brackets(changed), encoding
+
+
+def _in_brackets(options: dict[str, Any]) -> str:
+    return f" ({', '.join(f'{key}={value}' for key, value in options.items())})" if options else ""
 
 
 def _options(config: Any) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from longfire.lab.downstream.entrants import are_seeds
 from longfire.lab.downstream.exam import is_first, say
 from longfire.lab.downstream.plan import RECORD, recorded
+from longfire.lab.downstream.seeds import are_seeds
 from longfire.provenance import provenance
 from longfire.tasks import TASKS
 from longfire.training.run import as_json
@@ -87,7 +87,7 @@ def _joined(before: Iterable[Record], rows: Sequence[Record]) -> list[Record]:
     found += [row for row in rows if row not in found]
     shared = {row["label"]: [one for one in found if one["label"] == row["label"]] for row in found}
     for rows in shared.values():
-        if not are_seeds([row.get("seed") for row in rows]):
+        if len(rows) > 1 and not are_seeds(rows):
             for row in rows:
-                row["label"] += f" ({row['checkpoint']})" if len(rows) > 1 else ""
+                row["label"] += f" ({row['checkpoint']})"
     return found
