@@ -22,6 +22,7 @@ class Drawn(FIRE):
     Args:
         share: of the steps.
         most: how far the draw goes, as a multiple of what training has.
+        fades: over so many steps the share falls to nothing, in a straight line. None: it stays.
     """
 
     def __init__(
@@ -30,11 +31,12 @@ class Drawn(FIRE):
         *,
         share: float = 0.5,
         most: float = 16.0,
+        fades: int | None = None,
         init_L: float = 512.0,
         horizon: int | None = None,
     ) -> None:
         super().__init__(num_heads, init_L=init_L, horizon=horizon)
-        self.share, self.most, self.step = share, most, 0
+        self.share, self.most, self.fades, self.step = share, most, fades, 0
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         self.step += self.training  # once in a step, before any bias
@@ -45,7 +47,8 @@ class Drawn(FIRE):
         if not self.training or not self.step:
             return None
         of = random.Random(self.step)
-        return of.random() if of.random() < self.share else None
+        share = self.share * (1.0 if self.fades is None else max(0.0, 1 - self.step / self.fades))
+        return of.random() if of.random() < share else None
 
 
 @register("fire_random")
@@ -94,9 +97,15 @@ class Local(RandomThreshold):
     title = "FIRE with a local term"
 
     def __init__(
-        self, num_heads: int, *, share: float = 0.0, init_L: float = 512.0, horizon: int | None = None
+        self,
+        num_heads: int,
+        *,
+        share: float = 0.0,
+        fades: int | None = None,
+        init_L: float = 512.0,
+        horizon: int | None = None,
     ) -> None:
-        super().__init__(num_heads, share=share, init_L=init_L, horizon=horizon)
+        super().__init__(num_heads, share=share, fades=fades, init_L=init_L, horizon=horizon)
         self.r1, self.r2 = (nn.Parameter(torch.empty(num_heads, dtype=at_least_float32())) for _ in range(2))
         self.begin()
 
