@@ -12,7 +12,6 @@ from typing import Any
 from longfire.commands.downstream import PAPERS
 from longfire.lab.entry import Entry, LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
-from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
 from longfire.report.biases import plot_biases
 from longfire.report.claims.names import OURS
@@ -44,8 +43,6 @@ RESULTS = ROOT / "results"
 DOWNSTREAM, REPRODUCE = "downstream", "reproduce"
 BY_LENGTH = [entry for entry in ENTRIES.values() if type(entry) is LengthEntry]
 """The paper's tables and figures of perplexity."""
-BASE = "perplexity-base"
-UNTESTED = "neither size nor training length is tested"
 UNTRAINED: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "theorem": ("theorem", theorem_markdown),
     "speed": ("h200-model", lambda record: f"{forward_markdown(record)}\n\n{FORWARD_PART}"),
@@ -74,7 +71,7 @@ STARTS = "images/encodings.png"
 """What `longfire explore` draws, of no record: it is of the tables that it prints."""
 FORWARD_PART = (
     "This is the forward part of `longfire bench model`, which `longfire reproduce speed` measures alone. " + A_PICTURE
-)
+) + "\n\n![Forward, training and decoding of the base model on an H200](images/model-h200.png)"
 ON_TASKS = (
     "Scores are among the [results](results.md), which say what was run: smaller models, fewer steps, and not "
     "everywhere the data or the tasks that the paper fine-tuned on."
@@ -98,9 +95,20 @@ a small-scale run can be compared with each other, and not with the paper's.
 
 
 def result(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
-    """The record of this name, in whichever folder it is."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in results.glob(f"*/{name}.json")]
-    return found[0] if found else None
+    """The record of this name, in whichever folder it is; one of two is nobody's."""
+    files = sorted(results.glob(f"*/{name}.json"))
+    if len(files) > 1:
+        raise ValueError(f"two records have one name: {', '.join(map(str, files))}. Rename one.")
+    return json.loads(files[0].read_text(encoding="utf-8")) if files else None
+
+
+def shown_record(name: str, results: Path = RESULTS) -> dict[str, Any]:
+    """What a page shows has to be there."""
+    if (record := result(name, results)) is None:
+        raise ValueError(
+            f"a page shows {name}, and {results} has no {name}.json. Bring it back, or take the block out."
+        )
+    return record
 
 
 def is_of_a_model(record: dict[str, Any]) -> bool:
@@ -112,8 +120,7 @@ def updated(page: str) -> str:
     """The page with every fenced block after `<!-- name -->` replaced by that result's table, where there is one."""
 
     def table(match: re.Match[str]) -> str:
-        if (record := result(match[1])) is None:
-            return match[0]
+        record = shown_record(match[1])
         shown = model_table(record) if is_of_a_model(record) else speed_table(record)
         return f"<!-- {match[1]} -->\n```\n{shown}\n```"
 
@@ -127,12 +134,12 @@ def with_figures(page: str, results: Path = RESULTS) -> str:
     """
 
     def figures(match: re.Match[str]) -> str:
-        name, record = match[1], result(match[1], results)
+        name = match[1]
         if name == DOWNSTREAM:
             shown = SECTION if any(result(one, results) for one in TASKS) else ""
-        elif record is None:
-            shown = "" if name in TASKS else match[2]
-        elif "runs" in record:
+        elif name in TASKS and result(name, results) is None:
+            shown = ""
+        elif "runs" in (record := shown_record(name, results)):
             shown = f"{compare_markdown(record)}\n"
         elif "kind" in record["setting"]:
             paper = {table: reported(table) for table in PAPERS}
@@ -141,7 +148,7 @@ def with_figures(page: str, results: Path = RESULTS) -> str:
             shown = f"{model_figures(record) if is_of_a_model(record) else figures_table(record)}\n"
         return f"<!-- {name}-figures -->\n{shown}<!-- end -->"
 
-    return re.sub(r"<!-- ([\w-]+)-figures -->\n(.*?)<!-- end -->", figures, page, flags=re.DOTALL)
+    return re.sub(r"<!-- ([\w-]+)-figures -->\n.*?<!-- end -->", figures, page, flags=re.DOTALL)
 
 
 def replaced(page: str, name: str, shown: str) -> str:
@@ -210,22 +217,11 @@ def link_to(name: str) -> str:
 
 
 def not_there(results: Path) -> list[str]:
-    """What needs runs that are not there; and what, at the scale of those that are, would be the same runs."""
+    """What needs runs that are not there."""
     records = reproduced(results)
-    missing = [entry for entry in BY_LENGTH if entry.name not in records]
-    same = [entry for entry in missing if BASE in records and is_the_same_run(entry, records[BASE])]
     unmade = [ENTRIES[name] for name, (record, _) in UNTRAINED.items() if result(record, results) is None]
-    left = [*unmade, *(entry for entry in missing if entry not in same)]
-    said = [f"At this scale {named(same)} are the runs of `{BASE}`: {UNTESTED}."] if same else []
-    return [*said, *([f"Not run yet: {named(left)}."] if left else [])]
-
-
-def is_the_same_run(entry: LengthEntry, record: dict[str, Any]) -> bool:
-    """Whether, at the scale of a record, another recipe of the paper has the base model's in its place."""
-    recipes = [scale.recipes for scale in SCALES.values()]
-    name = (record["setting"].get("recipe") or {}).get("name")
-    at_scale = [of for of in recipes if of["base"].name == name]
-    return entry.recipe != "base" and any(of[entry.recipe] == of["base"] for of in at_scale)
+    left = [*unmade, *(entry for entry in BY_LENGTH if entry.name not in records)]
+    return [f"Not run yet: {named(left)}."] if left else []
 
 
 def named(entries: Sequence[Entry]) -> str:
@@ -237,8 +233,9 @@ def with_ours(page: str, results: Path = RESULTS) -> str:
     """The page with its tables of FIRE as we train it made anew, on the corpus itself. What one says is said once."""
     said: list[str] = []
     for block, name in SIZES.items():
-        if (record := result(name, results)) is None:
+        if f"<!-- {block} -->" not in page:
             continue
+        record = shown_record(name, results)
         runs = [{key: run[key] for key in run if key != "also"} for run in record["runs"] if run["encoding"] in SHOWN]
         shown = {**record, "runs": runs}
         page = replaced(page, block, f"\n{compare_markdown(shown, said)}\n")

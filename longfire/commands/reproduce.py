@@ -14,6 +14,7 @@ from longfire.commands.training import add_corpus_options, corpus_options, descr
 from longfire.errors import hint
 from longfire.lab.entry import Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
 from longfire.storage import write_json
+from longfire.tasks.made_up import MADE_UP
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
@@ -56,13 +57,14 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def run_reproduce(options: argparse.Namespace) -> int:
     """`longfire reproduce`: 0, 1 if a run failed, 130 if it was interrupted."""
-    from longfire.lab.scales import scale_named
     from longfire.lab.tables import ENTRIES
 
     if options.list:
         for entry in ENTRIES.values():
             print(f"{entry.name:20} {entry.shows:19} {entry.what}")
         return 0
+    from longfire.lab.scales import scale_named
+
     if options.name is None:
         raise ValueError("reproduce what? longfire reproduce --list names the paper's tables and figures.")
     if options.name not in ENTRIES:
@@ -70,7 +72,16 @@ def run_reproduce(options: argparse.Namespace) -> int:
         raise ValueError(f"there is no table or figure named {options.name!r} here. {known}")
     check_jobs(options)
     entry, scale = ENTRIES[options.name], scale_named(options.scale)
+    refuse_unused(options, entry)
     return REPRODUCE[type(entry)](options, entry, scale)
+
+
+def refuse_unused(options: argparse.Namespace, entry: Entry) -> None:
+    """Refuse what would say nothing to this entry, and so not do what was meant."""
+    unused = [*UNUSED[type(entry)], *(["also"] if isinstance(entry, LengthEntry) and not entry.texts else [])]
+    if given := [FLAGS.get(name, name) for name in unused if getattr(options, name)]:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ValueError(f"{entry.name} has no use for {flags}. Leave {'it' if len(given) == 1 else 'them'} out.")
 
 
 def planned(options: argparse.Namespace, entry: LengthEntry, scale: "Scale") -> "tuple[Comparison, Path]":
@@ -81,6 +92,7 @@ def planned(options: argparse.Namespace, entry: LengthEntry, scale: "Scale") -> 
         raise ValueError(f"the scale {scale.name} has no text of its own. Give some: --corpus books/")
     if options.corpus is None and scale.corpus:
         options.corpus = [scale.corpus]
+        options.validation = options.validation or (scale.validation and [scale.validation])
     changes: dict[str, Any] = {"seeds": tuple(options.seeds)} if options.seeds else {}
     if options.encodings:
         changes["encodings"] = tuple(options.encodings)
@@ -128,7 +140,11 @@ def headed(entry: Entry) -> str:
 
 def planned_training(entry: LengthEntry, comparison: "Comparison", runs: Path, own: Path) -> str:
     """For a dry run: the recipe, the runs, and where they go."""
-    where = f"tested at {comparison.tested_lengths()}; runs in {runs}, results in {own}"
+    given = dict(comparison.corpus)
+    text = [" ".join(given[name] or ()) for name in ("source", "validation")]
+    trained = f"trained on {text[0] or 'the embedded text'}; tested on {text[1] or 'a part of it'}"
+    others = "".join(f", {name} ({source})" for name, source in comparison.also)
+    where = f"{trained}{others} at {comparison.tested_lengths()}; runs in {runs}, results in {own}"
     return "\n".join([headed(entry), described(comparison.recipe), *planned_runs(comparison), where])
 
 
@@ -154,12 +170,14 @@ def show_lengths(entry: LengthEntry, own: Path, record: dict[str, Any]) -> None:
     from longfire.report.reproduce import heading, reproduced_page, reproduced_table
 
     paper = reported(entry.reported) if entry.reported else []
-    print(f"{headed(entry)}\n")
+    print(f"{heading(entry.shows, entry.what, record)}\n")
     print(reproduced_table(record, paper, bold=sys.stdout.isatty()))
     plot_compare(record, own)
     for label, curves in record["biases"].items() if entry.draws_biases else ():
         print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{file_name(label)}.png')}")
     page = reproduced_page(record, own / "report.html", heading(entry.shows, entry.what, record), paper)
+    if entry.texts and not record["setting"]["also"]:
+        print("\nThe paper has other texts beside this one. To test on some: --also latex=papers/ code=src/")
     print(f"\nThe page: {page}   The numbers: {own / 'compare.json'}")
 
 
@@ -176,8 +194,9 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     if not options.seeds:
         comparison = replace(comparison, seeds=comparison.seeds[:1])
     own = options.out / scale.name / entry.name
-    if options.data is None and scale.data is not None:
-        options.data, own = scale.data, own.with_name(f"{own.name}-{scale.data}")
+    if options.data is None and scale.data == MADE_UP:
+        own = own.with_name(f"{own.name}-{MADE_UP}")
+    options.data = options.data or scale.data
     experiment = entry.experiment(scale, options.data)
     checkpoints = entry.checkpoints(comparison, runs, experiment.recipe.length)
     tokenizer = dict(comparison.corpus).get("tokenizer")
@@ -200,8 +219,9 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
 def planned_tasks(experiment: "Experiment", checkpoints: Sequence[str], tokenizer: str | None) -> str:
     """For a dry run: how checkpoints are fine-tuned and on what; with the tasks' rows, on how many."""
     from longfire.commands.downstream import described_tuning
+    from longfire.tasks.sources import HUB
 
-    if experiment.data is None:
+    if experiment.data in (None, HUB):
         return f"{described_tuning(experiment, checkpoints)}\nHow many questions there are: --data tasks/ tells."
     return described_tuning(experiment, checkpoints, *before_training(experiment, tokenizer))
 
@@ -225,6 +245,15 @@ def show_failures(record: dict[str, Any]) -> None:
         print(f"longfire: {failed}", file=sys.stderr)
 
 
+OF_TEXT = ("corpus", "field", "validation", "tokenizer", "vocab_size", "max_documents", "skip_bad")
+UNUSED: dict[type[Entry], tuple[str, ...]] = {
+    TheoremEntry: ("seeds", "encodings", "also", "data", "jobs", *OF_TEXT),
+    SpeedEntry: ("seeds", "also", "data", "jobs", *OF_TEXT),
+    LengthEntry: ("data",),
+    TaskEntry: (),
+}
+"""Options that some have no use for."""
+FLAGS = {"vocab_size": "vocab"}
 REPRODUCE: dict[type[Entry], Callable[[argparse.Namespace, Any, "Scale"], int]] = {
     TheoremEntry: reproduce_theorem,
     SpeedEntry: reproduce_speed,

@@ -37,6 +37,9 @@ HUB = {
         about="LaTeX sources of arXiv papers, as in RedPajama (untried)",
     ),
     "github": HubEntry("codeparrot/codeparrot-clean", field="content", about="Python files from GitHub (untried)"),
+    "github-validation": HubEntry(
+        "codeparrot/codeparrot-clean-valid", field="content", about="others of them, to test on (untried)"
+    ),
 }
 """Datasets with a short name: `hub:c4`."""
 

@@ -99,6 +99,7 @@ class TaskEntry(LengthEntry):
             tuple(mixtures_of(self.task)),
             recipe,
             data,
+            select=scale.select,
             lengths=self.lengths(recipe.length),
             limit=scale.questions,
             dev_examples=scale.questions or 64,

@@ -20,6 +20,8 @@ class Scale:
     """Of the training length, to test at."""
     corpus: str | None
     """None: the embedded one. Empty: it must be given."""
+    validation: str | None = None
+    """Text to test on, unless given with the corpus. None: a part of that."""
     also: tuple[tuple[str, str], ...] = ()
     """Other texts to test on, where an entry asks for them."""
     tokens: int | None = None
@@ -30,11 +32,24 @@ class Scale:
     """To test on, of a task. None: all."""
     data: str | None = None
     """Of tasks' rows, unless given. None: they must be given."""
+    select: str = "dev"
+    """Which model of a fine-tuning run is tested."""
     brief: Brief | None = None
     """How short fine-tuning and tests on tasks are, if they are a trial."""
 
 
 PAPERS = {name: RECIPES[name] for name in ("base", "large", "base-512")}
+
+
+def in_place_of_the_papers(recipe: Recipe, large: str, rate: float) -> dict[str, Recipe]:
+    """For base models this recipe; for large ones another size and learning rate; trained at 512, a quarter as long."""
+    return {
+        "base": recipe,
+        "large": recipe.but(name=f"{recipe.name}-large", size=large, learning_rate=rate),
+        "base-512": recipe.but(name=f"{recipe.name}-{recipe.length // 4}", length=recipe.length // 4),
+    }
+
+
 SMALL = RECIPES["small"].but(start=None, horizon=None, steps=800)
 """FIRE as published; encodings learn at ten times the model's rate."""
 SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=512, batch=2, steps=2, evaluate_every=2, checkpoint_every=2)  # bytes
@@ -49,11 +64,14 @@ SCALES = {
             seeds=(0,),
             multiples=(0.25, 0.5, 1, 2, 4),
             corpus="hub:c4",
-            also=(("arxiv", "hub:arxiv"), ("github", "hub:github")),
+            validation="hub:c4@validation",
+            also=(("arxiv", "hub:arxiv@validation"), ("github", "hub:github-validation")),
+            data="hub",
+            select="validation",
         ),
         Scale(
             "small",
-            dict.fromkeys(PAPERS, SMALL),
+            in_place_of_the_papers(SMALL, large="base", rate=6e-4),
             seeds=(0, 1, 2),
             multiples=(1, 2, 4, 8, 16),
             corpus="",
@@ -61,7 +79,7 @@ SCALES = {
         ),
         Scale(
             "smoke",
-            dict.fromkeys(PAPERS, SMOKE),
+            in_place_of_the_papers(SMOKE, large="tiny", rate=2e-3),
             seeds=(0,),
             multiples=(1, 2, 4, 8, 16),
             corpus=None,

@@ -50,16 +50,20 @@ def test_all_are_named(capsys):
 def test_what_would_be_run(name, scale, capsys, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
-    given = ["--corpus", str(text)] if scale == "small" else []
+    entry = ENTRIES[name]
+    given = ["--corpus", str(text)] if scale == "small" and isinstance(entry, LengthEntry) else []
     assert main(["reproduce", name, "--scale", scale, "--dry-run", "--out", str(tmp_path / "out"), *given]) == 0
     printed = capsys.readouterr().out
-    entry = ENTRIES[name]
     assert f"{entry.shows}: {entry.what}" in printed
     last = 0 if isinstance(entry, TaskEntry) else SCALES[scale].seeds[-1]
     for label in getattr(entry, "encodings", ()):
         assert f"{label}, seed {last}" in printed
         assert f"{label}, seed {last + 1}" not in printed
     assert ("then fine-tuned:" in printed) == isinstance(entry, TaskEntry)
+    if isinstance(entry, LengthEntry):
+        texts = {"small": f"{text}; tested on a part of it", "smoke": "the embedded text; tested on a part of it"}
+        assert f"trained on {texts.get(scale, 'hub:c4; tested on hub:c4@validation')}" in printed
+        assert (", arxiv (hub:arxiv@validation), github (" in printed) == (scale == "paper" and entry.texts)
     assert not (tmp_path / "out").exists()
 
 
@@ -109,6 +113,9 @@ def test_the_papers_scale_is_the_papers():
         None,
     )
     assert [name for name, _ in asked.also] == ["arxiv", "github"]
+    assert SCALES["paper"].validation == "hub:c4@validation"
+    assert ENTRIES["glue"].experiment(SCALES["paper"], "hub").select == "validation"
+    assert ENTRIES["glue"].experiment(SCALES["small"], "data").select == "dev"
     assert ENTRIES["perplexity-large"].comparison(SCALES["paper"], ()).recipe.size == "large"
     assert ENTRIES["perplexity-512"].comparison(SCALES["paper"], ()).recipe.length == 512
     assert not ENTRIES["sharing"].comparison(SCALES["paper"], ()).also
@@ -126,7 +133,7 @@ def test_a_whole_one_and_another_that_reuses_its_runs(tmp_path, capsys, monkeypa
     given = ["--corpus", str(text), "--out", str(out), "--jobs", "1"]
     assert main(["reproduce", "ablation-activation", *given]) == 0
     printed = capsys.readouterr().out
-    assert "Table 6: FIRE's MLP with ReLU and GELU" in printed
+    assert "In place of Table 6 (FIRE's MLP with ReLU and GELU): models of 127k trained at 64\n" in printed
     assert "  3.36  " in printed  # the paper's own
     record = json.loads((out / "smoke" / "ablation-activation" / "compare.json").read_text())
     assert [run["label"] for run in record["runs"]] == ["FIRE", "FIRE (activation=gelu)"]
@@ -237,6 +244,13 @@ def test_the_theorem(tmp_path, capsys, monkeypatch):
         ([], "reproduce what\\? longfire reproduce --list"),
         (["perplexty-base"], "Did you mean 'perplexity-base'.*Known: theorem, perplexity-base, "),
         (["theorm"], "Did you mean 'theorem'"),
+        (
+            ["theorem", "--seeds", "5", "--corpus", "books"],
+            "theorem has no use for --seeds and --corpus. Leave them out",
+        ),
+        (["speed", "--vocab", "9"], "speed has no use for --vocab. Leave it out"),
+        (["sharing", "--also", "code=src", "--data", "tasks"], "sharing has no use for --data and --also"),
+        (["glue", "--also", "code=src"], "glue has no use for --also"),
         (["sharing", "--jobs", "0", "--dry-run"], "--jobs must be at least 1, not 0"),
         (["sharing", "--encodings", "fire:horizon=x", "--dry-run"], "fire:horizon=x: horizon must be a whole number"),
         (["theorem", "--scale", "bogus"], "there is no scale named 'bogus'.*Known: paper, small, smoke"),

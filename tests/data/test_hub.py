@@ -86,7 +86,7 @@ def test_files_of_a_dataset_with_a_loading_script(tmp_path):
 
 
 def test_short_names():
-    assert set(HUB) == {"c4", "arxiv", "github"}
+    assert set(HUB) == {"c4", "arxiv", "github", "github-validation"}
     assert all("untried" in entry.about for entry in HUB.values())
     c4 = find_hub("c4@validation", None).entry
     assert (c4.path, c4.config, c4.split, c4.field) == ("allenai/c4", "en", "validation", "text")

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
+from longfire.model import SIZES
 from longfire.report.claims.rows import rows_of
 
 
@@ -37,5 +40,14 @@ def test_seeds_of_rope_are_stretched_each():
 def test_large_models_are_large():
     for name in ("scrolls-large", "glue-large"):
         assert ENTRIES[name].comparison(SCALES["paper"], ()).recipe.size == "large"
-        base = ENTRIES[name.removesuffix("-large")]
-        assert ENTRIES[name].comparison(SCALES["small"], ()).recipe == base.comparison(SCALES["small"], ()).recipe
+
+
+@pytest.mark.parametrize("scale", ["small", "smoke"])
+def test_what_stands_for_large_models_and_other_lengths_is_larger_and_shorter(scale):
+    base, large, short = (
+        ENTRIES[f"perplexity-{name}"].comparison(SCALES[scale], ()).recipe for name in ("base", "large", "512")
+    )
+    assert len({base.name, large.name, short.name}) == 3  # each in a folder of its own
+    assert large == base.but(name=large.name, size=large.size, learning_rate=large.learning_rate)
+    assert SIZES[large.size]["hidden_size"] > SIZES[base.size]["hidden_size"]
+    assert 4 * short.length == base.length

@@ -115,19 +115,22 @@ def test_pages_are_updated_from_the_results_there_are(tmp_path):
     (tmp_path / "docs" / "images").mkdir(parents=True)
     (tmp_path / "docs" / "results.md").write_text("nothing yet\n", encoding="utf-8")
     page, readme = tmp_path / "benchmarks" / "README.md", tmp_path / "README.md"
-    page.write_text("<!-- h200-attention -->\n```\n```\nbetween\n<!-- other -->\n```\nold\n```\n", encoding="utf-8")
+    page.write_text("<!-- h200-attention -->\n```\n```\nbetween\n```\nold\n```\n", encoding="utf-8")
     readme.write_text("# Speed\n<!-- h200-attention-figures -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
-    before = page.read_text(), readme.read_text()
-    runpy.run_path(script, run_name="__main__")
-    assert (page.read_text(), readme.read_text()) == before
+    with pytest.raises(ValueError, match=r"a page shows h200-attention, and .* has no h200-attention.json"):
+        runpy.run_path(script, run_name="__main__")
 
     record = attention_record()
     (tmp_path / "results" / "bench" / "h200-attention.json").write_text(json.dumps(record), encoding="utf-8")
     for _ in range(2):  # again: nothing changes
         runpy.run_path(script, run_name="__main__")
         assert page.read_text() == (
-            f"<!-- h200-attention -->\n```\n{speed_table(record)}\n```\nbetween\n<!-- other -->\n```\nold\n```\n"
+            f"<!-- h200-attention -->\n```\n{speed_table(record)}\n```\nbetween\n```\nold\n```\n"
         )
         expected = f"# Speed\n<!-- h200-attention-figures -->\n{figures_table(record)}\n<!-- end -->\nafter\n"
         assert readme.read_text() == expected
     assert (tmp_path / "docs" / "images" / "attention-h200.png").stat().st_size > 10_000
+    (tmp_path / "results" / "other").mkdir()
+    shutil.copy(tmp_path / "results" / "bench" / "h200-attention.json", tmp_path / "results" / "other")
+    with pytest.raises(ValueError, match="two records have one name"):
+        runpy.run_path(script, run_name="__main__")
