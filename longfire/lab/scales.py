@@ -1,6 +1,7 @@
 """How large a reproduction is: the paper's (a cluster), small (one GPU), smoke (a laptop, two minutes)."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from longfire.errors import hint
 from longfire.lab.downstream.brief import Brief
@@ -41,11 +42,11 @@ class Scale:
 PAPERS = {name: RECIPES[name] for name in ("base", "large", "base-512")}
 
 
-def in_place_of_the_papers(recipe: Recipe, large: str, rate: float) -> dict[str, Recipe]:
-    """For base models this recipe; for large ones another size and learning rate; trained at 512, a quarter as long."""
+def in_place_of_the_papers(recipe: Recipe, **large: Any) -> dict[str, Recipe]:
+    """For base models this recipe; for large ones with these changes; for those trained at 512 a quarter as long."""
     return {
         "base": recipe,
-        "large": recipe.but(name=f"{recipe.name}-large", size=large, learning_rate=rate),
+        "large": recipe.but(name=f"{recipe.name}-large", **large),
         "base-512": recipe.but(name=f"{recipe.name}-{recipe.length // 4}", length=recipe.length // 4),
     }
 
@@ -71,7 +72,7 @@ SCALES = {
         ),
         Scale(
             "small",
-            in_place_of_the_papers(SMALL, large="base", rate=6e-4),
+            in_place_of_the_papers(SMALL, size="base", learning_rate=6e-4),
             seeds=(0, 1, 2),
             multiples=(1, 2, 4, 8, 16),
             corpus="",
@@ -79,7 +80,7 @@ SCALES = {
         ),
         Scale(
             "smoke",
-            in_place_of_the_papers(SMOKE, large="tiny", rate=2e-3),
+            in_place_of_the_papers(SMOKE, size="tiny", learning_rate=2e-3, steps=40),
             seeds=(0,),
             multiples=(1, 2, 4, 8, 16),
             corpus=None,

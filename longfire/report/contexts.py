@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from longfire.report.seeds import with_seeds
+from longfire.report.seeds import how_many, with_means
 from longfire.report.summary import COLORS, SPARE
 from longfire.report.table import text_table
 from longfire.tasks import TASKS
@@ -37,16 +37,18 @@ def contexts_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]]
 
 
 def plot_contexts(record: Record, task: str, path: Path) -> Path:
-    """Scores by length with 95 % intervals; the lengths of training and fine-tuning are marked."""
+    """Scores by length with 95 % intervals, of seeds means with their range; training's lengths are marked."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.2), layout="constrained")
     axes: Any = figure.subplots()
+    bars = "means, from the least seed to the most" if how_many(record["rows"]) else "with 95 % intervals"
+    record = with_means(record)
     axes.set_ylim(0, _ceiling(record, task))
-    _draw(axes, with_seeds(record), task)
+    _draw(axes, record, task)
     _draw_lengths(axes, record["setting"]["lengths"], _marks(record))
     axes.set_ylabel(f"{METRICS[TASKS[task].metric]} (higher is better)")
-    axes.set_title(f"{task} by context length, with 95 % intervals")
+    axes.set_title(f"{task} by context length, {bars}")
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:

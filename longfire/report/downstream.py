@@ -18,8 +18,8 @@ from longfire.report.contexts import (
     marked,
     number,
 )
-from longfire.report.seeds import by_label, how_many, with_seed, with_seeds
-from longfire.report.summary import amount, changes_in_rows, in_a_row, mean_and_deviation, over_seeds
+from longfire.report.seeds import by_label, how_many, with_seeds
+from longfire.report.summary import amount, changes_in_rows, in_a_row
 from longfire.report.table import text_table
 from longfire.tasks import SUITES, TASKS
 from longfire.tasks.made_up import MADE_UP
@@ -65,7 +65,7 @@ def downstream_table(record: Record, paper: Paper, size: str | None = None) -> s
             parts += [contexts_table(told_apart, task, paper.get(task, ())) for task in of_suite]
         else:
             theirs = papers_rows(record, paper.get(suite, ()), size)
-            parts += [suite_table(record, suite, of_suite, length, theirs) for length in lengths]
+            parts += [suite_table(told_apart, suite, of_suite, length, theirs) for length in lengths]
     parts.append(fill(how_to_read(record), WIDTH))
     if notes := missing(told_apart):
         parts.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in notes))
@@ -75,12 +75,8 @@ def downstream_table(record: Record, paper: Paper, size: str | None = None) -> s
 def suite_table(
     record: Record, suite: str, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Checkpoints down, the paper's below, tasks across, in blocks. Where the whole suite was asked for, an average.
-
-    Seeds of one encoding have their mean below them.
-    """
-    scores = {row["label"]: at_length(row, length) for row in with_seeds(record)["rows"]}
-    seeds = _last_of_seeds(record, length)
+    """Checkpoints down, the paper's below, tasks across, in blocks. Where the whole suite was asked for, an average."""
+    scores = {row["label"]: at_length(row, length) for row in record["rows"]}
     shared = [task for task in tasks if scores and all(task in found for found in scores.values())]
     whole = tuple(tasks) == SUITES[suite]
     averages = ["Average", *([f"of {len(shared)}"] if len(shared) < len(tasks) else [])] if whole else []
@@ -95,10 +91,6 @@ def suite_table(
             rows.append([label, *(marked(found.get(task)) for task in block), *map(number, own)])
             if any(intervals := [interval(found.get(task)) for task in block]):
                 rows.append([INTERVAL, *(f"{text} " for text in intervals), *[""] * len(last)])
-            if of := seeds.get(label):
-                own_means = [over_seeds(mean_over_tasks(of, chosen), 2) for chosen in (tasks, shared)][: len(last)]
-                plain_means = [number(mean_and_deviation(mean_over_tasks(of, [task]))[0]) for task in block]
-                rows.append([f"  mean of {len(of)} seeds", *plain_means, *(f"{text} " for text in own_means)])
         if theirs:
             rows.append([f"in the paper, {theirs[0]['size']}", *[""] * (len(block) + len(last))])
         for row in theirs:
@@ -107,19 +99,6 @@ def suite_table(
             rows.append([f"  {row['label']}", *(number(row.get(task)) for task in block), *map(number, own)])
         shown.append(text_table([f"in {length:,} tokens", *(TASKS[task].title for task in block), *last], rows))
     return "\n\n".join(shown)
-
-
-def mean_over_tasks(seeds: Sequence[Mapping[str, Record]], tasks: Sequence[str]) -> list[float]:
-    """Of each seed; of none, if one has not all of the tasks."""
-    means = [average({task: one["score"] for task, one in found.items()}, tasks) for found in seeds]
-    known = [mean for mean in means if mean is not None]
-    return known if len(known) == len(means) else []
-
-
-def _last_of_seeds(record: Record, length: int) -> dict[str, list[dict[str, Record]]]:
-    """Scores of all seeds of an encoding, by the label of the last of them."""
-    several = [rows for rows in by_label(record["rows"]).values() if len(rows) > 1]
-    return {with_seed(rows[-1]): [at_length(row, length) for row in rows] for rows in several}
 
 
 def at_length(row: Record, length: int) -> dict[str, Record]:

@@ -11,7 +11,6 @@ from longfire.report.downstream import (
     SELECTED,
     Paper,
     at_length,
-    mean_over_tasks,
     missing,
     models,
     near_meanings,
@@ -129,8 +128,10 @@ def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[
         cells = []
         for chosen in sets:
             stated = given.get("average") if whole and chosen is tasks else None
-            ours = mean_over_tasks([at_length(row, length) for row in seeds], chosen)
-            cells += [over_seeds(ours, 2) if ours else MISSING, _number(stated or average(given, chosen))]
+            ours = [_average(row, chosen, length) for row in seeds]
+            known = [mean for mean in ours if mean is not None]
+            cells.append(over_seeds(known, 2) if len(known) == len(ours) else MISSING)
+            cells.append(_number(stated or average(given, chosen)))
         rows.append([plain(label), *cells])
     first = "average" if whole else f"mean of {len(tasks)}"
     theirs = f"paper, {size}"
@@ -243,6 +244,10 @@ def _questions(record: Record) -> str:
     limit = record["setting"]["limit"]
     drawn = f" (at most {limit:,} of a task, evenly drawn)" if limit else ""
     return f"{sum(numbers.values()):,} questions{drawn}" if numbers else f"questions{drawn}"
+
+
+def _average(row: Record, tasks: Sequence[str], length: int) -> float | None:
+    return average({task: one["score"] for task, one in at_length(row, length).items()}, tasks)
 
 
 def _of(found: Sequence[Record | None], key: str) -> Any:

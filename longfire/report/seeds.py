@@ -1,24 +1,28 @@
 """Rows of a record of tasks that have one label: the same encoding, with other seeds of pretraining."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 Record = dict[str, Any]
 
 
 def with_seeds(record: Record) -> Record:
-    """The record, with rows of one label side by side, each with its seed behind it."""
-    rows = [
-        {**row, "label": with_seed(row)} if len(same) > 1 else row
-        for same in by_label(record["rows"]).values()
-        for row in same
-    ]
+    """The record, with rows of one label side by side, each with its seed behind it; and then their mean."""
+    rows = []
+    for label, same in by_label(record["rows"]).items():
+        if len(same) == 1:
+            rows += same
+            continue
+        rows += [{**row, "label": f"{label}, seed {row['seed']}"} for row in same]
+        rows.append({**_mean(same), "label": f"{label}, mean of {len(same)}"})
     return {**record, "rows": rows}
 
 
-def with_seed(row: Record) -> str:
-    """`FIRE, seed 1`."""
-    return f"{row['label']}, seed {row['seed']}"
+def with_means(record: Record) -> Record:
+    """The record, with one row for each label: the mean of its seeds, from the least to the most."""
+    rows = [same[0] if len(same) == 1 else _mean(same, ranged=True) for same in by_label(record["rows"]).values()]
+    return {**record, "rows": rows}
 
 
 def by_label(rows: Sequence[Record]) -> dict[str, list[Record]]:
@@ -32,3 +36,16 @@ def how_many(rows: Sequence[Record]) -> str:
     if counts in ([], [1]):
         return ""
     return f", {' to '.join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))} seeds each"
+
+
+def _mean(rows: Sequence[Record], ranged: bool = False) -> Record:
+    """A row of the mean scores of all, where all have one."""
+    found = [{(one["task"], one["length"]): one for one in row["scores"] if "failed" not in one} for row in rows]
+    scores = []
+    for where, first in found[0].items():
+        if all(where in of for of in found):
+            values = [of[where]["score"] for of in found]
+            ends = [min(values), max(values)] if ranged else None
+            about = {key: first[key] for key in ("task", "length", "examples", "groups") if key in first}
+            scores.append({**about, "score": fmean(values), "interval": ends})
+    return {**rows[0], "parts": [], "scores": scores}

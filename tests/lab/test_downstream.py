@@ -14,11 +14,11 @@ import pytest
 from longfire.cli import main
 from longfire.evaluation.answers import as_line
 from longfire.evaluation.metrics import METRICS, Answered
+from longfire.evaluation.seeds import are_seeds
 from longfire.lab.downstream import exam as exam_module
 from longfire.lab.downstream import part as part_module
 from longfire.lab.downstream.draft import with_draft
 from longfire.lab.downstream.entrants import entrants
-from longfire.lab.downstream.seeds import are_seeds
 from longfire.tasks import TASKS, Example
 from tests.lab.boxes import lines, record_in, write_boxes
 from tests.model.checkpoints import save_checkpoint
@@ -491,7 +491,8 @@ def test_labels_name_what_fire_is_without(place, tmp_path):
         ({"seed": 1, "options": {"init_L": 16.0, "horizon": 64}}, False),
         ({"seed": 1, "start": "alibi"}, False),
         ({"seed": 1, "trained_length": 128}, False),
-        ({"seed": 1, "finetuned": {"seed": 1}}, False),
+        ({"seed": 1, "finetuned": {"seed": 1}}, True),
+        ({"seed": 1, "finetuned": {"seed": 0, "steps": 10}}, False),
     ],
 )
 def test_seeds_are_alike_in_all_but_the_seed(place, changes, same):

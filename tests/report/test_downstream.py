@@ -6,6 +6,7 @@ import pytest
 
 from longfire.report.contexts import contexts_table, plot_contexts
 from longfire.report.downstream import downstream_table
+from longfire.report.seeds import with_means
 from longfire.tasks import SUITES
 from tests.report.downstream_records import PAPER, one, record, row, sweep
 
@@ -76,12 +77,12 @@ def test_seeds_of_one_encoding_have_their_mean_below_them():
     ]
     rows[0]["scores"].append(one("quality", 10.0))
     shown = downstream_table(record(SUITES["scrolls"], rows), PAPER)
-    lines = [line for line in shown.splitlines() if line.startswith(("FIRE", "RoPE", "  mean"))]
+    lines = [line for line in shown.splitlines() if line.startswith(("FIRE", "RoPE"))]
     assert lines[0].startswith("FIRE, RoPE, 1 to 3 seeds each: models")
     names = [re.split("  +", line.strip())[0] for line in lines[1:]]
-    assert names == ["FIRE, seed 0", "FIRE, seed 1", "FIRE, seed 2", "mean of 3 seeds", "RoPE"]
+    assert names == ["FIRE, seed 0", "FIRE, seed 1", "FIRE, seed 2", "FIRE, mean of 3", "RoPE"]
     means = re.split("  +", lines[4].strip())[1:]
-    assert means == [*["51.00"] * 6, "–", "–", "51.00 ± 1.00"]  # QuALITY was tested with one seed alone
+    assert means == [*["51.00"] * 6, "–", "–", "51.00"]  # QuALITY was tested with one seed alone
 
 
 def test_one_task_has_one_column_and_no_average():
@@ -164,6 +165,22 @@ def test_a_picture_by_length(tmp_path):
     poor["rows"][1]["scores"] = []
     for name, shown in (("rich", sweep()), ("poor", poor), ("near", sweep((512, 700, 800)))):
         assert plot_contexts(shown, "narrative_qa", tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_seeds_by_length_are_rows_with_a_mean_and_one_line(tmp_path):
+    shown = sweep()
+    others = [
+        {**one, "seed": 1, "scores": [{**of, "score": of["score"] + 1} for of in one["scores"]]}
+        for one in shown["rows"]
+    ]
+    shown["rows"] = [*({**one, "seed": 0} for one in shown["rows"]), *others]
+    table = downstream_table(shown, PAPER)
+    assert cells(table, "FIRE, seed 1") == [["7.00", "9.00", "10.00"]]
+    assert cells(table, "FIRE, mean of 2") == [["6.50", "8.50", "9.50"]]
+    drawn = with_means(shown)["rows"]
+    assert [one["label"] for one in drawn] == ["FIRE", "RoPE-PI"]
+    assert drawn[1]["scores"][2]["interval"] == [0.5, 1.5]
+    assert plot_contexts(shown, "narrative_qa", tmp_path / "seeds.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_interval_that_is_longer_than_the_axis_says_where_it_ends(tmp_path, monkeypatch):

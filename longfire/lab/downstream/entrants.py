@@ -14,7 +14,7 @@ from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import at_least, one_of
 from longfire.evaluation.scoring import position_limit
-from longfire.lab.downstream.seeds import are_seeds
+from longfire.evaluation.seeds import are_seeds
 from longfire.lab.labels import SHARED, written
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from longfire.evaluation.seeds import are_seeds
 from longfire.lab.downstream.exam import is_first, say
 from longfire.lab.downstream.plan import RECORD, recorded
-from longfire.lab.downstream.seeds import are_seeds
 from longfire.provenance import provenance
 from longfire.tasks import TASKS
 from longfire.training.run import as_json

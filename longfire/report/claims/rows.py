@@ -8,6 +8,7 @@ counts once. Seeds of two encodings are compared in their order.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from longfire.evaluation.seeds import alike
 from longfire.report.beside import in_folder
 from longfire.report.claims.names import NO_THRESHOLD, PLAIN
 from longfire.report.summary import Record
@@ -16,7 +17,6 @@ from longfire.tasks import SUITES, TASKS
 Row = dict[str, Any]
 WITHOUT_PARTS = (PLAIN, NO_THRESHOLD)
 """Records call these fire: the folder of a run tells."""
-ALIKE = ("parameters", "trained_length", "extended_to", "tokens_seen", "corpus", "finetuned_length", "finetuned_on")
 FARTHEST = 4
 """Times the fine-tuning length: as far as the paper tests."""
 
@@ -93,8 +93,8 @@ def _seeds(rows: Sequence[Row]) -> list[Row]:
     plain = [row for row in rows if "=" not in _called(row)] or rows
     kept: list[Row] = []
     for row in plain:
-        alike = not kept or (_called(row), *map(row.get, ALIKE)) == (_called(kept[0]), *map(kept[0].get, ALIKE))
-        if alike and all(_told_apart(row, other) for other in kept):
+        same = not kept or (_called(row) == _called(kept[0]) and alike(row, kept[0]))
+        if same and all(_told_apart(row, other) for other in kept):
             kept.append(row)
     return kept
 
