@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from longfire.lab.scales import Scale
 
 
+A_TRIAL = 512
+"""Tokens in a batch whose time is taken at the scale smoke."""
+
+
 def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """`longfire reproduce` and its options."""
     one = commands.add_parser(
@@ -116,12 +120,12 @@ def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry, scale: "
 
 
 def reproduce_speed(options: argparse.Namespace, entry: SpeedEntry, scale: "Scale") -> int:
-    """Of the paper's model; at the scale smoke, of what `longfire bench model` takes for the device."""
+    """Of the paper's model; at the scale smoke, of what `longfire bench model` takes for the device, of few tokens."""
     from longfire.evaluation.model_speed import ModelSetting, measure_model
     from longfire.report.model_speed import model_table, plot_model
 
     papers = {"size": entry.size, "forward": (entry.length,), "tokens": entry.tokens}
-    of: dict[str, Any] = {} if scale.name == "smoke" else papers
+    of: dict[str, Any] = {"tokens": A_TRIAL} if scale.name == "smoke" else papers
     setting = ModelSetting.on(**of, training=(), decoding=(), seconds=0.3, encodings=options.encodings)
     if options.dry_run:
         print(headed(entry), *(f"{case}, batch {setting.batch(case)}" for case in setting.cases()), sep="\n")

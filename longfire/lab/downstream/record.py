@@ -86,8 +86,8 @@ def _joined(before: Iterable[Record], rows: Sequence[Record]) -> list[Record]:
         found += [row for row in same or [old] if row not in found]
     found += [row for row in rows if row not in found]
     shared = {row["label"]: [one for one in found if one["label"] == row["label"]] for row in found}
-    for rows in shared.values():
-        if len(rows) > 1 and not are_seeds(rows):
-            for row in rows:
+    for same in shared.values():
+        if len(same) > 1 and not are_seeds(same):
+            for row in same:
                 row["label"] += f" ({row['checkpoint']})"
     return found
