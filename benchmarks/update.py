@@ -74,8 +74,8 @@ FORWARD_PART = (
 ) + "\n\n![Forward, training and decoding of the base model on an H200](images/model-h200.png)"
 ON_TASKS = (
     "Scores are among the [results](results.md), which say what was run: smaller models, fewer steps, and not "
-    "everywhere the data or the tasks that the paper fine-tuned on. They were made by `longfire finetune` and `evaluate`, "
-    "with other steps and lengths than `longfire reproduce` takes at the scale small."
+    "everywhere the data or the tasks that the paper fine-tuned on. They were made by `longfire finetune` and "
+    "`evaluate`, with other steps and lengths than `longfire reproduce` takes at the scale small."
 )
 SHOWN = (OURS, "fire", "kerple_log", "kerple_power", "alibi")
 """What README.md shows of a comparison: FIRE as we train it, as published, and what it fell behind."""
