@@ -540,6 +540,23 @@ def test_a_dataset_with_a_field_of_its_own_keeps_it(corpus, monkeypatch):
     assert [options.get("field") for options in seen] == [None, "body"]
 
 
+def test_a_text_that_is_trained_on_is_no_other_text(corpus, tmp_path):
+    source = Path(dict(corpus)["source"])
+    (tmp_path / "link").symlink_to(source)
+    for also, how in (
+        (source, "is"),
+        (tmp_path / "link", "is"),
+        (source / "csv.txt", "lies within"),
+        (source.parent, "holds"),
+    ):
+        with pytest.raises(ValueError, match=rf"own \(.*\), a text of --also, {how} what is trained on. Give a"):
+            comparison(corpus, also=(("own", str(also)),))
+    with pytest.raises(ValueError, match=r"own \(hub:c4\), a text of --also, is what is trained on"):
+        comparison((("source", ["hub:c4"]),), also=(("own", "hub:c4"),))
+    (tmp_path / f"{source.name}-2").mkdir()
+    comparison(corpus, also=(("other", str(tmp_path / f"{source.name}-2")), ("c4", "hub:c4")))
+
+
 def test_what_was_found_on_one_split_is_not_taken_for_another(corpus, tmp_path):
     found = {}
     for split in ("validation", "dev", "validation"):
