@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 
-def make_folder(folder: Path) -> None:
-    """Before anything is done for it: refuse one that cannot be written to."""
+def refuse_unwritable(folder: Path) -> None:
+    """Before anything is done for it: refuse one that cannot be made or written to. It is not made yet."""
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise ValueError(

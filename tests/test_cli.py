@@ -122,7 +122,7 @@ def test_bench_dry_run(tmp_path, capsys):
         (["bench", "attention", "--engines", "refrence"], "Did you mean 'reference'"),
         (["bench", "attention", "--tokens", "0"], "tokens must be at least 1"),
         (["bench", "attention", "--seconds", "-1"], "seconds must be at least 0"),
-        (["explore", "--out", __file__], "File exists"),
+        (["explore", "--out", __file__], "Not a directory"),
     ],
 )
 def test_errors_are_for_people(command, message, capsys):

@@ -72,8 +72,9 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     put_checkpoints(folder)
     chapters = [f"Chapter {n}. " + f"It was {n} degrees in the shade. " * 300 for n in range(10)]
-    for name in ("books", "held-out", "papers", "src", "texts/latex", "texts/code"):
+    for name in ("books", "held-out", "my-text", "papers", "src", "texts/latex", "texts/code", "tokens"):
         write_texts(folder / name / "texts.jsonl", chapters[:1] if name == "held-out" else chapters)
+    (folder / "books-validation.jsonl.zst").touch()
     (folder / "story.txt").write_text("There was once a fire.\n")
     for task in EXPECTED:
         for split in ("train", "validation"):

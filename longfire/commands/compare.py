@@ -17,7 +17,7 @@ from longfire.commands.training import (
     described,
 )
 from longfire.errors import at_least
-from longfire.storage import make_folder, write_json
+from longfire.storage import refuse_unwritable, write_json
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
@@ -159,7 +159,7 @@ def carried_out(
     """Train and test in a folder, with the record in a file; show what there is at the end. The exit status."""
     from longfire.lab.compare import compare
 
-    make_folder(out)
+    refuse_unwritable(out)
     record = compare(comparison, out, jobs=jobs, save=partial(write_json, file))
     if record["runs"]:
         show(record)

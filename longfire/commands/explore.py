@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longfire.commands.names import name_of
-from longfire.storage import make_folder, write_json
+from longfire.storage import refuse_unwritable, write_json
 
 
 def add_explore(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,7 +37,7 @@ def run_explore(options: argparse.Namespace) -> int:
         return explore_checkpoints(checkpoints, options.out)
     from longfire.report.explore import LEGEND, QUERIES, effects, effects_record, effects_table, plot_effects
 
-    make_folder(options.out)
+    refuse_unwritable(options.out)
     shown = {query: effects(query, options.seed) for query in QUERIES}
     for query, found in shown.items():
         print(effects_table(query, found), end="\n\n")

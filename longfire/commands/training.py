@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.storage import make_folder, read_json
+from longfire.storage import read_json, refuse_unwritable
 
 if TYPE_CHECKING:
     from longfire.model import LongfireConfig
@@ -118,9 +118,15 @@ def settings(given: Sequence[str]) -> dict[str, Any]:
 
 
 def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
-    """As `longfire.data.load_corpus` takes them. Tokens that are made already have a tokenizer of their own."""
-    from longfire.data import is_saved
+    """As `longfire.data.load_corpus` takes them. Tokens that are made already have a tokenizer of their own.
 
+    Refuses a path that is not there, for a dry run as well.
+    """
+    from longfire.data import is_saved
+    from longfire.data.corpus import local_paths
+
+    for source in (options.corpus, options.validation):
+        local_paths(source)
     given: dict[str, Any] = {
         "source": options.corpus,
         "field": options.field,
@@ -140,7 +146,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from longfire.data import load_corpus
     from longfire.lab.labels import SHARED, file_name, read_label
     from longfire.training.checkpoints import last_complete, step_of
-    from longfire.training.pretrain import pretrain
+    from longfire.training.pretrain import pretrain, training_sequences
     from longfire.training.run import SHARDED
 
     disable_progress_bar()  # of saving and loading; training has one of its own
@@ -148,11 +154,13 @@ def run_pretrain(options: argparse.Namespace) -> int:
     label = options.encoding or recipe.encoding
     shared = SHARED if recipe.share and not read_label(label)[1] else ""
     out = options.out or Path("runs") / f"{recipe.name}-{file_name(label)}{shared}-{recipe.seed}"
+    text = corpus_options(options, recipe.tokenizer, recipe.vocab_size)
     if options.dry_run:
         print(described(recipe), f"to be written to {out}", sep="\n")
         return 0
-    make_folder(out)
-    corpus = load_corpus(**corpus_options(options, recipe.tokenizer, recipe.vocab_size))
+    refuse_unwritable(out)
+    corpus = load_corpus(**text)
+    training_sequences(recipe, corpus)  # a text that is too short leaves no folder behind
     try:
         model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
     except KeyboardInterrupt:

@@ -23,7 +23,7 @@ from longfire.data.cache import (
 )
 from longfire.data.divide import SPLITS
 from longfire.data.embedded import StandardLibrary
-from longfire.data.files import find_files
+from longfire.data.files import find_files, roots
 from longfire.data.hub import find_hub
 from longfire.data.intake import CorpusError, Source
 from longfire.data.split import TokenSplit
@@ -164,6 +164,14 @@ def is_saved(source: Written | None) -> bool:
     """Whether it is a folder that `Corpus.save` wrote."""
     folder = only(source)
     return isinstance(folder, str | Path) and (Path(folder) / RECORD).is_file()
+
+
+def local_paths(source: Written | None) -> list[Path]:
+    """The files and folders that a source names, each of them there; none of the hub, and none of the embedded text."""
+    source = only(source)
+    if source is None or (isinstance(source, str) and source.startswith("hub:")):
+        return []
+    return roots(source)
 
 
 def _saved(folder: Path) -> Corpus:

@@ -38,7 +38,18 @@ class Files:
 
 def find_files(source: str | Path | Sequence[str | Path], field: str) -> Files:
     """The files that a path, a pattern with *, a folder (all below it, sorted) or a list of these stands for."""
-    given = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else list(source)
+    given = _listed(source)
+    found = roots(source)
+    paths = tuple(dict.fromkeys(path for root in found for path in _below(root)))
+    first = found[0].resolve()
+    name = first.name.split(".")[0] or first.name
+    more = f" and {len(given) - 1} more" if len(given) > 1 else ""
+    return Files(name, f"{given[0]}{more}", paths, field)
+
+
+def roots(source: str | Path | Sequence[str | Path]) -> list[Path]:
+    """The files and folders that a source names, each of them there; folders are not looked into."""
+    given = _listed(source)
     if not given:
         raise CorpusError("the list of sources is empty. Give at least one path.")
     for one in given:
@@ -46,12 +57,11 @@ def find_files(source: str | Path | Sequence[str | Path], field: str) -> Files:
             raise TypeError(f"a source is a path or a list of paths, not {one!r} ({type(one).__name__}).")
         if str(one).startswith("hub:"):
             raise CorpusError(f"{one} is in a list with others; a dataset of the hub must be the only source.")
-    roots = [root for one in given for root in _matches(one)]
-    paths = tuple(dict.fromkeys(path for root in roots for path in _below(root)))
-    first = roots[0].resolve()
-    name = first.name.split(".")[0] or first.name
-    more = f" and {len(given) - 1} more" if len(given) > 1 else ""
-    return Files(name, f"{given[0]}{more}", paths, field)
+    return [root for one in given for root in _matches(one)]
+
+
+def _listed(source: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else list(source)
 
 
 def kind(path: Path) -> str:
@@ -81,8 +91,12 @@ def _below(root: Path) -> list[Path]:
         return [root]
     there = sorted(path for path in root.rglob("*") if path.is_file() and not _hidden(path.relative_to(root)))
     known = [path for path in there if path.name.lower().endswith(tuple(READERS))]
+    if not there:
+        raise CorpusError(
+            f"the folder {root} is empty (hidden files do not count). Give one with text: {', '.join(READERS)}."
+        )
     if not known:
-        kinds = ", ".join(sorted({path.suffix or path.name for path in there})[:8]) or "nothing"
+        kinds = ", ".join(sorted({path.suffix or path.name for path in there})[:8])
         raise CorpusError(f"the folder {root} holds no file of a known kind ({', '.join(READERS)}), but {kinds}.")
     return known
 

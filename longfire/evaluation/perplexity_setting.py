@@ -129,11 +129,11 @@ def corpus_of(setting: PerplexitySetting, tokenizer: Any, progress: bool) -> Cor
     return corpus
 
 
-def refuse_other_tokens(corpus: Corpus, tokenizer: Any, checkpoint: Path) -> None:
+def refuse_other_tokens(corpus: Corpus, tokenizer: Any, whose: Path | str) -> None:
     """Tokens that were made by another tokenizer mean nothing to a model."""
     if corpus.tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"{corpus.folder} holds tokens of another tokenizer than {checkpoint}'s. Give the text itself instead."
+            f"{corpus.folder} holds tokens of another tokenizer than {whose}'s. Give the text itself instead."
         )
 
 

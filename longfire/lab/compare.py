@@ -29,7 +29,7 @@ from longfire.errors import at_least
 from longfire.evaluation.record import until_done
 from longfire.lab.comparison import Comparison, is_extension
 from longfire.lab.labels import written
-from longfire.lab.one_run import one_run
+from longfire.lab.one_run import one_run, refuse_other_texts
 from longfire.lab.progress import Bar, say_ended
 from longfire.lab.taken import refuse_other_runs
 from longfire.provenance import provenance, together
@@ -69,6 +69,7 @@ def compare(
     refuse_other_runs(comparison, out, corpus)
     training_sequences(comparison.recipe, corpus)  # what no run could do is said before the first
     getattr(corpus, comparison.split).pieces(max(comparison.tested_lengths()))
+    refuse_other_texts(comparison, corpus)
     record: dict[str, Any] = {
         "provenance": provenance(),
         "setting": {

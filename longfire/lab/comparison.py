@@ -1,13 +1,14 @@
 """What is compared: encodings × seeds, trained short and tested long."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from longfire.data import Corpus, is_saved, load_corpus
+from longfire.data.corpus import local_paths, only
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import at_least
@@ -63,6 +64,7 @@ class Comparison:
         if made and SOURCE not in self.encodings:
             raise ValueError(f"{made[0]} is made of the model with {SOURCE!r}, which is not asked for. Add {SOURCE}.")
         self._check_models()
+        self._check_texts()
 
     def _check_models(self) -> None:
         """Refuse options that no model can have, and two labels of the same model."""
@@ -84,6 +86,16 @@ class Comparison:
                     f"{recipe.position_encoding()}. Leave one out{as_published(recipe)}."
                 )
             known[label] = same
+
+    def _check_texts(self) -> None:
+        """Refuse another text that is, holds or lies within what is trained on."""
+        trained = dict(self.corpus).get("source")
+        for name, source in self.also:
+            if overlap := "is" if source == only(trained) else _overlap(local_paths(source), local_paths(trained)):
+                raise ValueError(
+                    f"{name} ({source}), a text of --also, {overlap} what is trained on. Give a text of which nothing "
+                    f"is, or leave it out: a part of the corpus itself is held out, and tested on anyway."
+                )
 
     def tested_lengths(self) -> list[int]:
         """In order."""
@@ -138,6 +150,16 @@ def is_extension(label: str) -> bool:
     """Whether it is made of a model with RoPE, and not trained from scratch (with a `trained_length` of its own)."""
     name, _, options = read_label(label)
     return name in STRETCHED and "trained_length" not in options
+
+
+def _overlap(others: Sequence[Path], trained: Sequence[Path]) -> str | None:
+    """How some paths lie to those that are trained on, wherever links lead; None if they have nothing in common."""
+    for other, own in ((other.resolve(), own.resolve()) for other in others for own in trained):
+        if other.is_relative_to(own):
+            return "is" if other == own else "lies within"
+        if own.is_relative_to(other):
+            return "holds"
+    return None
 
 
 def what_is_trained(recipe: Recipe) -> dict[str, Any]:

@@ -8,6 +8,7 @@ without them.
 """
 
 import math
+import re
 import time
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
+from longfire.data import HUB, Corpus, TokenSplit, is_saved, load_corpus
 from longfire.encodings import position_parameters
 from longfire.errors import in_a_line
 from longfire.evaluation.learned import learned_by_layer
@@ -53,7 +54,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         trained = Trained(folder)
         found["perplexity"] = perplexity(comparison, trained, getattr(corpus, comparison.split), corpus, run)
         for name, source in comparison.also:
-            text = text_for(comparison, folder, source, corpus)
+            text = text_for(comparison, source, corpus)
             found.setdefault("also", {})[name] = perplexity(comparison, trained, joined(text), text, run, name)
         found |= what_was_learned(comparison, trained, run)
         if seed != comparison.seeds[0]:
@@ -96,13 +97,29 @@ def what_was_learned(comparison: Comparison, trained: Trained, run: Path) -> dic
     return kept_or_made(run / "learned.json", [comparison.recipe.length, *bias_queries(comparison)], make)
 
 
-def text_for(comparison: Comparison, folder: Path, source: str, corpus: Corpus) -> Corpus:
-    """Another text in the tokens of a model, from the cache or made already."""
-    if not is_saved(source):
-        return load_corpus(source, tokenizer=folder, cache_dir=dict(comparison.corpus).get("cache_dir"), progress=False)
-    text = load_corpus(source, progress=False)
-    refuse_other_tokens(text, corpus.tokenizer, folder)
-    return text
+def text_for(comparison: Comparison, source: str, corpus: Corpus, progress: bool = False) -> Corpus:
+    """Another text in the tokens of the corpus, and read as that one is; from the cache, or made already."""
+    if is_saved(source):
+        text = load_corpus(source, progress=progress)
+        refuse_other_tokens(text, corpus.tokenizer, corpus.name)
+        return text
+    given = dict(comparison.corpus)
+    options: dict[str, Any] = {
+        name: given[name] for name in ("cache_dir", "skip_bad", "max_documents") if name in given
+    }
+    if re.split("[:@]", source.removeprefix("hub:"))[0] not in HUB:  # these know which field holds their text
+        options["field"] = given.get("field")
+    return load_corpus(source, tokenizer=corpus.folder / "tokenizer", progress=progress, **options)
+
+
+def refuse_other_texts(comparison: Comparison, corpus: Corpus) -> None:
+    """Before anything is trained: refuse another text that cannot be read, or is too short for a length."""
+    for name, source in comparison.also:
+        try:
+            text = text_for(comparison, source, corpus, progress=True)
+            joined(text).pieces(max(comparison.tested_lengths()))
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{name}, a text of --also, cannot be tested on: {error}") from error
 
 
 def perplexity(

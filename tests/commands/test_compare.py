@@ -30,6 +30,7 @@ def test_a_dry_run(capsys):
         (["--lengths", "0"], "a length to test at must be at least 2, not 0"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["--test-tokens", "0"], "tokens to test on must be at least 1, not 0"),
+        (["--corpus", "nowhere"], "there is no file or folder nowhere"),
     ],
 )
 def test_values_are_looked_at_before_anything_is_done(arguments, message, capsys):

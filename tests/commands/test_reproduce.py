@@ -258,6 +258,7 @@ def test_the_theorem(tmp_path, capsys, monkeypatch):
         (["glue", "--also", "code=src"], "glue has no use for --also"),
         (["sharing", "--jobs", "0", "--dry-run"], "--jobs must be at least 1, not 0"),
         (["sharing", "--encodings", "fire:horizon=x", "--dry-run"], "fire:horizon=x: horizon must be a whole number"),
+        (["sharing", "--corpus", "nowhere", "--dry-run"], "there is no file or folder nowhere"),
         (["theorem", "--scale", "bogus"], "there is no scale named 'bogus'.*Known: paper, small, smoke"),
         (["speed", "--scale", "smal", "--dry-run"], "there is no scale named 'smal'"),
         (["sharing", "--scale", "smal"], "there is no scale named 'smal'.*small"),

@@ -45,7 +45,9 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
             "Did you mean 'horizon'? Known: name, length, batch, steps, learning",
         ),
         (["pretrain", "tiny", "--dry-run", "--encoding", "fire:horizn=3"], "fire has no option 'horizn'. Did you mean"),
-        (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "nowhere"),
+        (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "there is no file or folder nowhere"),
+        (["pretrain", "tiny", "--dry-run", "--corpus", "nowhere"], "there is no file or folder nowhere"),
+        (["pretrain", "tiny", "--dry-run", "--validation", "no*"], "no file matches no*"),
     ],
 )
 def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
@@ -54,6 +56,22 @@ def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [["pretrain", "tiny"], ["compare"]])
+@pytest.mark.parametrize(("text", "message"), [(" ", "holds no text"), ("Too short. " * 9, "training sequences of 64")])
+def test_a_text_that_cannot_be_trained_on_leaves_no_folder(command, text, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_text(text)
+    given = ["--corpus", str(tmp_path / "a.txt"), "--tokenizer", "bytes", "--out", str(tmp_path / "out")]
+    assert main([*command, *given]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_on_the_hub_is_not_looked_up_by_a_dry_run():
+    assert main(["pretrain", "tiny", "--dry-run", "--corpus", "hub:nobody/nothing"]) == 0
 
 
 def test_settings():

@@ -128,6 +128,9 @@ def test_what_cannot_be_found(tmp_path):
         find_files(tmp_path / "notes.md", "text")
     with pytest.raises(CorpusError, match=r"holds no file of a known kind .*but \.md"):
         find_files(tmp_path, "text")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match=r"the folder .*empty is empty .*Give one with text: \.txt, \.jsonl"):
+        find_files(tmp_path / "empty", "text")
     for wrong in (5, "", [tmp_path, None]):
         with pytest.raises(TypeError, match="a source is a path or a list of paths, not"):
             find_files(wrong, "text")

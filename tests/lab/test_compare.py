@@ -22,7 +22,7 @@ from longfire.cli import main
 from longfire.lab.compare import compare
 from longfire.lab.comparison import Comparison
 from longfire.lab.labels import written
-from longfire.lab.one_run import bias_queries
+from longfire.lab.one_run import bias_queries, text_for
 from longfire.lab.progress import Bar, ended
 from longfire.provenance import cpu_name, provenance, together
 from longfire.report.compare import compare_table
@@ -501,6 +501,60 @@ def test_other_texts_are_tested_on(corpus, tmp_path, capsys):
     assert "which --also gone names" in capsys.readouterr().err  # all that are given count, and not the last alone
     assert main(["compare", "--also", f"play={text}", "--also", f"play={tmp_path}"]) == 2
     assert "play: asked for more than once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"Short. " * 20, "no document of the whole split has 999 tokens; the longest has 1"),
+        (b"Short.", "too short to be divided"),
+        (b" ", "holds no text"),
+        (b"f\xfcr " * 900, "not UTF-8"),
+    ],
+)
+def test_another_text_that_cannot_be_tested_on_is_refused_before_the_first_run(content, message, corpus, tmp_path):
+    (tmp_path / "good.txt").write_text("All work and no play. " * 400)
+    (tmp_path / "bad.txt").write_bytes(content)
+    also = tuple((name, str(tmp_path / f"{name}.txt")) for name in ("good", "bad"))
+    with pytest.raises(ValueError, match=f"bad, a text of --also, cannot be tested on: .*{message}"):
+        compare(comparison(corpus, lengths=(16, 999), also=also), tmp_path / "out", jobs=1, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_texts_are_read_as_the_corpus_is(corpus, tmp_path):
+    """By the same field, as many documents, and without lines that cannot be read."""
+    rows = [json.dumps({"body": f"{n}. All work and no play. " * 9}) for n in range(30)]
+    (tmp_path / "other.jsonl").write_text("\n".join([*rows[:5], "{", *rows[5:]]))
+    given = (*corpus, ("field", "body"), ("skip_bad", True), ("max_documents", 20))
+    asked = comparison(given, also=(("play", str(tmp_path / "other.jsonl")),))
+    text = text_for(asked, asked.also[0][1], asked.load_corpus()).describe()
+    assert (sum(split["documents"] for split in text["splits"].values()), text["skipped"]) == (20, 1)
+
+
+def test_a_dataset_with_a_field_of_its_own_keeps_it(corpus, monkeypatch):
+    seen = []
+    monkeypatch.setattr("longfire.lab.one_run.load_corpus", lambda source, **options: seen.append(options))
+    asked = comparison((*corpus, ("field", "body")))
+    for source in ("hub:arxiv@validation", "hub:owner/name"):
+        text_for(asked, source, asked.load_corpus())
+    assert [options.get("field") for options in seen] == [None, "body"]
+
+
+def test_a_text_that_is_trained_on_is_no_other_text(corpus, tmp_path):
+    source = Path(dict(corpus)["source"])
+    (tmp_path / "link").symlink_to(source)
+    for also, how in (
+        (source, "is"),
+        (tmp_path / "link", "is"),
+        (source / "csv.txt", "lies within"),
+        (source.parent, "holds"),
+    ):
+        with pytest.raises(ValueError, match=rf"own \(.*\), a text of --also, {how} what is trained on. Give a"):
+            comparison(corpus, also=(("own", str(also)),))
+    with pytest.raises(ValueError, match=r"own \(hub:c4\), a text of --also, is what is trained on"):
+        comparison((("source", ["hub:c4"]),), also=(("own", "hub:c4"),))
+    (tmp_path / f"{source.name}-2").mkdir()
+    comparison(corpus, also=(("other", str(tmp_path / f"{source.name}-2")), ("c4", "hub:c4")))
 
 
 def test_what_was_found_on_one_split_is_not_taken_for_another(corpus, tmp_path):
