@@ -58,12 +58,16 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
 
 
 def _ceiling(record: Record, task: str) -> float:
-    """Where the axis ends: above all scores and their intervals, but those so long that nothing else would be seen."""
+    """Where the axis ends: above all scores and their intervals, but those so long that nothing else would be seen.
+
+    Where all scores are 0, there is nothing else.
+    """
     found = [one for row in record["rows"] for one in _by_length(row, task).values()]
     highest = max((one["score"] for one in found), default=0.0)
     # of none right in a few, nearly anything may be
-    tops = [one["interval"][1] for one in found if one["interval"] and one["score"]]
-    return 1.12 * min(max(tops, default=highest), 3 * highest) or 1.0
+    tops = [one["interval"][1] for one in found if one["interval"] and (one["score"] or not highest)]
+    top = max(tops, default=highest)
+    return 1.12 * (min(top, 3 * highest) if highest else top) or 1.0
 
 
 def _draw(axes: Any, record: Record, task: str) -> None:

@@ -183,6 +183,17 @@ def test_seeds_by_length_are_rows_with_a_mean_and_one_line(tmp_path):
     assert plot_contexts(shown, "narrative_qa", tmp_path / "seeds.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_of_zeros_all_intervals_are_seen(tmp_path, monkeypatch):
+    """And not an arrow with a number at each."""
+    drawn, shown = [], sweep()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self.axes[0]))
+    for of in shown["rows"]:
+        of["scores"] = [{**one, "score": 0.0, "interval": [0.0, 84.2]} for one in of["scores"]]
+    plot_contexts(shown, "narrative_qa", tmp_path / "zeros.png")
+    assert drawn[0].get_ylim() == (0, pytest.approx(1.12 * 84.2))
+    assert not [text for text in drawn[0].texts if text.get_text().startswith("to ")]
+
+
 def test_an_interval_that_is_longer_than_the_axis_says_where_it_ends(tmp_path, monkeypatch):
     said, shown = [], sweep()
     monkeypatch.setattr("matplotlib.axes.Axes.annotate", lambda self, text, *_, **__: said.append(text))
