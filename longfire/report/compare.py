@@ -24,9 +24,8 @@ from longfire.report.summary import (
     texts_of,
     what_was_run,
 )
-from longfire.report.table import BOLD, PLAIN, markdown_table, text_table
+from longfire.report.table import BOLD, PLAIN, markdown_table, text_table, width
 
-WIDTH = 120
 PLUS = "± is the standard deviation over seeds."
 HOLDS = 0.5
 """An encoding holds while its log perplexity stays within this of what it is at the shortest length."""
@@ -42,13 +41,13 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts_of(record).items())[1:]]
     verdict = plus + _marked(record, "Bold" if bold else "*") + seeds_verdict(record)
     shown = [
-        fill(what_was_run(record), WIDTH, break_on_hyphens=False),
+        fill(what_was_run(record), width(), break_on_hyphens=False),
         lengths_table(record, bold),
-        *([fill(verdict, WIDTH, break_on_hyphens=False)] if verdict else []),
+        *([fill(verdict, width(), break_on_hyphens=False)] if verdict else []),
         *tables,
     ]
     if failed := failures(record):
-        shown.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in failed))
+        shown.append("\n".join(fill(f"– {text}", width(), subsequent_indent="  ") for text in failed))
     return "\n\n".join(shown)
 
 
@@ -146,8 +145,8 @@ def _saved(panels: Sequence[Callable[[Any], None]], path: Path) -> Path:
 
     across = 2 if len(panels) == 4 else min(3, len(panels))
     down = -(-len(panels) // across)
-    width = {1: 9.0, 2: 13.0}.get(across, 4.6 * across + 2)
-    figure = Figure(figsize=(width, 5.2 if down == 1 else 4.4 * down), layout="constrained")
+    wide = {1: 9.0, 2: 13.0}.get(across, 4.6 * across + 2)
+    figure = Figure(figsize=(wide, 5.2 if down == 1 else 4.4 * down), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)

@@ -3,6 +3,7 @@
 import math
 import random
 import re
+import sys
 from statistics import fmean
 
 import pytest
@@ -52,6 +53,13 @@ def test_table():
     assert "48 hold (the same way in every seed" in shown.replace("\n", " ")
     assert "Not borne out: 256: FIRE–ALiBi; 512: Kerple-log–ALiBi." in shown.replace("\n", " ")
     assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_paragraphs_are_as_narrow_as_the_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "70")
+    above, *_, below = compare_table(compare_record()).split("\n\n")
+    assert max(map(len, [*above.splitlines(), *below.splitlines()])) <= 70
 
 
 def test_bold_takes_no_room():
