@@ -145,7 +145,7 @@ def refuse_tasks_without_room(
     """`refuse_no_room` of each task, by each of the tokenizers that differ: all that have none are named at once."""
     different = {tokens_of(tokenizer): tokenizer for tokenizer in tokenizers}.values()
     said: dict[str, str] = {}
-    for of in tqdm(list(questions), "looking over", unit=" tasks", delay=1, leave=False, disable=None):
+    for of in tqdm(list(questions), "looking over", unit="task", delay=1, leave=False, disable=None):
         for tokenizer in different:
             try:
                 refuse_no_room(of, tokenizer, lengths, trained)
