@@ -69,7 +69,7 @@ def add_finetune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     of = one.add_argument_group("other than in the recipe")
     of.add_argument("--length", type=int, metavar="N", help="tokens of question, document and answer, at most")
     of.add_argument("--batch", type=int, metavar="N", help="rows in a step")
-    of.add_argument("--steps", type=int, metavar="N")
+    of.add_argument("--steps", type=int, metavar="N", help="steps of training")
     of.add_argument("--learning-rate", type=float, metavar="X")
     of.add_argument("--seed", type=int, metavar="N", help="of the order of rows and of dropout")
     of.add_argument(

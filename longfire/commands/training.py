@@ -82,7 +82,7 @@ def add_recipe_options(one: argparse.ArgumentParser) -> None:
     of = one.add_argument_group("other than in the recipe")
     of.add_argument("--length", type=int, metavar="N", help="tokens in a training sequence")
     of.add_argument("--batch", type=int, metavar="N", help="sequences in a step")
-    of.add_argument("--steps", type=int, metavar="N")
+    of.add_argument("--steps", type=int, metavar="N", help="steps of training")
     of.add_argument("--learning-rate", type=float, metavar="X")
     of.add_argument("--precision", help="auto, bfloat16 or float32")
     of.add_argument(

@@ -63,7 +63,7 @@ def answer(
         batch_tokens = BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
     at_least("the tokens in a batch", batch_tokens, 1)
     off = None if progress else True
-    with tqdm(examples, f"{task.name}: prompts", unit=" prompts", leave=False, disable=off) as shown:
+    with tqdm(examples, f"{task.name}: prompts", unit="prompt", leave=False, disable=off) as shown:
         prompts = [np.array(prompt_ids(example, tokenizer, length - new), np.int32) for example in shown]
     _check_vocabulary(model, prompts)
     ends = _ends(model, tokenizer)
@@ -71,7 +71,7 @@ def answer(
     answered: dict[int, Answered] = {}
     with (
         _answering(model, _greedy(model, tokenizer, new, ends)),
-        tqdm(total=len(order), desc=f"{task.name}: answers", unit=" answers", leave=False, disable=off) as bar,
+        tqdm(total=len(order), desc=f"{task.name}: answers", unit="answer", leave=False, disable=off) as bar,
     ):
         for index, ids in _generated(model, prompts, order, new, batch_tokens):
             one, text = examples[index], _text(tokenizer, ids, ends)

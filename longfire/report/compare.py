@@ -13,6 +13,7 @@ from longfire.report.summary import (
     COLORS,
     Line,
     Record,
+    extensions,
     is_number,
     lengths_of,
     lines_of,
@@ -23,9 +24,8 @@ from longfire.report.summary import (
     texts_of,
     what_was_run,
 )
-from longfire.report.table import BOLD, PLAIN, markdown_table, text_table
+from longfire.report.table import BOLD, PLAIN, markdown_table, text_table, width
 
-WIDTH = 120
 PLUS = "± is the standard deviation over seeds."
 HOLDS = 0.5
 """An encoding holds while its log perplexity stays within this of what it is at the shortest length."""
@@ -41,13 +41,13 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts_of(record).items())[1:]]
     verdict = plus + _marked(record, "Bold" if bold else "*") + seeds_verdict(record)
     shown = [
-        fill(what_was_run(record), WIDTH, break_on_hyphens=False),
+        fill(what_was_run(record), width(), break_on_hyphens=False),
         lengths_table(record, bold),
-        *([fill(verdict, WIDTH, break_on_hyphens=False)] if verdict else []),
+        *([fill(verdict, width(), break_on_hyphens=False)] if verdict else []),
         *tables,
     ]
     if failed := failures(record):
-        shown.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in failed))
+        shown.append("\n".join(fill(f"– {text}", width(), subsequent_indent="  ") for text in failed))
     return "\n\n".join(shown)
 
 
@@ -145,8 +145,8 @@ def _saved(panels: Sequence[Callable[[Any], None]], path: Path) -> Path:
 
     across = 2 if len(panels) == 4 else min(3, len(panels))
     down = -(-len(panels) // across)
-    width = {1: 9.0, 2: 13.0}.get(across, 4.6 * across + 2)
-    figure = Figure(figsize=(width, 5.2 if down == 1 else 4.4 * down), layout="constrained")
+    wide = {1: 9.0, 2: 13.0}.get(across, 4.6 * across + 2)
+    figure = Figure(figsize=(wide, 5.2 if down == 1 else 4.4 * down), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
@@ -219,9 +219,10 @@ def _draw_perplexity(axes: Any, record: Record) -> None:
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axes.minorticks_off()
     axes.axvline(trained, color="gray", linestyle="--", linewidth=1, zorder=1)
+    last = trained >= lengths[-1]  # there is room on its left alone
     axes.annotate(
-        "trained here", (trained, 1), xycoords=("data", "axes fraction"), xytext=(5, -10),
-        textcoords="offset points", color="dimgray", fontsize=9, zorder=5,
+        "trained here", (trained, 1), xycoords=("data", "axes fraction"), xytext=(-5 if last else 5, -10),
+        textcoords="offset points", ha="right" if last else "left", color="dimgray", fontsize=9, zorder=5,
         bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1},
     )  # fmt: skip
     axes.set_xlabel("tokens in a sequence")
@@ -242,13 +243,18 @@ def _draw_losses(record: Record, axes: Any) -> None:
         axes.set_ylim(top=max(tops) * 1.02)  # the first steps fall from far above
     axes.set_xlabel("step")
     axes.set_ylabel("training loss")
-    axes.set_title("Loss in training" + (", mean and range over seeds" if len(seeds_of(record)) > 1 else ""))
+    scratch = " from scratch" if extensions(record["runs"]) else ""
+    over = ", mean and range over seeds" if len(seeds_of(record)) > 1 else ""
+    axes.set_title(f"Loss in training{scratch}{over}")
 
 
 def loss_curve(line: Line, points: int = 240) -> list[tuple[float, float, float, float]]:
-    """(step, mean, lowest, highest over seeds), with neighbouring steps averaged where there are many."""
+    """(step, mean, lowest, highest over seeds), with neighbouring steps averaged where there are many.
+
+    Of training from scratch: the first steps of a model that was extended are not the first that it was trained.
+    """
     by_step: dict[float, list[float]] = {}
-    for run in line.runs:
+    for run in [run for run in line.runs if not run.get("extended")]:
         for step, loss in thinned([pair for pair in run.get("losses", ()) if is_number(pair[1])], points):
             by_step.setdefault(step, []).append(loss)
     return [(step, fmean(values), min(values), max(values)) for step, values in sorted(by_step.items())]

@@ -27,13 +27,20 @@ def contexts_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]]
         rows.append([row["label"], *(marked(found.get(n)) for n in lengths)])
         if any(intervals := [interval(found.get(n)) for n in lengths]):
             rows.append([INTERVAL, *(f"{text} " for text in intervals)])
-    theirs = [row for row in paper if row["encoding"] in encodings_of(record) and any(str(n) in row for n in lengths)]
-    if theirs:
+    if theirs := papers_contexts(record, paper):
         rows.append(["in the paper, base", *[""] * len(lengths)])
     for one in theirs:
         rows.append([f"  {one['label']}", *(number(one.get(str(n))) for n in lengths)])
     header = [f"{TASKS[task].title}, {METRICS[TASKS[task].metric]} at", *(named(record, n) for n in lengths)]
     return text_table(header, rows)
+
+
+def papers_contexts(record: Record, paper: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The paper's rows by length with encodings and lengths that the record has."""
+    ours = encodings_of(record)
+    return [
+        row for row in paper if row["encoding"] in ours and any(str(n) in row for n in record["setting"]["lengths"])
+    ]
 
 
 def plot_contexts(record: Record, task: str, path: Path) -> Path:
@@ -58,12 +65,16 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
 
 
 def _ceiling(record: Record, task: str) -> float:
-    """Where the axis ends: above all scores and their intervals, but those so long that nothing else would be seen."""
+    """Where the axis ends: above all scores and their intervals, but those so long that nothing else would be seen.
+
+    Where all scores are 0, there is nothing else.
+    """
     found = [one for row in record["rows"] for one in _by_length(row, task).values()]
     highest = max((one["score"] for one in found), default=0.0)
     # of none right in a few, nearly anything may be
-    tops = [one["interval"][1] for one in found if one["interval"] and one["score"]]
-    return 1.12 * min(max(tops, default=highest), 3 * highest) or 1.0
+    tops = [one["interval"][1] for one in found if one["interval"] and (one["score"] or not highest)]
+    top = max(tops, default=highest)
+    return 1.12 * (min(top, 3 * highest) if highest else top) or 1.0
 
 
 def _draw(axes: Any, record: Record, task: str) -> None:

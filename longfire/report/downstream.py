@@ -13,23 +13,22 @@ from longfire.report.contexts import (
     NEAR,
     Record,
     contexts_table,
-    encodings_of,
     interval,
     marked,
     number,
+    papers_contexts,
 )
 from longfire.report.seeds import by_label, how_many, with_seeds
 from longfire.report.summary import amount, changes_in_rows, in_a_row
-from longfire.report.table import text_table
+from longfire.report.table import text_table, width
 from longfire.tasks import SUITES, TASKS
 from longfire.tasks.made_up import MADE_UP
 
 Paper = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows of the paper by table: "scrolls", "glue", "narrative_qa"."""
 
-WIDTH = 120
 ABREAST = 8
-"""Tasks in one block of columns, at most, as in the paper's table of GLUE."""
+"""Tasks in one block of columns, at most, as in the paper's table of GLUE; fewer where a terminal is narrow."""
 SELECTED = {
     "dev": "Tested is the best model of a run by its answers to a part of the train split that was kept from training",
     "validation": "Tested is the best model of a run on this very validation split, as in the paper: a choice that "
@@ -38,7 +37,6 @@ SELECTED = {
     "last": "Tested is the last model of each run",
 }
 SAY_NOTHING = "Made-up rows: scores say nothing."
-IN_THE_PAPER = {"nope", "rope", "rope_pi", "alibi", "kerple_log", "t5", "fire"}
 PAPERS = {
     "scrolls": "the whole datasets, 25,000 steps of 128 × 8,192 tokens",
     "glue": "the whole datasets, 25,000 steps of 256 × 1,024 tokens",
@@ -57,18 +55,21 @@ def downstream_table(record: Record, paper: Paper, size: str | None = None) -> s
     """
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
     size = size or papers_size(record)
-    parts = [fill(what_was_done(record), WIDTH)]
+    parts = [fill(what_was_done(record), width())]
     told_apart = with_seeds(record)
+    beside: list[str] = []
     for suite in dict.fromkeys(TASKS[task].suite for task in tasks):
         of_suite = [task for task in tasks if TASKS[task].suite == suite]
         if len(lengths) > 1 and tuple(of_suite) != SUITES[suite]:
+            theirs = [row for task in of_suite for row in papers_contexts(record, paper.get(task, ()))]
             parts += [contexts_table(told_apart, task, paper.get(task, ())) for task in of_suite]
         else:
             theirs = papers_rows(record, paper.get(suite, ()), size)
             parts += [suite_table(told_apart, suite, of_suite, length, theirs) for length in lengths]
-    parts.append(fill(how_to_read(record), WIDTH))
+        beside += [suite] if theirs else []
+    parts.append(fill(how_to_read(record, beside), width()))
     if notes := missing(told_apart):
-        parts.append("\n".join(fill(f"– {text}", WIDTH, subsequent_indent="  ") for text in notes))
+        parts.append("\n".join(fill(f"– {text}", width(), subsequent_indent="  ") for text in notes))
     return "\n\n".join(parts)
 
 
@@ -76,11 +77,22 @@ def suite_table(
     record: Record, suite: str, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]
 ) -> str:
     """Checkpoints down, the paper's below, tasks across, in blocks. Where the whole suite was asked for, an average."""
+    for abreast in range(ABREAST, 1, -1):
+        shown = _blocks(record, suite, tasks, length, theirs, abreast)
+        if max(map(len, shown.splitlines())) <= width():
+            break
+    return shown
+
+
+def _blocks(
+    record: Record, suite: str, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]], abreast: int
+) -> str:
+    """The same with so many tasks in a block."""
     scores = {row["label"]: at_length(row, length) for row in record["rows"]}
     shared = [task for task in tasks if scores and all(task in found for found in scores.values())]
     whole = tuple(tasks) == SUITES[suite]
     averages = ["Average", *([f"of {len(shared)}"] if len(shared) < len(tasks) else [])] if whole else []
-    blocks = [list(tasks[start : start + ABREAST]) for start in range(0, len(tasks), ABREAST)]
+    blocks = [list(tasks[start : start + abreast]) for start in range(0, len(tasks), abreast)]
     shown = []
     for block in blocks:
         last = averages if block is blocks[-1] else []
@@ -137,13 +149,12 @@ def what_was_done(record: Record) -> str:
     return " ".join(parts)
 
 
-def how_to_read(record: Record) -> str:
-    """Marks, and what the paper's rows are."""
+def how_to_read(record: Record, beside: Sequence[str]) -> str:
+    """Marks, and what the paper's rows are, of the suites that have any beside ours."""
     parts = ["Scores are 0 … 100, with their 95 % intervals."]
     parts += [f"{NEAR} is not above what {meaning}." for meaning in near_meanings(record).values()]
-    suites = dict.fromkeys(TASKS[task].suite for task in record["setting"]["tasks"])
-    if IN_THE_PAPER & {encoding.removesuffix("-s") for encoding in encodings_of(record)}:
-        made = "; ".join(PAPERS[suite] for suite in suites)
+    if beside:
+        made = "; ".join(PAPERS[suite] for suite in beside)
         parts.append(
             f"The paper's rows: 125M parameters (base) or 350M (large), trained on C4, {made}, the best on validation. "
             f"Where ours are smaller in model, training or data, the two are not to be compared."

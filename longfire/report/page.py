@@ -14,6 +14,7 @@ from longfire.report.summary import (
     Line,
     Record,
     amount,
+    extensions,
     is_number,
     lengths_of,
     lines_of,
@@ -141,8 +142,9 @@ def _body(record: Record, data: dict[str, Any], title: str, beside: str) -> str:
         ),
     ]
     if any(one["losses"] for one in data["series"]):
+        scratch = " from scratch" if extensions(record["runs"]) else ""
         band = "Mean, with a band from the lowest to the highest seed." if several else ""
-        parts.append(_section("losses", "Loss in training", band))
+        parts.append(_section("losses", f"Loss in training{scratch}", band))
     if any(one["positions"] for one in data["series"]):
         about = "What tokens early and late in a sequence cost. Up to the training length all positions were trained."
         if len(data["texts"]) > 1:

@@ -5,9 +5,8 @@ from textwrap import fill
 from typing import Any
 
 from longfire.evaluation.speed import BASELINES, BOTH, FORWARD, MEMORY, NO_BIAS, RATIOS, SHARED
-from longfire.report.table import markdown_table, text_table
+from longfire.report.table import markdown_table, text_table, width
 
-WIDTH = 120
 LISTING = ("fire", "sdpa")
 """The paper's listing: FIRE's bias as one tensor, given to PyTorch."""
 FIGURES: dict[str, tuple[str | tuple[str, str], str]] = {
@@ -84,7 +83,7 @@ def _launching(rows: Sequence[Row]) -> str:
         "Without a bias and on engines that a CUDA graph can hold, times are of replayed graphs: the GPU's alone. "
         f"Launched from eager Python, forward takes, in ms: {', '.join(added)}."
     )
-    return "\n\n" + fill(text, WIDTH)
+    return "\n\n" + fill(text, width())
 
 
 def _in_blocks(rows: Sequence[Row], lines: Sequence[str]) -> list[str]:
@@ -157,7 +156,7 @@ def _shared(record: dict[str, Any]) -> str:
     text = (
         f"{SHARED}: per layer of {layers} with one FIRE, its bias made once. Fwd+bwd ÷ layers with their own: {ratios}."
     )
-    return "\n\n" + fill(text, WIDTH)
+    return "\n\n" + fill(text, width())
 
 
 def _missing(rows: Sequence[Row]) -> str:
@@ -169,7 +168,7 @@ def _missing(rows: Sequence[Row]) -> str:
                 reason = row[what] if what == "not run" else f"{what}: {row[what]}"
                 reasons.setdefault(reason, []).append(row)
     return "".join(
-        "\n" + fill(f"– {_cases(found, rows)}: {reason}", WIDTH, subsequent_indent="  ", break_long_words=False)
+        "\n" + fill(f"– {_cases(found, rows)}: {reason}", width(), subsequent_indent="  ", break_long_words=False)
         for reason, found in reasons.items()
     )
 

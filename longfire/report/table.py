@@ -1,10 +1,20 @@
 """Tables for a terminal, and for a page in Markdown."""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from shutil import get_terminal_size
 
+WIDEST, NARROWEST = 120, 60
+"""Columns that a report is laid out for."""
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def width() -> int:
+    """Columns for a report: the terminal's, within bounds; where there is none, as in a file, the most."""
+    columns = get_terminal_size((WIDEST, 24)).columns if sys.stdout.isatty() else WIDEST
+    return min(WIDEST, max(NARROWEST, columns))
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

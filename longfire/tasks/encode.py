@@ -66,7 +66,7 @@ def training_rows(
 ) -> list[dict[str, Ids]]:
     """A row for each reference of each example, as `training_row` makes it, in arrays of 32 bits."""
     parts = _parts_of(tokenizer)
-    shown = tqdm(examples, "tokenising", unit=" examples", disable=None if progress else True)
+    shown = tqdm(examples, "tokenising", unit="example", disable=None if progress else True)
     return [_row(example, reference, parts, length, 0) for example in shown for reference in example.references]
 
 

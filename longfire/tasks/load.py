@@ -55,5 +55,5 @@ def _merged(task: Task, rows: Rows, limit: int | None) -> list[Example]:
 
 def _shown(rows: Rows, what: str) -> Rows:
     """With a progress bar where it takes seconds and someone is looking."""
-    bar: Iterable[tuple[str, object]] = tqdm(rows, what, unit=" rows", delay=3, leave=False, disable=None)
+    bar: Iterable[tuple[str, object]] = tqdm(rows, what, unit="row", delay=3, leave=False, disable=None)
     yield from bar

@@ -108,6 +108,10 @@ class Watch(TrainerCallback):
             mark_complete(self.run / f"checkpoint-{state.global_step}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the bar's line, so that what is said next comes after it."""
         if self.bar is not None:
             self.bar.close()
 

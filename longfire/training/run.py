@@ -26,6 +26,7 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 
 from longfire.errors import at_least, there_and_here, unlike
 from longfire.storage import read_json, write_json
+from longfire.training.callbacks import Watch
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.recipes import AnyRecipe
 from longfire.training.start import digest
@@ -211,6 +212,10 @@ def carry_out(
                 f"with the same command."
             ) from error
         raise
+    finally:
+        for one in trainer.callback_handler.callbacks:
+            if isinstance(one, Watch):  # it is told of no other end than the last step
+                one.close()
     with_others()
     return run / "model"
 

@@ -205,7 +205,9 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     prompts = [one["prompt_tokens"] for one in made["rows"][0]["scores"]]
     assert prompts == [length - 16 for length in (256, 512, 1024, 1536, 2048)]
     assert main(["reproduce", "narrative-qa", *given, "--seeds", "0", "1"]) == 0
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr()
+    assert "\n[1/6] RoPE, seed 0, narrative_qa\n" in told
+    assert "\n[6/6] RoPE-PI 2048, seed 1, narrative_qa\n" in told
     assert "RoPE, RoPE-PI 512, RoPE-PI 2048, 2 seeds each: models" in " ".join(shown.split())
     assert re.search(r"^RoPE-PI 2048, seed 1  +\d", shown, re.MULTILINE)
     both = json.loads((out / "smoke" / "narrative-qa-made-up" / "downstream.json").read_text())

@@ -347,6 +347,8 @@ def test_progress_is_shown_on_a_terminal(capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "riddles: prompts" in shown
     assert "riddles: answers:" in shown
+    assert "?prompt/s]" in shown  # and so 10.00s/prompt, where it is slow
+    assert "?answer/s]" in shown
     answered(small_model(vocab_size=V))
     assert capsys.readouterr().err == ""
 

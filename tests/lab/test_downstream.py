@@ -235,7 +235,10 @@ def test_interrupted(stop, status, place, tmp_path, monkeypatch, capsys):
         (["narrative_qa", "{}/rope:yarn=far"], "must be a whole number, not 'far'"),
         (["narrative_qa", "{}/rope:yarn=16"], "16 is not above 32"),
         (["narrative_qa", "{}/fire", "--length", "64"], "answers may take 64 of them. Give a greater length"),
-        (["narrative_qa", "{}/fire", "--length", "80"], "64 of the 80 tokens are for the answer"),
+        (
+            ["narrative_qa", "{}/fire", "--length", "80"],
+            "80 tokens, of which 64 are for the answer, have no room for 7 of the 7",
+        ),
         (["narrative_qa", "{}/fire", "--recipe", "huge"], "no fine-tuning recipe named 'huge'"),
         (["narrative_qa", "{}/fire", "--select", "best"], "select cannot be 'best'"),
         (["narrative_qa", "{}/fire", "--data", "nowhere"], "there is no file or folder nowhere"),

@@ -40,20 +40,32 @@ def test_train_dev_and_test(data):
 
 def test_a_length_without_room_is_refused_and_the_one_that_is_named_suffices(data):
     of = load_questions(["narrative_qa"], data)[0]["narrative_qa"]
-    with pytest.raises(ValueError, match="never cut, take") as error:
+    with pytest.raises(ValueError, match="never cut, take up to") as error:
         refuse_no_room(of, byte_tokenizer(), [80, 1000], None)
     enough = int(re.search(r"at least (\d+)", str(error.value))[1])
     refuse_no_room(of, byte_tokenizer(), [enough], None)
     with pytest.raises(ValueError, match=f"at least {enough}"):
         refuse_no_room(of, byte_tokenizer(), [enough - 1], None)
+    of.test[2] = replace(of.test[2], question="Why? " * 40)
+    both = replace(of, dev=[replace(of.test[2], id=f"dev-{i}") for i in range(5)], split="test")
+    with pytest.raises(ValueError, match="to test on: 128 tokens, of which 64 are") as error:
+        refuse_no_room(both, byte_tokenizer(), [128], None)
+    split = "1 of the 7 rows of the test split (validation-2) and 5 of the 5 rows of the train split"
+    assert f"have no room for {split} (dev-0, dev-1, dev-2, …). Question and cue" in str(error.value)
+    assert str(error.value).endswith(", or take those rows out of the file.")
 
 
 def test_what_is_too_long_to_train_on(data):
     of = load_questions(["narrative_qa"], data, to_train=True)[0]["narrative_qa"]
     of.train[3] = replace(of.train[3], references=("tea", "moss and tea " * 20))
-    with pytest.raises(ValueError, match=r"narrative_qa, to train on: the longest .* room for 128") as error:
+    with pytest.raises(ValueError, match="narrative_qa, to train on: 128 tokens have no room for 1 of") as error:
         refuse_no_room(of, byte_tokenizer(), [1000], 128)
-    enough = int(re.search(r"at least (\d+)", str(error.value))[1])
+    assert f" of the {len(of.train) + 1} rows of the train split ({of.train[3].id}). Question" in str(error.value)
+    enough, given = re.search(
+        r"at least (\d+) \(--length (\d+)\), or take those rows out of", str(error.value)
+    ).groups()
+    assert enough == given
+    enough = int(enough)
     refuse_no_room(of, byte_tokenizer(), [1000], enough)
     with pytest.raises(ValueError, match=f"at least {enough}"):
         refuse_no_room(of, byte_tokenizer(), [1000], enough - 1)

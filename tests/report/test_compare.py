@@ -3,6 +3,7 @@
 import math
 import random
 import re
+import sys
 from statistics import fmean
 
 import pytest
@@ -52,6 +53,13 @@ def test_table():
     assert "48 hold (the same way in every seed" in shown.replace("\n", " ")
     assert "Not borne out: 256: FIRE–ALiBi; 512: Kerple-log–ALiBi." in shown.replace("\n", " ")
     assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_paragraphs_are_as_narrow_as_the_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "70")
+    above, *_, below = compare_table(compare_record()).split("\n\n")
+    assert max(map(len, [*above.splitlines(), *below.splitlines()])) <= 70
 
 
 def test_bold_takes_no_room():
@@ -281,6 +289,33 @@ def test_losses_are_thinned_and_averaged():
     step, mean, low, high = curve[1]
     assert step == 20
     assert low < mean < high
+
+
+def test_further_training_is_not_among_losses_from_scratch(tmp_path, monkeypatch):
+    drawn, record = [], compare_record()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self.axes[0]))
+    plot_compare(record, tmp_path)
+    for run in record["runs"]:
+        if run["encoding"] == "nope":
+            run["extended"] = {"from": "RoPE", "to": 256, "steps": 3}
+    plot_compare(record, tmp_path)
+    (_, before), (_, after) = drawn[:2], drawn[2:]
+    assert before.get_title() == "Loss in training, mean and range over seeds"
+    assert after.get_title() == "Loss in training from scratch, mean and range over seeds"
+    shown = [[line.get_label() for line in axes.lines] for axes in (before, after)]
+    assert shown == [["FIRE", "ALiBi", "Kerple-log", "RoPE", "NoPE"], ["FIRE", "ALiBi", "Kerple-log", "RoPE"]]
+
+
+@pytest.mark.parametrize("trained", [256, 1024, 4096])
+def test_where_training_was_is_said_within_the_picture(trained, tmp_path, monkeypatch):
+    drawn, record = [], compare_record()
+    record["setting"]["trained_length"] = trained
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    plot_compare(record, tmp_path)
+    drawn[0].draw_without_rendering()
+    axes = drawn[0].axes[0]
+    (said,) = axes.texts
+    assert axes.bbox.x0 < said.get_window_extent().x0 < said.get_window_extent().x1 < axes.bbox.x1
 
 
 @pytest.mark.parametrize("kept", [None, 1, 0])

@@ -1,6 +1,7 @@
 """Tables of downstream tasks: the paper's layout, what is missing is missing, and pictures by length."""
 
 import re
+import sys
 
 import pytest
 
@@ -70,6 +71,19 @@ def test_glue_is_in_two_blocks_and_what_is_near_chance_is_marked():
     assert "what one and the same answer to all questions, or the option in one and the same place, would score" in said
 
 
+@pytest.mark.parametrize(("columns", "abreast"), [(200, 8), (100, 6), (80, 4), (40, 2)])
+def test_a_narrow_terminal_has_fewer_tasks_abreast(columns, abreast, monkeypatch):
+    """But not fewer columns than 60."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = downstream_table(
+        record(SUITES["glue"], [row("FIRE", "fire", [one(task, 60.0) for task in SUITES["glue"]])]), PAPER
+    )
+    assert max(map(len, shown.splitlines())) <= min(120, max(60, columns))
+    assert [len(found) for found in cells(shown, "FIRE")][:-1] == [abreast] * ((15 - 1) // abreast)
+    assert sum(len(found) for found in cells(shown, "FIRE")) == 15 + 1  # and the average
+
+
 def test_seeds_of_one_encoding_have_their_mean_below_them():
     rows = [
         row(label, label.lower(), [one(task, 50.0 + by) for task in SUITES["scrolls"][:-1]], seed=seed)
@@ -108,14 +122,21 @@ def test_beside_fire_without_its_parts_stands_the_same():
     scores = [one(task, 60.0) for task in SUITES["glue"]]
     rows = [row(label, "fire", scores, checkpoint=f"small/runs/{folder}") for label, folder in folders.items()]
     table = downstream_table(record(SUITES["glue"], rows), PAPER)
-    assert cells(table, "  FIRE without log and threshold")[1][-1] == "69.06"
-    assert cells(table, "  FIRE")[2][-1] == "71.14"
+    assert cells(table, "  FIRE without log and threshold")[-1][-1] == "69.06"
+    assert cells(table, "  FIRE")[-2][-1] == "71.14"
     assert "FIRE without threshold" not in table
 
 
 def test_encodings_that_the_paper_has_not():
     table = downstream_table(record(["squality"], [row("YaRN", "yarn", [one("squality", 3.0)])]), PAPER)
     assert "paper" not in table
+
+
+def test_at_lengths_that_the_paper_has_not_its_rows_are_not_explained():
+    assert "The paper's rows" in downstream_table(sweep(), PAPER)
+    assert "paper" not in downstream_table(sweep((96, 128, 160)), PAPER)
+    scores = [one("wnli", 50.0, length) for length in (512, 1024)]
+    assert "paper" not in downstream_table(record(["wnli"], [row("FIRE", "fire", scores)], (512, 1024)), PAPER)
 
 
 def test_nothing_is_there_yet():
@@ -181,6 +202,17 @@ def test_seeds_by_length_are_rows_with_a_mean_and_one_line(tmp_path):
     assert [one["label"] for one in drawn] == ["FIRE", "RoPE-PI"]
     assert drawn[1]["scores"][2]["interval"] == [0.5, 1.5]
     assert plot_contexts(shown, "narrative_qa", tmp_path / "seeds.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_of_zeros_all_intervals_are_seen(tmp_path, monkeypatch):
+    """And not an arrow with a number at each."""
+    drawn, shown = [], sweep()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self.axes[0]))
+    for of in shown["rows"]:
+        of["scores"] = [{**one, "score": 0.0, "interval": [0.0, 84.2]} for one in of["scores"]]
+    plot_contexts(shown, "narrative_qa", tmp_path / "zeros.png")
+    assert drawn[0].get_ylim() == (0, pytest.approx(1.12 * 84.2))
+    assert not [text for text in drawn[0].texts if text.get_text().startswith("to ")]
 
 
 def test_an_interval_that_is_longer_than_the_axis_says_where_it_ends(tmp_path, monkeypatch):

@@ -63,6 +63,16 @@ def test_its_data(report):
     assert [len(layer["heads"]) for layer in bias["layers"]] == [4, 4]
 
 
+def test_losses_are_of_training_from_scratch(tmp_path):
+    record = compare_record()
+    for run in record["runs"]:
+        if run["encoding"] == "nope":
+            run["extended"] = {"from": "RoPE", "to": 256, "steps": 3}
+    path = report_page(record, tmp_path / "report.html")
+    assert [one["label"] for one in data_of(path)["series"] if not one["losses"]] == ["NoPE"]
+    assert "<h2>Loss in training from scratch</h2>" in path.read_text(encoding="utf-8")
+
+
 def test_biases_come_in_the_order_of_the_table(tmp_path):
     record = compare_record()
     record["biases"] = dict.fromkeys(("odd", "alibi", "fire"), record["biases"]["fire"]) | {"rope": []}

@@ -17,6 +17,7 @@ from filelock import FileLock
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from longfire.cli import main
 from longfire.data import Sequences, load_corpus
 from longfire.training import RECIPES, callbacks, pretrain
 from longfire.training.callbacks import DivergedError, read_losses
@@ -90,6 +91,19 @@ def test_without_a_terminal_progress_is_told_in_lines(corpus, tmp_path, monkeypa
     lines = [line for line in capsys.readouterr().err.splitlines() if "step" in line]
     assert [line.partition(",")[0] for line in lines] == [f"often: step {step} of 3" for step in (1, 2, 3)]
     assert re.search(r"loss \d\.\d{3}, [\d,]+ tokens/s, 00:0\d left$", lines[1])
+
+
+def test_when_it_is_stopped_the_bar_ends_before_that_is_said(text, tmp_path, monkeypatch, capsys):
+    def stop(self, args, state, control, **_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(callbacks.Watch, "on_log", stop)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(command(text, tmp_path / "run")[3:]) == 130
+    *_, bar, blank, said, end = capsys.readouterr().err.split("\n")
+    assert re.search(r"run: .*1/12 \[.*step", bar)
+    assert (blank, said, end) == ("", "longfire: stopped. The same command begins again.", "")
 
 
 def test_a_run_that_is_done_is_not_done_again(whole, corpus):

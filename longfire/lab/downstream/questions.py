@@ -27,6 +27,8 @@ class Questions:
     train: list[Example]
     dev: list[Example]
     """Cut from what was to train on, by document."""
+    split: str = "validation"
+    """That `test` is of; the others are of train."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def load_questions(
                 f"{name} has too little to train on for a part of it to judge by: {len(train)} questions on one "
                 f"document. Choose the model otherwise: --select validation, or last."
             )
-        found[name] = Questions(task, sample(task, test, limit), train, dev)
+        found[name] = Questions(task, sample(task, test, limit), train, dev, split)
     if not found:
         raise FileNotFoundError(f"{data} has none of these tasks whole: {', '.join(tasks)}.")
     return found, missing
@@ -145,7 +147,7 @@ def refuse_tasks_without_room(
     """`refuse_no_room` of each task, by each of the tokenizers that differ: all that have none are named at once."""
     different = {tokens_of(tokenizer): tokenizer for tokenizer in tokenizers}.values()
     said: dict[str, str] = {}
-    for of in tqdm(list(questions), "looking over", unit=" tasks", delay=1, leave=False, disable=None):
+    for of in tqdm(list(questions), "looking over", unit="task", delay=1, leave=False, disable=None):
         for tokenizer in different:
             try:
                 refuse_no_room(of, tokenizer, lengths, trained)
@@ -172,21 +174,39 @@ def refuse_no_room(questions: Questions, tokenizer: Any, lengths: Sequence[int],
             f"{task.max_answer} of them. Give a greater length."
         )
     if trained is not None:
-        rows = training_rows([bare(one) for one in (*questions.train, *questions.dev)], tokenizer, MOST)
-        if (needed := max(len(row["input_ids"]) for row in rows)) > trained:
-            raise ValueError(
-                f"{task.name}, to train on: the longest question and answer, which are never cut, take {needed} tokens "
-                f"with the cue, and there is room for {trained}. Give a length of at least {needed}, or leave out what "
-                f"is longer than yours."
-            )
-    asked = {one.id: prompt_ids(bare(one), tokenizer, MOST) for one in (*questions.test, *questions.dev)}
-    longest = max(asked, key=lambda name: len(asked[name]))
-    if (needed := len(asked[longest]) + task.max_answer) > shortest:
+        _refuse_no_room_to_train(questions, tokenizer, trained)
+    of_splits = [
+        (split, [(one.id, len(prompt_ids(bare(one), tokenizer, MOST)) + task.max_answer) for one in examples])
+        for split, examples in ((questions.split, questions.test), ("train", questions.dev))
+    ]
+    if (needed := max(size for _, sizes in of_splits for _, size in sizes)) > shortest:
+        found = [_too_long(sizes, shortest, split) for split, sizes in of_splits]
         raise ValueError(
-            f"{task.name}, to test on: where {task.max_answer} of the {shortest} tokens are for the answer, example "
-            f"{longest} has no room: its question and the cue, which are never cut, take {len(asked[longest])}. Give "
-            f"a length of at least {needed}, which is enough for all, or leave it out."
+            f"{task.name}, to test on: {shortest} tokens, of which {task.max_answer} are for the answer, have no room "
+            f"for {' and '.join(filter(None, found))}. Question and cue, which are never cut, take up to "
+            f"{needed - task.max_answer}. Give lengths of at least {needed}, or take those rows out of the file."
         )
+
+
+def _refuse_no_room_to_train(questions: Questions, tokenizer: Any, length: int) -> None:
+    learned = [bare(one) for one in (*questions.train, *questions.dev)]
+    names = [one.id for one in learned for _ in one.references]
+    rows = training_rows(learned, tokenizer, MOST)
+    sizes = [(name, len(row["input_ids"])) for name, row in zip(names, rows, strict=True)]
+    if (needed := max(size for _, size in sizes)) > length:
+        raise ValueError(
+            f"{questions.task.name}, to train on: {length} tokens have no room for "
+            f"{_too_long(sizes, length, 'train')}. Question and answer, which are never cut, take up to {needed} with "
+            f"the cue. Give a length of at least {needed} (--length {needed}), or take those rows out of the file."
+        )
+
+
+def _too_long(sizes: Sequence[tuple[str, int]], room: int, split: str) -> str:
+    """`5 of the 250 rows of the train split (12, 40, 7, …)`, by their ids; nothing, if all have room."""
+    names = [name for name, size in sizes if size > room]
+    shown = [*dict.fromkeys(names)]
+    named = ", ".join([*shown[:3], *(["…"] if len(shown) > 3 else [])])
+    return f"{len(names)} of the {len(sizes)} rows of the {split} split ({named})" if names else ""
 
 
 def fingerprint(examples: Sequence[Example]) -> str:

@@ -10,7 +10,7 @@ What is done is not done again: started anew, it goes on.
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +59,10 @@ def downstream(
     made = Rows(ready)
     with until_done(record, save := _by_the_first(save)), _loaded_for_good(), _cores(ready.experiment.brief):
         for number, (mixture, entrant) in enumerate(parts, 1):
-            say(f"[{number}/{len(parts)}] {entrant.label}, {mixture.name}")
+            row = rows[entrant.key]
+            say(f"[{number}/{len(parts)}] {_called(row, record['rows'])}, {mixture.name}")
             part = Part(ready, mixture, entrant, out, made, batch_tokens)
             part.carry_out(tracker, options)
-            row = rows[entrant.key]
             row["parts"] = renewed(row["parts"], [part.found], "mixture")
             void = mixture.tasks if "failed" in part.found else ()
             kept = [one for one in row["scores"] if one["task"] not in void]
@@ -126,7 +126,7 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
     with until_done(record, save := _by_the_first(save)):
         for entrant, row in zip(found, rows, strict=True):
             known, model = Known(entrant, exam.device, exam.dtype), short_hash([digest(entrant.folder), entrant.key])
-            say(entrant.label)
+            say(_called(row, record["rows"]))
             for of in questions.values():
                 for length in lengths:
                     where = out / "test" / entrant.key / folder_of(of.task.name, length, exam.limit, exam.split)
@@ -137,6 +137,12 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
             del known
             release()
     return record
+
+
+def _called(row: Record, rows: Iterable[Record]) -> str:
+    """A row's label, with its seed where several have the same."""
+    shared = sum(one["label"] == row["label"] for one in rows) > 1
+    return f"{row['label']}, seed {row['seed']}" if shared else str(row["label"])
 
 
 @contextmanager
