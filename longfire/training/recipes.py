@@ -18,6 +18,8 @@ from longfire.model import SIZES, LongfireConfig
 from longfire.model.extension import STRETCHED
 
 PRECISIONS = ("auto", "bfloat16", "float32")
+FARTHEST = 64
+"""Training lengths that a horizon may be: above, somebody means tokens."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Recipe(AnyRecipe):
     start: str | None = None
     """What FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random. Others have one start."""
     horizon: float | None = None
-    """Where FIRE's normaliser stops to grow, as a share of the training length. None, the paper: never."""
+    """Where FIRE's normaliser stops to grow, as a multiple of the training length. None, the paper: never."""
     graphs: bool | None = None
     """Compiled layers as CUDA graphs: a small model's kernels are done sooner than started. None: on a single GPU,
     where a step is a single pass."""
@@ -131,6 +133,12 @@ class Recipe(AnyRecipe):
         one_of("the start", self.start, (None, *STARTS))
         if self.horizon is not None:
             positive("horizon", self.horizon)
+            if self.horizon > FARTHEST:
+                tokens = round(self.horizon)
+                raise ValueError(
+                    f"horizon is a multiple of the training length, not tokens, and at most {FARTHEST}, not "
+                    f"{self.horizon!r}; for {tokens} tokens say fire:horizon={tokens}."
+                )
         if self.extend_to is not None:
             at_least("extend_to", self.extend_to, 1)
             one_of("the encoding to extend to", self.encoding, STRETCHED)

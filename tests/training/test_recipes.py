@@ -61,7 +61,7 @@ def test_sinusoids_are_in_proportion_to_the_embeddings():
         assert float((sinusoids.square().mean() / tokens.square().mean()).sqrt()) == pytest.approx(0.5**0.5, rel=0.1)
 
 
-def test_fires_horizon_is_a_share_of_the_training_length():
+def test_fires_horizon_is_a_multiple_of_the_training_length():
     recipe = RECIPES["base"]
     assert "horizon" not in recipe.position_encoding()
     assert recipe.but(horizon=0.5).position_encoding()["horizon"] == 1024
@@ -69,6 +69,9 @@ def test_fires_horizon_is_a_share_of_the_training_length():
     assert recipe.but(horizon=0.5, encoding="alibi").position_encoding() == {"name": "alibi"}
     with pytest.raises(ValueError, match="horizon must be above 0"):
         recipe.but(horizon=0.0)
+    with pytest.raises(ValueError, match=r"multiple of the training length, not tokens.*say fire:horizon=512\."):
+        recipe.but(horizon=512)
+    assert recipe.but(horizon=64).position_encoding()["horizon"] == 64 * 2048
 
 
 def test_what_only_fire_has_makes_no_other_run_another():
