@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from longfire.encodings import ENCODINGS
@@ -176,7 +177,7 @@ class Recipe(AnyRecipe):
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
         """Of a new model. The vocabulary is rounded up to a multiple of 128, which a GPU multiplies faster."""
         try:
-            return LongfireConfig.of_size(
+            config = LongfireConfig.of_size(
                 self.size,
                 vocab_size=math.ceil(vocab_size / 128) * 128,
                 max_position_embeddings=self.length,
@@ -188,6 +189,30 @@ class Recipe(AnyRecipe):
             )
         except StrictDataclassError as error:  # what was wrong is within
             raise ValueError(str(error.__cause__ or error)) from error
+        self._check_start(config)
+        return config
+
+    def check(self) -> None:
+        """Refuse options and a start that no new model can have, before any text is read."""
+        if self.init_from is None:
+            self.config(1)
+
+    def _check_start(self, config: LongfireConfig) -> None:
+        """Refuse a start that the encoding's options do not allow."""
+        if self.start is None or not has_starts(ENCODINGS[self.encoding]):
+            return
+        with torch.device("meta"):
+            encoding: Any = config.build_encoding()
+            try:
+                encoding.init_as(self.start)
+            except ValueError as error:
+                whose = "recipe's start" if RECIPES.get(self.name, self).start == self.start else "start asked for"
+                without = {**self.encoding_options, "start": None}
+                options = ",".join(f"{name}={value}" for name, value in without.items())
+                raise ValueError(
+                    f"{error} The {whose} is {self.start}; for a random one add start=None to the encoding's options: "
+                    f"{self.encoding}{'-s' * self.share}:{options}."
+                ) from error
 
 
 TINY = Recipe(

@@ -45,6 +45,14 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
             "Did you mean 'horizon'? Known: name, length, batch, steps, learning",
         ),
         (["pretrain", "tiny", "--dry-run", "--encoding", "fire:horizn=3"], "fire has no option 'horizn'. Did you mean"),
+        (
+            ["pretrain", "tiny", "--corpus", "nowhere", "--encoding", "fire:log=False"],
+            "needs log=True; this is a FIRE with num_heads=4, log=False",
+        ),
+        (
+            ["pretrain", "tiny", "--dry-run", "--tokenizer", "my-tokens", "--encoding", "fire:log=False"],
+            "add start=None to the encoding's options: fire:log=False,start=None.",
+        ),
         (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "nowhere"),
     ],
 )

@@ -122,6 +122,16 @@ def test_options_that_the_encoding_refuses():
         RECIPES["tiny"].but(encoding_options={"horizon": "far"}).config(257)
 
 
+def test_a_start_that_the_encodings_options_do_not_allow():
+    """Is known without a model, and looking at one draws no random numbers, on which a run's weights depend."""
+    recipe, before = RECIPES["tiny"].but(encoding_options={"log": False}), torch.get_rng_state()
+    with pytest.raises(ValueError, match=r"needs log=True.*recipe's start is kerple_log; .*fire:log=False,start=None"):
+        recipe.check()
+    recipe.but(start="alibi").check()
+    recipe.but(init_from="there").check()  # whose weights they are
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_unknown_recipe():
     with pytest.raises(ValueError, match=r"no recipe named 'bse'. Did you mean 'base'"):
         recipe_named("bse")
