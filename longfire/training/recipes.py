@@ -63,7 +63,8 @@ class AnyRecipe:
         one_of("the precision", self.precision, PRECISIONS)
         for name in ("length", "batch", "steps", "checkpoint_every", "log_every"):
             at_least(name, getattr(self, name), 1)
-        at_least("warmup", self.warmup, 0)
+        for name in ("warmup", "seed"):
+            at_least(name, getattr(self, name), 0)
         for name in ("learning_rate", "position_rate", "clip"):
             positive(name, getattr(self, name))
         for name in ("weight_decay", "final", "dropout", "attention_dropout"):
@@ -176,6 +177,11 @@ class Recipe(AnyRecipe):
 
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
         """Of a new model. The vocabulary is rounded up to a multiple of 128, which a GPU multiplies faster."""
+        if self.encoding in STRETCHED and not {"trained_length", "target_length"} <= self.encoding_options.keys():
+            raise ValueError(
+                f"{self.encoding!r} extends a checkpoint with 'rope': say which, and how far (--from RUN --extend-to "
+                f"N); or, to train with it from scratch, give its options trained_length and target_length."
+            )
         try:
             config = LongfireConfig.of_size(
                 self.size,

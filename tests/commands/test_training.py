@@ -53,6 +53,7 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
             ["pretrain", "tiny", "--dry-run", "--tokenizer", "my-tokens", "--encoding", "fire:log=False"],
             "add start=None to the encoding's options: fire:log=False,start=None.",
         ),
+        (["pretrain", "tiny", "--dry-run", "--encoding", "yarn"], "say which, and how far (--from RUN --extend-to N)"),
         (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "nowhere"),
     ],
 )

@@ -106,6 +106,8 @@ def test_small():
         ({"size": "huge"}, "the size cannot be 'huge'"),
         ({"encoding": "fier"}, "Did you mean 'fire'"),
         ({"start": "kerple"}, "the start cannot be 'kerple'"),
+        ({"start": "rope"}, "the start cannot be 'rope'. Known: None, kerple_log, alibi"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"precision": "float8"}, "the precision cannot be"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
