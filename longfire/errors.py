@@ -7,20 +7,20 @@ from numbers import Integral, Real
 from typing import Any
 
 
-def hint(name: object, choices: Iterable[str]) -> str:
+def hint(name: object, choices: Iterable[object]) -> str:
     """`Did you mean 'fire'? Known: …` for a name that is not among the choices."""
     known = list(choices)
-    lower = {choice.lower(): choice for choice in known}
+    lower = {choice.lower(): choice for choice in known if isinstance(choice, str)}
     near = get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
     meant = f"Did you mean {lower[near[0]]!r}? " if near else ""
-    return f"{meant}Known: {', '.join(known)}."
+    return f"{meant}Known: {', '.join(map(str, known))}."
 
 
 def one_of(what: str, value: object, choices: Iterable[object]) -> None:
     """Refuse a value that is not among the choices."""
     known = list(choices)
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in known):
-        raise ValueError(f"{what} cannot be {value!r}. {hint(value, [str(choice) for choice in known])}")
+        raise ValueError(f"{what} cannot be {value!r}. {hint(value, known)}")
 
 
 def at_least(what: str, value: object, least: int) -> None:

@@ -143,10 +143,15 @@ def check_jobs(options: argparse.Namespace) -> None:
 
 
 def planned_runs(comparison: "Comparison") -> Iterator[str]:
-    """Of a dry run: a line for each, with its encoding's options."""
+    """Of a dry run: a line for each, with its encoding's options and start."""
+    from longfire.encodings import ENCODINGS
+    from longfire.encodings.registry import has_starts
+
     for label, seed, one in comparison.recipes():
         made = f", of {one.init_from}, extended to {one.extend_to:,}" if one.extend_to else ""
-        yield f"{label}, seed {seed}: {one.position_encoding()}{made}, in {comparison.folder(Path(), label, seed)}"
+        start = f", start {one.start}" if has_starts(ENCODINGS[one.encoding]) else ""
+        where = comparison.folder(Path(), label, seed)
+        yield f"{label}, seed {seed}: {one.position_encoding()}{start}{made}, in {where}"
 
 
 def carried_out(

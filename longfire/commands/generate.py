@@ -46,14 +46,21 @@ def run_generate(options: argparse.Namespace) -> int:
     """`longfire generate`: 0, or 130 if it was interrupted."""
     from longfire.model.generate import Request, generate, load
 
-    prompt = options.prompt
-    if prompt is None:
-        path = options.prompt_file
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        prompt = text.removesuffix("\n")
+    prompt = written_in(options.prompt_file) if options.prompt is None else options.prompt
     names = ("max_new_tokens", "temperature", "top_p", "top_k", "seed", "cache")
     request = Request(prompt, **{name: getattr(options, name) for name in names})
     model, tokenizer = load(options.checkpoint, options.tokenizer, options.device, options.dtype)
     report = generate(model, tokenizer, request, sys.stdout)
     print(report, file=sys.stderr)
     return INTERRUPTED if report.interrupted else 0
+
+
+def written_in(path: str) -> str:
+    """A file's text, or standard input's, less the end of its last line."""
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise OSError(
+            f"the file {path} cannot be read ({error.strerror}). Give another: --prompt-file PATH, or --prompt TEXT"
+        ) from error
+    return text.removesuffix("\n")

@@ -49,7 +49,7 @@ def build_encoding(
     known = option_names(cls)
     for option in options:
         if option not in known:
-            own = hint(option, [*known, *shape]) if known else "It has none."
+            own = hint(option, known) if known else "It has none."
             raise ValueError(f"{name!r} has no option {option!r}. {own}")
     required = [option for option, argument in known.items() if argument.default is argument.empty]
     given = {key for key, value in shape.items() if value is not None} | set(options)

@@ -14,7 +14,7 @@ from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.errors import one_of, there_and_here, unlike
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
-from longfire.model.checkpoints import checkpoint_in
+from longfire.model.checkpoints import found_checkpoint
 from longfire.model.generate import attention_used, encoding_name, load
 from longfire.provenance import provenance
 from longfire.storage import read_json
@@ -48,11 +48,7 @@ class PerplexitySetting:
 
     def __post_init__(self) -> None:
         one_of("the split", self.split, SPLITS)
-        object.__setattr__(self, "checkpoint", checkpoint_in(self.checkpoint))
-        if not (self.checkpoint / "config.json").is_file():
-            raise ValueError(
-                f"{self.checkpoint} has no config.json, so it is no checkpoint. model.save_pretrained writes one."
-            )
+        object.__setattr__(self, "checkpoint", found_checkpoint(self.checkpoint))
 
     def __str__(self) -> str:
         corpus = "the embedded corpus" if self.corpus is None else ", ".join(self.corpus)

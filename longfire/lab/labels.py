@@ -29,7 +29,7 @@ def read_label(label: str) -> tuple[str, bool, dict[str, Any]]:
     head, _, rest = label.partition(":")
     options: dict[str, Any] = {}
     for given in filter(None, rest.split(",")):
-        name, _, value = given.partition("=")
+        name, _, value = (part.strip() for part in given.partition("="))
         if name in options:
             raise ValueError(f"{label!r} gives {name!r} twice. Leave one out.")
         options[name] = literal(value)
@@ -48,9 +48,10 @@ def check_label(label: str) -> None:
     """Refuse what is not there, before anything is trained."""
     name, _, options = read_label(label)
     if name not in ENCODINGS:
-        names = [*ENCODINGS, f"fire{SHARED}"]
-        raise ValueError(f"there is no encoding named {label!r}. {hint(label.partition(':')[0], names)}")
-    if label.endswith((":", ",")):
+        head = label.partition(":")[0]
+        apart = f"Several are separated by spaces: {label.replace(',', ' ')}." if "," in head else ""
+        raise ValueError(f"there is no encoding named {label!r}. {apart or hint(head, [*ENCODINGS, f'fire{SHARED}'])}")
+    if label.rstrip().endswith((":", ",")):
         raise ValueError(f"{label!r} ends where an option should follow, such as {name}:option=value.")
     known = [*option_names(ENCODINGS[name]), *([START] if has_starts(ENCODINGS[name]) else [])]
     for option, value in options.items():
@@ -74,5 +75,5 @@ def with_encoding(recipe: "Recipe", label: str) -> "Recipe":
 def written(label: str) -> str:
     """An encoding as a person writes it."""
     name, shared, _ = read_label(label)
-    options = label.partition(":")[2].replace(",", ", ")
+    options = label.partition(":")[2].replace(" ", "").replace(",", ", ")
     return title_of(name) + ("-S" if shared else "") + (f" ({options})" if options else "")

@@ -16,6 +16,18 @@ def checkpoint_in(folder: Path) -> Path:
     return folder if own else inner
 
 
+def found_checkpoint(folder: Path) -> Path:
+    """The same, or an error that says what is not there."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}. A checkpoint is a folder that save_pretrained wrote.")
+    found = checkpoint_in(folder)
+    if not (found / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{folder} has no config.json, so it is no checkpoint. model.save_pretrained writes one."
+        )
+    return found
+
+
 class RefusesOtherEncodings(PreTrainedModel):
     """A model that is loaded with the position encoding it was saved with, or not at all."""
 

@@ -107,10 +107,7 @@ class LongfireConfig(PreTrainedConfig):
         if "name" not in options:
             raise ValueError(f"position_encoding needs a name, such as {{'name': 'fire'}}; it is {options!r}.")
         name = options.pop("name")
-        for option, of_model in GIVEN.items():
-            if option in options and name in ENCODINGS:
-                own = hint(option, known) if (known := option_names(ENCODINGS[name])) else "It has none."
-                raise ValueError(f"{option!r} is the model's {of_model} here, and no option of {name!r}. {own}")
+        refuse_given(name, options)
         return build_encoding(
             name,
             num_heads=self.num_attention_heads,
@@ -119,3 +116,11 @@ class LongfireConfig(PreTrainedConfig):
             max_length=self.max_position_embeddings,
             **options,
         )
+
+
+def refuse_given(name: str, options: dict[str, Any]) -> None:
+    """Refuse, as an option of an encoding, what the model gives it."""
+    for option, of_model in GIVEN.items():
+        if option in options and name in ENCODINGS:
+            own = hint(option, known) if (known := option_names(ENCODINGS[name])) else "It has none."
+            raise ValueError(f"{option!r} is the model's {of_model} here, and no option of {name!r}. {own}")

@@ -20,7 +20,7 @@ from longfire.encodings import ENCODINGS, PositionEncoding
 from longfire.engines import attention_plan
 from longfire.errors import at_least, one_of, positive
 from longfire.model.attention import NAME
-from longfire.model.checkpoints import checkpoint_in
+from longfire.model.checkpoints import found_checkpoint
 from longfire.model.extension import furthest
 
 CACHES: dict[str, dict[str, Any]] = {
@@ -107,11 +107,7 @@ def load(
     where = _device(device)
     if dtype is not None:
         one_of("the dtype", dtype, DTYPES)
-    if not checkpoint.is_dir():
-        raise ValueError(f"there is no folder {checkpoint}. A checkpoint is a folder that save_pretrained wrote.")
-    checkpoint = checkpoint_in(checkpoint)
-    if not (checkpoint / "config.json").is_file():
-        raise ValueError(f"{checkpoint} has no config.json, so it is no checkpoint. model.save_pretrained writes one.")
+    checkpoint = found_checkpoint(checkpoint)
     words = checkpoint if tokenizer is None else tokenizer
     if not words.is_dir():
         raise ValueError(f"there is no folder {words} to take a tokenizer from.")

@@ -40,13 +40,9 @@ def read_checkpoint(folder: Path) -> Learned:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from longfire.model.checkpoints import checkpoint_in  # importing the room registers the models
+    from longfire.model.checkpoints import found_checkpoint  # importing the room registers the models
 
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}. A checkpoint is a folder that save_pretrained wrote.")
-    found = checkpoint_in(folder)
-    if not (found / "config.json").is_file():
-        raise ValueError(f"{folder} has no config.json, so it is no checkpoint. model.save_pretrained writes one.")
+    found = found_checkpoint(folder)
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

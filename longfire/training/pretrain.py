@@ -40,6 +40,7 @@ def pretrain(
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)
+    recipe.check()
     same = identity(recipe, corpus)
     if is_done(run, same):
         return run / "model"

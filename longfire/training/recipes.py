@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from longfire.encodings import ENCODINGS
@@ -18,6 +19,8 @@ from longfire.model import SIZES, LongfireConfig
 from longfire.model.extension import STRETCHED
 
 PRECISIONS = ("auto", "bfloat16", "float32")
+FARTHEST = 64
+"""Training lengths that a horizon may be: above, somebody means tokens."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class AnyRecipe:
         one_of("the precision", self.precision, PRECISIONS)
         for name in ("length", "batch", "steps", "checkpoint_every", "log_every"):
             at_least(name, getattr(self, name), 1)
-        at_least("warmup", self.warmup, 0)
+        for name in ("warmup", "seed"):
+            at_least(name, getattr(self, name), 0)
         for name in ("learning_rate", "position_rate", "clip"):
             positive(name, getattr(self, name))
         for name in ("weight_decay", "final", "dropout", "attention_dropout"):
@@ -109,7 +113,7 @@ class Recipe(AnyRecipe):
     start: str | None = None
     """What FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random. Others have one start."""
     horizon: float | None = None
-    """Where FIRE's normaliser stops to grow, as a share of the training length. None, the paper: never."""
+    """Where FIRE's normaliser stops to grow, as a multiple of the training length. None, the paper: never."""
     graphs: bool | None = None
     """Compiled layers as CUDA graphs: a small model's kernels are done sooner than started. None: on a single GPU,
     where a step is a single pass."""
@@ -131,6 +135,12 @@ class Recipe(AnyRecipe):
         one_of("the start", self.start, (None, *STARTS))
         if self.horizon is not None:
             positive("horizon", self.horizon)
+            if self.horizon > FARTHEST:
+                tokens = round(self.horizon)
+                raise ValueError(
+                    f"horizon is a multiple of the training length, not tokens, and at most {FARTHEST}, not "
+                    f"{self.horizon!r}; for {tokens} tokens say fire:horizon={tokens}."
+                )
         if self.extend_to is not None:
             at_least("extend_to", self.extend_to, 1)
             one_of("the encoding to extend to", self.encoding, STRETCHED)
@@ -167,8 +177,13 @@ class Recipe(AnyRecipe):
 
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
         """Of a new model. The vocabulary is rounded up to a multiple of 128, which a GPU multiplies faster."""
+        if self.encoding in STRETCHED and not {"trained_length", "target_length"} <= self.encoding_options.keys():
+            raise ValueError(
+                f"{self.encoding!r} extends a checkpoint with 'rope': say which, and how far (--from RUN --extend-to "
+                f"N); or, to train with it from scratch, give its options trained_length and target_length."
+            )
         try:
-            return LongfireConfig.of_size(
+            config = LongfireConfig.of_size(
                 self.size,
                 vocab_size=math.ceil(vocab_size / 128) * 128,
                 max_position_embeddings=self.length,
@@ -180,6 +195,30 @@ class Recipe(AnyRecipe):
             )
         except StrictDataclassError as error:  # what was wrong is within
             raise ValueError(str(error.__cause__ or error)) from error
+        self._check_start(config)
+        return config
+
+    def check(self) -> None:
+        """Refuse options and a start that no new model can have, before any text is read."""
+        if self.init_from is None:
+            self.config(1)
+
+    def _check_start(self, config: LongfireConfig) -> None:
+        """Refuse a start that the encoding's options do not allow."""
+        if self.start is None or not has_starts(ENCODINGS[self.encoding]):
+            return
+        with torch.device("meta"):
+            encoding: Any = config.build_encoding()
+            try:
+                encoding.init_as(self.start)
+            except ValueError as error:
+                whose = "recipe's start" if RECIPES.get(self.name, self).start == self.start else "start asked for"
+                without = {**self.encoding_options, "start": None}
+                options = ",".join(f"{name}={value}" for name, value in without.items())
+                raise ValueError(
+                    f"{error} The {whose} is {self.start}; for a random one add start=None to the encoding's options: "
+                    f"{self.encoding}{'-s' * self.share}:{options}."
+                ) from error
 
 
 TINY = Recipe(

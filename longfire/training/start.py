@@ -11,7 +11,7 @@ from transformers import set_seed
 
 from longfire.encodings.registry import has_starts
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
-from longfire.model.checkpoints import checkpoint_in
+from longfire.model.checkpoints import checkpoint_in, found_checkpoint
 from longfire.model.extension import STRETCHED, extended
 from longfire.storage import read_json
 from longfire.training.recipes import AnyRecipe, Recipe
@@ -90,10 +90,7 @@ def refuse_contradiction(recipe: Recipe, config: LongfireConfig, folder: Path) -
 
 def checkpoint_folder(source: str | Path) -> Path:
     """Where the checkpoint is: the folder given, or `model` in a run's. An error where there is none."""
-    folder = checkpoint_in(Path(source))
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"there is no checkpoint in {source}: it has no config.json.")
-    return folder
+    return found_checkpoint(Path(source))
 
 
 def loaded(folder: Path, **changes: Any) -> LongfireForCausalLM:

@@ -12,12 +12,11 @@ from longfire.training import RECIPES
 
 
 def test_a_dry_run(capsys):
-    assert (
-        main(["compare", "--dry-run", "--seeds", "3", "--encodings", "fire", "fire-s:horizon=32", "rope", "yarn"]) == 0
-    )
+    encodings = ["fire", "fire-s:horizon=32,start=None", "rope", "yarn"]
+    assert main(["compare", "--dry-run", "--seeds", "3", "--encodings", *encodings]) == 0
     shown = capsys.readouterr().out
-    assert "fire, seed 3: {'name': 'fire', 'init_L': 16.0, 'horizon': 64}, in runs/fire-3\n" in shown
-    assert "fire-s:horizon=32, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}, in runs/fire-s-hor" in shown
+    assert "fire, seed 3: {'name': 'fire', 'init_L': 16.0, 'horizon': 64}, start kerple_log, in runs/fire-3\n" in shown
+    assert "start=None, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}, start None, in runs/fire-s-h" in shown
     assert "yarn, seed 3: {'name': 'yarn'}, of runs/rope-3, extended to 256, in runs/yarn-3\n" in shown
     assert "[64, 128, 256, 512, 1024]" in shown
 
@@ -27,6 +26,17 @@ def test_a_dry_run(capsys):
     [
         (["--encodings", "fier"], "Did you mean 'fire'"),
         (["--encodings", "fire:horizon=-1"], "fire:horizon=-1: horizon must be at least 1, not -1"),
+        (
+            ["--encodings", "fire-s:log=False"],
+            "fire-s:log=False: init_as('kerple_log') needs log=True; this is a FIRE with num_heads=4, log=False",
+        ),
+        (
+            ["--encodings", "fire-s:log=False"],
+            "The recipe's start is kerple_log; for a random one add start=None to the encoding's options: "
+            "fire-s:log=False,start=None.",
+        ),
+        (["--encodings", "fire:start=alibi"], "init_as('alibi') needs log=False; this is a FIRE with"),
+        (["--encodings", "fire:start=alibi"], "The start asked for is alibi"),
         (["--lengths", "0"], "a length to test at must be at least 2, not 0"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["--test-tokens", "0"], "tokens to test on must be at least 1, not 0"),
@@ -39,6 +49,11 @@ def test_values_are_looked_at_before_anything_is_done(arguments, message, capsys
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
+
+
+def test_starts_that_fit(capsys):
+    fit = ["fire:log=False,start=alibi", "fire:log=False,start=None", "fire:hidden_layers=0"]
+    assert main(["compare", "--dry-run", "--encodings", *fit]) == 0
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
         (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "there is no file or folder nowhere"),
         (["pretrain", "tiny", "--dry-run", "--corpus", "nowhere"], "there is no file or folder nowhere"),
         (["pretrain", "tiny", "--dry-run", "--validation", "no*"], "no file matches no*"),
+        (
+            ["pretrain", "tiny", "--corpus", "nowhere", "--encoding", "fire:log=False"],
+            "needs log=True; this is a FIRE with num_heads=4, log=False",
+        ),
+        (
+            ["pretrain", "tiny", "--dry-run", "--tokenizer", "my-tokens", "--encoding", "fire:log=False"],
+            "add start=None to the encoding's options: fire:log=False,start=None.",
+        ),
+        (["pretrain", "tiny", "--dry-run", "--encoding", "yarn"], "say which, and how far (--from RUN --extend-to N)"),
     ],
 )
 def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):

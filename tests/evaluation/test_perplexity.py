@@ -658,6 +658,8 @@ def test_the_harness_takes_all_that_follows():
 
 def test_the_command_without_a_checkpoint(texts, tmp_path, capsys):
     assert command(tmp_path / "nothing", texts) == 2
+    assert f"there is no folder {tmp_path / 'nothing'}" in capsys.readouterr().err
+    assert command(tmp_path, texts) == 2
     assert "has no config.json" in capsys.readouterr().err
 
 

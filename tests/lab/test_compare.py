@@ -279,7 +279,7 @@ def test_an_extension_needs_its_source(corpus, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "rope-0").write_text("in the way")
     record = compare(comparison(corpus, encodings=("rope", "yarn")), tmp_path, jobs=1, progress=False)
-    assert "there is no checkpoint in" in record["runs"][1]["failed"]
+    assert "there is no folder" in record["runs"][1]["failed"]
     own = comparison(corpus, encodings=("yarn:trained_length=16,target_length=32",))
     assert [recipe.init_from for _, _, recipe in own.recipes()] == [None]  # from scratch, as it says
 
@@ -442,7 +442,7 @@ def alive_in(group):
 
 def test_options_of_an_encoding_are_part_of_its_label(corpus, tmp_path):
     labels = ("fire", "fire:hidden_layers=1,threshold=None", "fire-s:activation=gelu,init_L=3.5")
-    asked = comparison(corpus, encodings=labels)
+    asked = replace(comparison(corpus), recipe=RECIPE.but(start=None), encodings=labels)
     _, plain, shared = (recipe for _, _, recipe in asked.recipes())
     assert (plain.encoding, plain.share, plain.encoding_options) == (
         "fire",

@@ -228,7 +228,7 @@ def test_interrupted(stop, status, place, tmp_path, monkeypatch, capsys):
         (["narrativ_qa", "{}/fire"], "there is no task 'narrativ_qa'. Did you mean 'narrative_qa'"),
         (["narrative_qa+glue", "{}/fire"], "there is no task 'glue' to join. "),
         (["qasper", "{}/fire"], "has no train split of qasper"),
-        (["narrative_qa", "{}/nowhere"], "there is no checkpoint in"),
+        (["narrative_qa", "{}/nowhere"], "there is no folder"),
         (["narrative_qa", "{}/fire", "{}/fire"], "is there twice"),
         (["narrative_qa", "{}/fire:rope_pi=128"], "a checkpoint with 'fire' cannot become 'rope_pi'"),
         (["narrative_qa", "{}/rope:ropepi=128"], "is extended to cannot be 'ropepi'. Did you mean 'rope_pi'"),

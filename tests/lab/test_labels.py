@@ -5,7 +5,7 @@ import re
 import pytest
 
 from longfire.lab.comparison import Comparison
-from longfire.lab.labels import check_label, file_name
+from longfire.lab.labels import check_label, file_name, read_label, written
 from longfire.training import RECIPES
 
 
@@ -37,13 +37,21 @@ def test_a_start_is_of_the_training_and_not_of_the_encoding():
         check_label("alibi:start=kerple_log")
 
 
+def test_spaces_mean_nothing():
+    spaced, plain = "fire:horizon=64, activation = gelu", "fire:horizon=64,activation=gelu"
+    check_label(spaced)
+    for of_label in (read_label, file_name, written):
+        assert of_label(spaced) == of_label(plain)
+
+
 @pytest.mark.parametrize(
     ("label", "message"),
     [
         ("fire:", "'fire:' ends where an option should follow, such as fire:option=value"),
-        ("fire:horizon=64,", "ends where an option should follow"),
+        ("fire:horizon=64, ", "ends where an option should follow"),
         ("fire:horizon=64,horizon=32", "gives 'horizon' twice"),
         ("fire:horizon", "options have values"),
+        ("fire,alibi", "no encoding named 'fire,alibi'. Several are separated by spaces: fire alibi"),
     ],
 )
 def test_what_is_half_typed(label, message):

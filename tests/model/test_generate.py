@@ -116,7 +116,7 @@ def test_a_model_of_anyone(tmp_path, capsys):
         (["--prompt", "a", "--device", "gpu"], "no device named 'gpu'"),
         (["--prompt", "a", "--device", "cuda:99"], "and not 'cuda:99'"),
         (["--prompt", "a", "--tokenizer", "nowhere"], "no folder nowhere to take a tokenizer from"),
-        (["--prompt-file", "nowhere.txt"], "nowhere.txt"),
+        (["--prompt-file", "nowhere.txt"], "the file nowhere.txt cannot be read (No such file or directory). Give"),
     ],
 )
 def test_errors_are_for_people(saved, options, message, capsys):

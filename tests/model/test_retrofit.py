@@ -319,6 +319,14 @@ def test_what_cannot_be_served_is_refused():
         retrofit(original("Bloom"), max_length=64, mlp_width=8)
     with pytest.raises(ValueError, match="at least 1"):
         retrofit(original("Bloom"), max_length=0)
+    with pytest.raises(ValueError, match=r"no option 'foo'. Known: hidden_layers, .*, eps, horizon\.$"):
+        retrofit(original("Llama"), max_length=64, foo=1)
+    with pytest.raises(
+        ValueError, match="'num_heads' is the model's num_attention_heads here, and no option of 'fire'"
+    ):
+        retrofit(original("Llama"), max_length=64, num_heads=8)
+    with pytest.raises(ValueError, match=r"'width' is the model's hidden_size here.* Did you mean 'mlp_width'"):
+        retrofit(original("Llama"), max_length=64, width=8)
     with pytest.raises(ValueError, match=r"attn_config.alibi=False"):
         retrofit(original("Mpt", attn_config={"alibi": False}), max_length=64)
     with pytest.raises(ValueError, match="slow_but_exact"):

@@ -98,7 +98,7 @@ def test_digests_of_models(rope):
         ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: take a recipe of size 'demo' \(--set size=demo\)"),
         ({"share": True}, "has share_position_encoding=False, and the recipe share=True"),
         ({"encoding": "yarn", "extend_to": 32}, "32 is not above 32"),
-        ({"init_from": "nowhere"}, "there is no checkpoint in nowhere: it has no config.json"),
+        ({"init_from": "nowhere"}, "there is no folder nowhere"),
     ],
 )
 def test_what_contradicts_the_checkpoint(changes, message, rope, corpus, tmp_path):

@@ -61,7 +61,7 @@ def test_sinusoids_are_in_proportion_to_the_embeddings():
         assert float((sinusoids.square().mean() / tokens.square().mean()).sqrt()) == pytest.approx(0.5**0.5, rel=0.1)
 
 
-def test_fires_horizon_is_a_share_of_the_training_length():
+def test_fires_horizon_is_a_multiple_of_the_training_length():
     recipe = RECIPES["base"]
     assert "horizon" not in recipe.position_encoding()
     assert recipe.but(horizon=0.5).position_encoding()["horizon"] == 1024
@@ -69,6 +69,9 @@ def test_fires_horizon_is_a_share_of_the_training_length():
     assert recipe.but(horizon=0.5, encoding="alibi").position_encoding() == {"name": "alibi"}
     with pytest.raises(ValueError, match="horizon must be above 0"):
         recipe.but(horizon=0.0)
+    with pytest.raises(ValueError, match=r"multiple of the training length, not tokens.*say fire:horizon=512\."):
+        recipe.but(horizon=512)
+    assert recipe.but(horizon=64).position_encoding()["horizon"] == 64 * 2048
 
 
 def test_what_only_fire_has_makes_no_other_run_another():
@@ -103,6 +106,8 @@ def test_small():
         ({"size": "huge"}, "the size cannot be 'huge'"),
         ({"encoding": "fier"}, "Did you mean 'fire'"),
         ({"start": "kerple"}, "the start cannot be 'kerple'"),
+        ({"start": "rope"}, "the start cannot be 'rope'. Known: None, kerple_log, alibi"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"precision": "float8"}, "the precision cannot be"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
@@ -117,6 +122,16 @@ def test_bad_recipes(change, message):
 def test_options_that_the_encoding_refuses():
     with pytest.raises(ValueError, match=r"^horizon must be a whole number, not 'far'"):
         RECIPES["tiny"].but(encoding_options={"horizon": "far"}).config(257)
+
+
+def test_a_start_that_the_encodings_options_do_not_allow():
+    """Is known without a model, and looking at one draws no random numbers, on which a run's weights depend."""
+    recipe, before = RECIPES["tiny"].but(encoding_options={"log": False}), torch.get_rng_state()
+    with pytest.raises(ValueError, match=r"needs log=True.*recipe's start is kerple_log; .*fire:log=False,start=None"):
+        recipe.check()
+    recipe.but(start="alibi").check()
+    recipe.but(init_from="there").check()  # whose weights they are
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_unknown_recipe():

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from longfire import __version__
 from longfire.encodings import PositionEncoding, build_encoding
+from longfire.model.configuration import refuse_given
 from longfire.theorem import as_fire
 
 OUTSIDE = ("model_type", "architectures", "dtype", "transformers_version", "position_encoding", "longfire_version")
@@ -43,6 +44,7 @@ class FireConfig:
             )
         shape = {"num_heads": self.num_attention_heads, "head_dim": self.hidden_size // self.num_attention_heads}
         if theorem is None:
+            refuse_given("fire", options)
             return build_encoding(**shape, **options)
         max_length = options.pop("max_length", None)
         if max_length is None or options:
