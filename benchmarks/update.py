@@ -118,7 +118,7 @@ def is_of_a_model(record: dict[str, Any]) -> bool:
 
 
 def updated(page: str) -> str:
-    """The page with every fenced block after `<!-- name -->` replaced by that result's table, where there is one."""
+    """The page with every fenced block after `<!-- name -->` replaced by that result's table."""
 
     def table(match: re.Match[str]) -> str:
         record = shown_record(match[1])
@@ -138,9 +138,9 @@ def with_figures(page: str, results: Path = RESULTS) -> str:
         name = match[1]
         if name == DOWNSTREAM:
             shown = SECTION if any(result(one, results) for one in TASKS) else ""
-        elif name in TASKS and result(name, results) is None:
+        elif (record := result(name, results) if name in TASKS else shown_record(name, results)) is None:
             shown = ""
-        elif "runs" in (record := shown_record(name, results)):
+        elif "runs" in record:
             shown = f"{compare_markdown(record)}\n"
         elif "kind" in record["setting"]:
             paper = {table: reported(table) for table in PAPERS}

@@ -21,6 +21,11 @@ def are_seeds(rows: Sequence[Row]) -> bool:
     return None not in seeds and len(set(seeds)) == len(seeds) and all(alike(row, rows[0]) for row in rows)
 
 
+def with_seed(row: Row) -> str:
+    """The label of one of several that share it: `FIRE, seed 1`."""
+    return f"{row['label']}, seed {row['seed']}"
+
+
 def _tuning(row: Row) -> dict[str, Any]:
     """How it was fine-tuned before, but for the seed."""
     return {name: value for name, value in (row.get("finetuned") or {}).items() if name != "seed"}

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from longfire.evaluation.seeds import with_seed
+
 Record = dict[str, Any]
 
 
@@ -14,7 +16,7 @@ def with_seeds(record: Record) -> Record:
         if len(same) == 1:
             rows += same
             continue
-        rows += [{**row, "label": f"{label}, seed {row['seed']}"} for row in same]
+        rows += [{**row, "label": with_seed(row)} for row in same]
         rows.append({**_mean(same), "label": f"{label}, mean of {len(same)}"})
     return {**record, "rows": rows}
 

@@ -142,11 +142,17 @@ def entrants(given: Sequence[str | Path]) -> list[Entrant]:
     found = [_entrant(str(one)) for one in given]
     if twice := [one.given for i, one in enumerate(found) if one.key in [other.key for other in found[:i]]]:
         raise ValueError(f"the checkpoint {twice[0]} is there twice. Give it once.")
-    for by in (_by_target, _by_options, _by_folder):
-        counts = Counter(one.label for one in found)
-        shared = {label: [one for one in found if one.label == label] for label in counts if counts[label] > 1}
+    for by in (_by_target, _by_options):
+        shared = _shared(found)
         found = [replace(one, label=one.label + by(one, shared.get(one.label, []))) for one in found]
-    return found
+    unknown = {label for label, same in _shared(found).items() if not are_seeds([one.about() for one in same])}
+    return [replace(one, label=f"{one.label} ({one.given})") if one.label in unknown else one for one in found]
+
+
+def _shared(found: Sequence[Entrant]) -> dict[str, list[Entrant]]:
+    """Those that have a label which another has, too."""
+    counts = Counter(one.label for one in found)
+    return {label: [one for one in found if one.label == label] for label in counts if counts[label] > 1}
 
 
 def _by_target(one: Entrant, others: list[Entrant]) -> str:
@@ -159,10 +165,6 @@ def _by_options(one: Entrant, others: list[Entrant]) -> str:
     theirs, own = [_all_options(other.config) for other in others], _options(one.config)
     differing = {key: value for key, value in own.items() if any(other.get(key) != value for other in theirs)}
     return _in_brackets(differing)
-
-
-def _by_folder(one: Entrant, others: list[Entrant]) -> str:
-    return f" ({one.given})" if others and not are_seeds([other.about() for other in others]) else ""
 
 
 def _entrant(given: str) -> Entrant:

@@ -21,6 +21,7 @@ import torch
 from longfire.data.cache import short_hash
 from longfire.errors import at_least
 from longfire.evaluation.record import Save, until_done
+from longfire.evaluation.seeds import with_seed
 from longfire.lab.downstream.brief import Brief
 from longfire.lab.downstream.entrants import Entrant, Known, entrants
 from longfire.lab.downstream.exam import examined_or_failed, folder_of, is_first, say
@@ -142,7 +143,7 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
 def _called(row: Record, rows: Iterable[Record]) -> str:
     """A row's label, with its seed where several have the same."""
     shared = sum(one["label"] == row["label"] for one in rows) > 1
-    return f"{row['label']}, seed {row['seed']}" if shared else str(row["label"])
+    return with_seed(row) if shared else str(row["label"])
 
 
 @contextmanager
