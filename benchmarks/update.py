@@ -52,6 +52,7 @@ TASKS = {
     "qmsum": "QMSum: questions on meetings",
     "squality": "SQuALITY: questions on stories, answered at length",
     "glue": "GLUE and SuperGLUE",
+    "glue-ablation": "GLUE and SuperGLUE without the logarithm or the threshold",
     "narrative-qa": "NarrativeQA by context",
 }
 """Records of checkpoints on tasks, and what they are headed with."""
@@ -60,6 +61,7 @@ PICTURES = {"narrative-qa": "images/narrative-qa-small.png"}
 COMPARED = {
     "encodings": "images/encodings-small.png",
     "encodings-base": "images/encodings-base.png",
+    "encodings-128": "images/encodings-128.png",
     "start-horizon": "images/start-horizon.png",
     "start-horizon-base": "images/start-horizon-base.png",
     "horizon-tiny": "images/horizon-tiny.png",
@@ -74,8 +76,8 @@ FORWARD_PART = (
 ) + "\n\n![Forward, training and decoding of the base model on an H200](images/model-h200.png)"
 ON_TASKS = (
     "Scores are among the [results](results.md), which say what was run: smaller models, fewer steps, and not "
-    "everywhere the data or the tasks that the paper fine-tuned on. They were made by `longfire finetune` and "
-    "`evaluate`, with other steps and lengths than `longfire reproduce` takes at the scale small."
+    "everywhere the data or the tasks that the paper fine-tuned on. `glue-ablation` is as `longfire reproduce` has it "
+    "at the scale small; the others were made by `longfire finetune` and `evaluate`, with other steps and lengths."
 )
 SHOWN = (OURS, "fire", "kerple_log", "kerple_power", "alibi")
 """What README.md shows of a comparison: FIRE as we train it, as published, and what it fell behind."""

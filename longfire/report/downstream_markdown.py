@@ -15,7 +15,7 @@ from longfire.report.downstream import (
     models,
     near_meanings,
 )
-from longfire.report.seeds import by_label, how_many, with_seeds
+from longfire.report.seeds import by_label, how_many, with_means, with_seeds
 from longfire.report.summary import changes_in_rows, in_a_row, over_seeds
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
@@ -26,6 +26,7 @@ ALMOST = 0.8
 """Of the paper's parameters: another vocabulary makes a base model that much smaller."""
 PAPERS_LENGTHS = "In the paper, with base models pretrained at 2,048 tokens and fine-tuned on this task at 8,192:"
 FAILED, MISSING = "failed", "missing"
+OF_SEEDS = f"Of several seeds a score is the mean, above the least and the most of them; {NEAR} if it is so in all."
 METRICS = {
     "f1": "F1",
     "exact_match": "exact match",
@@ -63,7 +64,7 @@ def downstream_markdown(record: Record, paper: Paper, picture: str | None = None
             for length in lengths:
                 parts.append(f"In {length:,} tokens:" if len(lengths) > 1 else "")
                 parts.append(averages(record, of_suite, length, paper.get(suite, ())))
-                parts.append(by_task(told_apart, of_suite, length))
+                parts.append(by_task(with_means(record), of_suite, length))
     if picture:
         parts.append(f"![Scores by length]({picture})")
     parts += [" ".join(marks(record)), "\n".join(f"- {plain(note)}" for note in missing(told_apart))]
@@ -140,7 +141,7 @@ def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[
 
 
 def by_task(record: Record, tasks: Sequence[str], length: int) -> str:
-    """Tasks down, checkpoints across, each score above its interval."""
+    """Tasks down, encodings across, each score above its interval; of several seeds the mean, from least to most."""
     rows = []
     for task in tasks:
         found = [outcome(record, row, task, length) for row in record["rows"]]
@@ -179,6 +180,8 @@ def marks(record: Record) -> list[str]:
         levels = {one[name] for row in record["rows"] for one in row["scores"] if one.get(name) is not None}
         that = f" ({levels.pop():.2f})" if len(levels) == 1 else ""
         said.append(f"{NEAR}: not above what {meaning}{that}.")
+    if len(record["setting"]["tasks"]) > 1 and len(by_label(record["rows"])) < len(record["rows"]):
+        said.append(OF_SEEDS)
     if len(record["setting"]["tasks"]) > 1:
         said.append("Averages that the paper does not state are the means of its figures.")
     if not any(task in SUITES[TASKS[task].suite] for task in record["setting"]["tasks"]):

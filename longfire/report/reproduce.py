@@ -13,7 +13,7 @@ from longfire.report.summary import Record, amount, lines_of, over_seeds, shared
 from longfire.report.table import markdown_table, places, text_table
 
 PAPERS_MODELS = "The paper's models: 125M parameters, 315 billion tokens of C4."
-PAPERS_SIZES = ("base", "large")
+PAPERS_RECIPES = ("base", "large", "base-512")
 A_PICTURE = "The paper shows this as a picture, without numbers."
 
 
@@ -34,7 +34,7 @@ def reproduced_markdown(record: Record, paper: list[dict[str, Any]], said: Seque
 def heading(shows: str, what: str, record: Record) -> str:
     """Of a table or figure of the paper; of one that stands for it, where the models are others."""
     setting = record["setting"]
-    if (setting.get("recipe") or {}).get("size") in PAPERS_SIZES:
+    if (setting.get("recipe") or {}).get("name") in PAPERS_RECIPES:
         return f"{shows}: {what}"
     sizes = [amount(run["parameters"]) for run in record["runs"] if run.get("parameters")]
     models = f"models of {sizes[0]}" if sizes else "models"

@@ -48,6 +48,7 @@ def _mean(rows: Sequence[Record], ranged: bool = False) -> Record:
         if all(where in of for of in found):
             values = [of[where]["score"] for of in found]
             ends = [min(values), max(values)] if ranged else None
-            about = {key: first[key] for key in ("task", "length", "examples", "groups") if key in first}
-            scores.append({**about, "score": fmean(values), "interval": ends})
+            about = {key: first[key] for key in ("task", "length", "examples", "groups", "chance") if key in first}
+            near = all(of[where].get("near_chance") for of in found)
+            scores.append({**about, "score": fmean(values), "interval": ends, "near_chance": near})
     return {**rows[0], "parts": [], "scores": scores}

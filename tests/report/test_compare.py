@@ -246,6 +246,17 @@ def test_what_several_records_say_is_said_once():
     assert shared_sentences([one]) == []
 
 
+def test_what_most_records_say_is_said_once_and_that_others_say_otherwise():
+    one, other, shorter = compare_record(), compare_record(("fire", "rope")), compare_record(("fire", "alibi"))
+    shorter["setting"]["recipe"] |= {"name": "shorter", "steps": 7}
+    shared = shared_sentences([one, other, shorter])
+    assert [sentence.partition(" ")[0] for sentence in shared] == ["Training", "FIRE", "Then", "Log", "All"]
+    assert shared[-1] == "All of this holds where nothing else is said."
+    assert "recipe tiny" in shared[0]
+    assert "Training was on" not in compare_markdown(one, shared)
+    assert "recipe shorter, 7 steps" in compare_markdown(shorter, shared)
+
+
 def test_speeds_that_nobody_measured_are_no_column():
     record = compare_record()
     for run in record["runs"]:

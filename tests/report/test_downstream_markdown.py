@@ -135,19 +135,29 @@ def tuned():
     return shown
 
 
-def test_seeds_of_one_encoding_have_one_average_and_a_column_each():
+def test_seeds_of_one_encoding_have_one_average_and_one_column():
     rows = [
         row(label, encoding, [one(task, 50.0 + by, 512) for task in SUITES["glue"]], seed=seed, parts=[], start=start)
         for label, encoding, seed, by, start in (
             ("FIRE", "fire", 0, 0, "alibi"), ("FIRE", "fire", 1, 2, "alibi"), ("RoPE", "rope", 0, 4, None),
         )
     ]  # fmt: skip
-    page = downstream_markdown(record(SUITES["glue"], rows, lengths=(512,)), PAPER)
+    shown = record(SUITES["glue"], rows, lengths=(512,))
+    page = downstream_markdown(shown, PAPER)
     assert "FIRE and RoPE, 1 to 2 seeds each: models of" in page
     assert page.count("FIRE (begins as alibi)") == 1
     assert cells(page, "FIRE") == [["51.00 ± 1.41", "71.14"]]
     assert cells(page, "RoPE") == [["54.00", "71.15"]]
-    assert cells(page, "")[1] == ["one answer", "FIRE, seed 0", "FIRE, seed 1", "FIRE, mean of 2", "RoPE"]
+    assert cells(page, "")[1] == ["one answer", "FIRE", "RoPE"]
+    (boolq,) = [line for line in page.splitlines() if line.startswith("| Boolq")]
+    assert "| 51.00<br><small>50.0…52.0</small> | 54.00" in boolq
+    assert "Of several seeds a score is the mean, above the least and the most of them; ≈ if it is so in all." in page
+    for of_seed in rows[:2]:
+        of_seed["scores"][0] |= {"chance": 60.0, "near_chance": True}
+    (boolq,) = [line for line in downstream_markdown(shown, PAPER).splitlines() if line.startswith("| Boolq")]
+    assert "| 60.00 | 51.00 ≈<br>" in boolq
+    rows[1]["scores"][0]["near_chance"] = False
+    assert "| 60.00 | 51.00<br>" in downstream_markdown(shown, PAPER)
 
 
 def test_what_is_not_as_published_is_said():

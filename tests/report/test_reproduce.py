@@ -55,10 +55,14 @@ def test_a_page_beside_the_papers_numbers(tmp_path):
     assert "The paper shows this as a picture, without numbers." in page
 
 
-def test_a_table_of_the_papers_own_size_is_called_so():
+def test_a_table_by_the_papers_own_recipe_is_called_so():
     record = compare_record()
-    record["setting"]["recipe"]["size"] = "base"
-    assert heading("Table 3", "FIRE's parts", record) == "Table 3: FIRE's parts"
+    for name in ("base", "large", "base-512"):
+        record["setting"]["recipe"]["name"] = name
+        assert heading("Table 3", "FIRE's parts", record) == "Table 3: FIRE's parts"
+    record["setting"]["recipe"] |= {"name": "small-large", "size": "base"}  # in place of large models
+    title = "In place of Table 3 (FIRE's parts): models of 820k trained at 64"
+    assert heading("Table 3", "FIRE's parts", record) == title
 
 
 def test_the_page_of_tables(tmp_path):

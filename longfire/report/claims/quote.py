@@ -42,8 +42,9 @@ class Quote:
         )
         if AVERAGE not in self.columns or not tasks:
             return text
-        same = [f"{row['label']} {_number(average(row, tasks), 2)}" for row in quoted]
-        return f"{text}<br>{mean_over(tasks, 'of ours')}: {'; '.join(same)}"
+        means = {row["label"]: average(row, tasks) for row in quoted}
+        same = [f"{label} {_number(mean, 2)}" for label, mean in means.items() if mean is not None]
+        return f"{text}<br>{mean_over(tasks, 'of ours')}: {'; '.join(same)}" if same else text
 
     def lengths(self) -> str:
         """`at 2,048, 4,096, 8,192 tokens`, or nothing."""
