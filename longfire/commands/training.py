@@ -144,7 +144,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.data import load_corpus
-    from longfire.lab.labels import SHARED, file_name, read_label
+    from longfire.encodings.registry import SHARED
+    from longfire.lab.labels import file_name, read_label
     from longfire.training.checkpoints import last_complete, step_of
     from longfire.training.pretrain import pretrain, training_sequences
     from longfire.training.run import SHARDED

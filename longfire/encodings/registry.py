@@ -1,7 +1,7 @@
 """Names to classes, and a constructor by name."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from torch import nn
@@ -12,6 +12,10 @@ from longfire.errors import at_least, hint
 ENCODINGS: dict[str, type[PositionEncoding]] = {}
 """Every encoding by its name. A file of this folder adds its own with `@register`; so may anybody's."""
 
+BY_TRAINING = ("init_L", "horizon", "scale", "trained_length", "target_length")
+"""Options that follow from how a model is trained."""
+SHARED = "-s"
+"""After a name: one encoding for all layers. FIRE-S is `fire-s`."""
 E = TypeVar("E", bound=type[PositionEncoding])
 
 
@@ -77,3 +81,9 @@ def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:
     aliases = {argument: option for option, argument in cls.aliases.items()}
     arguments = inspect.signature(cls).parameters.values()
     return {aliases.get(a.name, a.name): a for a in arguments if a.name not in cls.takes}
+
+
+def changed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an encoding's options those that make it another: not as usual, and not what training sets."""
+    usual = option_names(ENCODINGS[name])
+    return {key: value for key, value in options.items() if key not in BY_TRAINING and value != usual[key].default}

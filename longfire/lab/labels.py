@@ -8,15 +8,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from longfire.encodings import ENCODINGS
-from longfire.encodings.registry import has_starts, option_names, title_of
+from longfire.encodings.registry import SHARED, has_starts, option_names, title_of
 from longfire.errors import hint
 
 if TYPE_CHECKING:
     from longfire.training import Recipe
 
 START = "start"
-SHARED = "-s"
-"""After a name: one encoding for all layers. FIRE-S is `fire-s`."""
 
 
 def file_name(label: str) -> str:

@@ -1,8 +1,9 @@
 """Which of the paper's rows on tasks stand beside ours: of its size of model, with the same encoding."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from longfire.encodings.registry import SHARED, changed_options
 
 Row = Mapping[str, Any]
 LARGE = 280_000_000
@@ -21,19 +22,12 @@ def papers_rows(record: Row, paper: Sequence[Row], size: str) -> list[Row]:
 
 
 def papers_row(row: Row, paper: Sequence[Row], size: str) -> Row | None:
-    """With the encoding of a row of ours. FIRE without its parts is called fire, and the folder of its run tells."""
-    of_size = [one for one in paper if one["size"] == size]
-    parts = [one for one in of_size if one["encoding"].startswith(f"{row['encoding']}:")]
-    without = [one for one in parts if in_folder(row, one["encoding"])]
-    same = [one for one in of_size if one["encoding"] == row["encoding"]]
-    return next(iter([*without, *same]), None)
+    """With the encoding of a row of ours."""
+    return next((one for one in paper if one["size"] == size and one["encoding"] == encoding_of(row)), None)
 
 
-def in_folder(row: Row, name: str) -> bool:
-    """Whether a folder of the checkpoint is called so, but for a seed: fire-threshold-None-0."""
-    folders = str(row.get("checkpoint") or "").split("/")
-    return any(_words(re.sub(r"-\d+$", "", folder)) == _words(name) for folder in folders)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall("[a-z0-9]+", text.lower())
+def encoding_of(row: Row) -> str:
+    """With the options that make it another: `fire:log=False,threshold=None`."""
+    encoding, options = str(row["encoding"]), row.get("options") or {}
+    changed = changed_options(encoding.removesuffix(SHARED), options) if options else {}
+    return encoding + ("" if not changed else f":{','.join(f'{key}={changed[key]}' for key in sorted(changed))}")

@@ -13,14 +13,22 @@ from longfire.report.claims.rows import rows_of
 def test_claims_find_what_fire_is_without_in_the_ablation_on_glue():
     """With three seeds of each."""
     entry = ENTRIES["glue-ablation"]
-    checkpoints = entry.checkpoints(entry.comparison(SCALES["small"], ()), Path("small"), 512)
+    comparison = entry.comparison(SCALES["small"], ())
+    checkpoints = entry.checkpoints(comparison, Path("small"), 512)
+    recipes = {str(comparison.folder(Path("small"), label, seed)): of for label, seed, of in comparison.recipes()}
     rows = [
-        {"encoding": "fire", "label": "FIRE", "seed": i % 3, "checkpoint": one, "scores": [score(i)]}
+        {**known_by(recipes[one]), "label": "FIRE", "seed": i % 3, "checkpoint": one, "scores": [score(i)]}
         for i, one in enumerate(checkpoints)
     ]
     assert [one.rpartition("-")[2] for one in checkpoints] == ["0", "1", "2"] * 3
     for i, label in enumerate(entry.encodings):
         assert rows_of({"rows": rows}, label) == [rows[3 * i : 3 * i + 3]]
+
+
+def known_by(recipe):
+    """As a record has it of a model by this recipe."""
+    options = recipe.position_encoding()
+    return {"encoding": options.pop("name"), "options": options}
 
 
 def score(number):

@@ -225,26 +225,17 @@ def test_seeds_of_a_run_tell():
     assert verdict(named("Fine-tuned on SCROLLS"), record) == HOLDS
 
 
-@pytest.mark.parametrize("told_by", ["encoding", "folder"])
-def test_parts_of_fire_on_glue(told_by):
-    """Judged by names that a record or the folders of its runs have, and never taken for seeds of FIRE."""
+def test_parts_of_fire_on_glue():
+    """Judged by the options that a record has, and never taken for seeds of FIRE."""
     log, threshold = (named(f"On GLUE and SuperGLUE the {part}") for part in ("logarithm", "threshold"))
     record = on_tasks("glue")
     fire = [row for row in record["rows"] if row["encoding"] == "fire"]
     added = []
-    for name, folder, less in (
-        ("fire:threshold=None", "fire-threshold-None", 0.72),
-        ("fire:log=False,threshold=None", "fire-log-False-threshold-None", 2.08),
-    ):
+    for options, less in (({"threshold": None}, 0.72), ({"threshold": None, "log": False}, 2.08)):
         for row in fire:
             scores = [one | {key: one[key] - less for key in ["score"]} for one in row["scores"]]
             scores = [one | {"interval": [one["score"] - 0.01, one["score"] + 0.01]} for one in scores]
-            told = (
-                {"encoding": name}
-                if told_by == "encoding"
-                else {"checkpoint": f"runs/{folder}-{row['checkpoint'][-1]}"}
-            )
-            added.append({**row, **told, "scores": scores})
+            added.append({**row, "options": {"init_L": 512.0, **options}, "scores": scores})
     assert [verdict(one, record) for one in (log, threshold)] == [MISSING, MISSING]
     record["rows"] = [*added, *fire]
     assert [verdict(one, record) for one in (log, threshold)] == [HOLDS, HOLDS]

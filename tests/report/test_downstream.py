@@ -118,13 +118,16 @@ def test_beside_large_models_stand_large_ones():
 
 
 def test_beside_fire_without_its_parts_stands_the_same():
-    folders = {"FIRE (log=False, threshold=None)": "fire-log-False-threshold-None-0", "FIRE": "fire-0"}
+    without = {"init_L": 128.0, "log": False, "threshold": None}
+    parts = {"FIRE (log=False, threshold=None)": without, "FIRE": {"init_L": 128.0, "horizon": 512}}
     scores = [one(task, 60.0) for task in SUITES["glue"]]
-    rows = [row(label, "fire", scores, checkpoint=f"small/runs/{folder}") for label, folder in folders.items()]
+    rows = [row(label, "fire", scores, options=options) for label, options in parts.items()]
     table = downstream_table(record(SUITES["glue"], rows), PAPER)
     assert cells(table, "  FIRE without log and threshold")[-1][-1] == "69.06"
     assert cells(table, "  FIRE")[-2][-1] == "71.14"
     assert "FIRE without threshold" not in table
+    rows[0]["options"] = {"threshold": "fixed"}  # which the paper has not
+    assert "FIRE without log" not in downstream_table(record(SUITES["glue"], rows), PAPER)
 
 
 def test_encodings_that_the_paper_has_not():

@@ -11,19 +11,17 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from longfire.encodings import ENCODINGS
-from longfire.encodings.registry import has_starts, option_names
+from longfire.encodings.registry import SHARED, changed_options, has_starts, option_names
 from longfire.errors import at_least, one_of
 from longfire.evaluation.scoring import position_limit
 from longfire.evaluation.seeds import are_seeds
-from longfire.lab.labels import SHARED, written
+from longfire.lab.labels import written
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended
 from longfire.model.generate import TOKENIZER_FILES, load
 from longfire.storage import read_json
 from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
 
-BY_RECIPE = ("name", "init_L", "horizon", "scale", "trained_length", "target_length")
-"""Options that follow from how a model was trained; others are named in its label."""
 GIVEN = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
 
 
@@ -197,9 +195,8 @@ def _called(config: Any, folder: Path) -> tuple[str, str]:
         return folder.name, str(config.model_type)
     shared = getattr(config, "share_position_encoding", False) and ENCODINGS[name].scope == "layer"
     encoding = name + (SHARED if shared else "")
-    usual = option_names(ENCODINGS[name])
-    changed = {k: v for k, v in _options(config).items() if k not in BY_RECIPE and v != usual[k].default}
-    return written(encoding) + _in_brackets(changed), encoding
+    own = {key: value for key, value in _options(config).items() if key != "name"}
+    return written(encoding) + _in_brackets(changed_options(name, own)), encoding
 
 
 def _in_brackets(options: dict[str, Any]) -> str:

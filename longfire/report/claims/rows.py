@@ -9,21 +9,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from longfire.evaluation.seeds import alike
-from longfire.report.beside import in_folder
-from longfire.report.claims.names import NO_THRESHOLD, PLAIN
+from longfire.report.beside import encoding_of
 from longfire.report.summary import Record
 from longfire.tasks import SUITES, TASKS
 
 Row = dict[str, Any]
-WITHOUT_PARTS = (PLAIN, NO_THRESHOLD)
-"""Records call these fire: the folder of a run tells."""
 FARTHEST = 4
 """Times the fine-tuning length: as far as the paper tests."""
 
 
 def rows_of(record: Record, name: str) -> list[list[Row]]:
     """Of an encoding, or of FIRE with options: its seeds. Of RoPE-PI a list for each length it is stretched to."""
-    rows = [row for row in record["rows"] if _is(row, name)]
+    rows = [row for row in record["rows"] if encoding_of(row) == name]
     targets = sorted({row.get("extended_to") or 0 for row in rows})
     return [_seeds([row for row in rows if (row.get("extended_to") or 0) == target]) for target in targets]
 
@@ -73,20 +70,11 @@ def fewer_tasks(record: Record, length: int) -> list[str]:
 
 def seeds_in(record: Record) -> str:
     """`one seed`, `3 seeds`; `1 to 3 seeds` where encodings differ."""
-    encodings = dict.fromkeys(row["encoding"] for row in record["rows"])
-    counts = sorted(
-        {len(rows) for name in dict.fromkeys((*encodings, *WITHOUT_PARTS)) for rows in rows_of(record, name)}
-    )
+    encodings = dict.fromkeys(map(encoding_of, record["rows"]))
+    counts = sorted({len(rows) for name in encodings for rows in rows_of(record, name)})
     if counts == [1]:
         return "one seed"
     return f"{' to '.join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))} seeds" if counts else ""
-
-
-def _is(row: Row, name: str) -> bool:
-    encoding, _, options = name.partition(":")
-    if row["encoding"] == name:
-        return bool(options) or not any(in_folder(row, one) for one in WITHOUT_PARTS)
-    return bool(options) and row["encoding"] == encoding and in_folder(row, name)
 
 
 def _seeds(rows: Sequence[Row]) -> list[Row]:
