@@ -60,6 +60,13 @@ def pytest_unconfigure():
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _what_other_files_left():
+    """Caches of compilers above all: they stay, too."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
