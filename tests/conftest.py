@@ -2,6 +2,8 @@ import gc
 import json
 import os
 import signal
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: tiny operations stall on more
@@ -58,6 +60,14 @@ def pytest_collection_finish():
 
 def pytest_unconfigure():
     gc.unfreeze()
+
+
+def pytest_sessionstart():
+    """Triton's interpreter looks for integers that overflow, a third of its time, and tells in debug mode alone."""
+    if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
+        from triton.runtime.interpreter import interpreter_builder
+
+        interpreter_builder.options = replace(interpreter_builder.options, sanitize_overflow=False)
 
 
 @pytest.fixture(autouse=True, scope="module")
