@@ -156,6 +156,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     shared = SHARED if recipe.share and not read_label(label)[1] else ""
     out = options.out or Path("runs") / f"{recipe.name}-{file_name(label)}{shared}-{recipe.seed}"
     recipe.check()
+    planned_config(recipe)  # what it goes on from is looked for before any text is read
     text = corpus_options(options, recipe.tokenizer, recipe.vocab_size)
     if options.dry_run:
         print(described(recipe), f"to be written to {out}", sep="\n")

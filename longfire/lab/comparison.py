@@ -53,7 +53,7 @@ class Comparison:
             if twice := [name for name, times in Counter(names).items() if times > 1]:
                 raise ValueError(f"{', '.join(twice)}: asked for more than once.")
         for seed in self.seeds:
-            at_least("a seed", seed, 0)
+            self.recipe.but(seed=seed)
         for length in self.lengths:
             at_least("a length to test at", length, 2)
         if self.tokens is not None:

@@ -21,6 +21,8 @@ from longfire.model.extension import STRETCHED
 PRECISIONS = ("auto", "bfloat16", "float32")
 FARTHEST = 64
 """Training lengths that a horizon may be: above, somebody means tokens."""
+LAST_SEED = 2**32 - 1
+"""NumPy's."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class AnyRecipe:
             at_least(name, getattr(self, name), 1)
         for name in ("warmup", "seed"):
             at_least(name, getattr(self, name), 0)
+        if self.seed > LAST_SEED:
+            raise ValueError(f"seed must be at most {LAST_SEED} (32 bits), not {self.seed}.")
         for name in ("learning_rate", "position_rate", "clip"):
             positive(name, getattr(self, name))
         for name in ("weight_decay", "final", "dropout", "attention_dropout"):

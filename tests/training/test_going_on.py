@@ -146,6 +146,10 @@ def test_on_the_command_line(rope, text, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
     arguments = ["pretrain", "tiny", "--from", str(rope / "model"), "--encoding", "yarn", "--extend-to", "64"]
     arguments += ["--length", "64", "--steps", "2", "--batch", "4", "--corpus", str(text), "--tracker", "none"]
+    nowhere = [str(tmp_path / "nowhere") if one == str(rope / "model") else one for one in arguments]
+    assert main([*nowhere, "--out", str(tmp_path / "run")]) == 2
+    assert str(tmp_path / "nowhere") in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()  # no text was read
     assert main([*arguments, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert f"init_from          {rope / 'model'}" in shown

@@ -108,6 +108,7 @@ def test_small():
         ({"start": "kerple"}, "the start cannot be 'kerple'"),
         ({"start": "rope"}, "the start cannot be 'rope'. Known: None, kerple_log, alibi"),
         ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"seed": 2**32}, r"seed must be at most 4294967295 \(32 bits\), not 4294967296"),
         ({"precision": "float8"}, "the precision cannot be"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
