@@ -52,12 +52,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
-def pytest_collection_finish():
-    """All that was imported and collected stays: it need not be looked through for garbage again and again."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_unconfigure():
     gc.unfreeze()
 
@@ -71,8 +65,8 @@ def pytest_sessionstart():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _what_other_files_left():
-    """Caches of compilers above all: they stay, too."""
+def _what_is_there_by_now():
+    """Modules, tests, caches of compilers: all of it stays, and is not looked through for garbage again and again."""
     gc.collect()
     gc.freeze()
 

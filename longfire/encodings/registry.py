@@ -84,6 +84,11 @@ def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:
 
 
 def changed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an encoding's options those that make it another: not as usual, and not what training sets."""
-    usual = option_names(ENCODINGS[name])
-    return {key: value for key, value in options.items() if key not in BY_TRAINING and value != usual[key].default}
+    """Of an encoding's options those that make it another: not as usual, and not what training sets.
+
+    What a record names may not be known here, or no longer.
+    """
+    known = option_names(ENCODINGS[name]) if name in ENCODINGS else {}
+    usual = {key: option.default for key, option in known.items()}
+    own = {key: value for key, value in options.items() if key not in BY_TRAINING}
+    return {key: value for key, value in own.items() if key not in usual or value != usual[key]}

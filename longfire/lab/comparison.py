@@ -53,7 +53,7 @@ class Comparison:
             if twice := [name for name, times in Counter(names).items() if times > 1]:
                 raise ValueError(f"{', '.join(twice)}: asked for more than once.")
         for seed in self.seeds:
-            self.recipe.but(seed=seed)
+            self.recipe.but(seed=seed)  # which refuses what is none
         for length in self.lengths:
             at_least("a length to test at", length, 2)
         if self.tokens is not None:

@@ -28,6 +28,6 @@ def papers_row(row: Row, paper: Sequence[Row], size: str) -> Row | None:
 
 def encoding_of(row: Row) -> str:
     """With the options that make it another: `fire:log=False,threshold=None`."""
-    encoding, options = str(row["encoding"]), row.get("options") or {}
-    changed = changed_options(encoding.removesuffix(SHARED), options) if options else {}
-    return encoding + ("" if not changed else f":{','.join(f'{key}={changed[key]}' for key in sorted(changed))}")
+    encoding = str(row["encoding"])
+    changed = changed_options(encoding.removesuffix(SHARED), row.get("options") or {})
+    return f"{encoding}:{','.join(f'{key}={changed[key]}' for key in sorted(changed))}" if changed else encoding

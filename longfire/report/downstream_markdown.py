@@ -53,7 +53,7 @@ def downstream_markdown(record: Record, paper: Paper, picture: str | None = None
         picture: a link to that of scores by length, if there is one.
     """
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
-    parts, told_apart = [in_plain_words(record)], with_seeds(record)
+    parts, told_apart, means, said = [in_plain_words(record)], with_seeds(record), with_means(record), marks(record)
     for suite in dict.fromkeys(TASKS[task].suite for task in tasks):
         of_suite = [task for task in tasks if TASKS[task].suite == suite]
         if len(lengths) > 1 and tuple(of_suite) != SUITES[suite]:
@@ -64,10 +64,11 @@ def downstream_markdown(record: Record, paper: Paper, picture: str | None = None
             for length in lengths:
                 parts.append(f"In {length:,} tokens:" if len(lengths) > 1 else "")
                 parts.append(averages(record, of_suite, length, paper.get(suite, ())))
-                parts.append(by_task(with_means(record), of_suite, length))
+                parts.append(by_task(means, of_suite, length))
+            said += [OF_SEEDS] if len(means["rows"]) < len(record["rows"]) and OF_SEEDS not in said else []
     if picture:
         parts.append(f"![Scores by length]({picture})")
-    parts += [" ".join(marks(record)), "\n".join(f"- {plain(note)}" for note in missing(told_apart))]
+    parts += [" ".join(said), "\n".join(f"- {plain(note)}" for note in missing(told_apart))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -180,8 +181,6 @@ def marks(record: Record) -> list[str]:
         levels = {one[name] for row in record["rows"] for one in row["scores"] if one.get(name) is not None}
         that = f" ({levels.pop():.2f})" if len(levels) == 1 else ""
         said.append(f"{NEAR}: not above what {meaning}{that}.")
-    if len(record["setting"]["tasks"]) > 1 and len(by_label(record["rows"])) < len(record["rows"]):
-        said.append(OF_SEEDS)
     if len(record["setting"]["tasks"]) > 1:
         said.append("Averages that the paper does not state are the means of its figures.")
     if not any(task in SUITES[TASKS[task].suite] for task in record["setting"]["tasks"]):

@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from longfire.encodings import ENCODINGS
 from longfire.encodings.fire import STARTS
-from longfire.encodings.registry import has_starts, option_names
+from longfire.encodings.registry import SHARED, has_starts, option_names
 from longfire.errors import at_least, hint, one_of, positive
 from longfire.model import SIZES, LongfireConfig
 from longfire.model.extension import STRETCHED
@@ -221,7 +221,7 @@ class Recipe(AnyRecipe):
                 options = ",".join(f"{name}={value}" for name, value in without.items())
                 raise ValueError(
                     f"{error} The {whose} is {self.start}; for a random one add start=None to the encoding's options: "
-                    f"{self.encoding}{'-s' * self.share}:{options}."
+                    f"{self.encoding}{SHARED * self.share}:{options}."
                 ) from error
 
 

@@ -128,6 +128,8 @@ def test_beside_fire_without_its_parts_stands_the_same():
     assert "FIRE without threshold" not in table
     rows[0]["options"] = {"threshold": "fixed"}  # which the paper has not
     assert "FIRE without log" not in downstream_table(record(SUITES["glue"], rows), PAPER)
+    rows[0] |= {"encoding": "somebodys", "options": {"knob": 1}}  # which is not registered here
+    assert cells(downstream_table(record(SUITES["glue"], rows), PAPER), "  FIRE")[-1][-1] == "71.14"
 
 
 def test_encodings_that_the_paper_has_not():

@@ -7,8 +7,15 @@ import shutil
 from pathlib import Path
 
 from longfire.lab.reported import reported
+from longfire.lab.scales import PAPERS
 from longfire.lab.tables import ENTRIES
-from longfire.report.reproduce import heading, learned_markdown, reproduced_markdown, reproduced_page
+from longfire.report.reproduce import (
+    PAPERS_RECIPES,
+    heading,
+    learned_markdown,
+    reproduced_markdown,
+    reproduced_page,
+)
 from tests.report.records import compare_record
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +64,7 @@ def test_a_page_beside_the_papers_numbers(tmp_path):
 
 def test_a_table_by_the_papers_own_recipe_is_called_so():
     record = compare_record()
+    assert tuple(PAPERS) == PAPERS_RECIPES
     for name in ("base", "large", "base-512"):
         record["setting"]["recipe"]["name"] = name
         assert heading("Table 3", "FIRE's parts", record) == "Table 3: FIRE's parts"

@@ -42,8 +42,8 @@ class Quote:
         )
         if AVERAGE not in self.columns or not tasks:
             return text
-        means = {row["label"]: average(row, tasks) for row in quoted}
-        same = [f"{label} {_number(mean, 2)}" for label, mean in means.items() if mean is not None]
+        means = [(row["label"], average(row, tasks)) for row in quoted]
+        same = [f"{label} {_number(mean, 2)}" for label, mean in means if mean is not None]
         return f"{text}<br>{mean_over(tasks, 'of ours')}: {'; '.join(same)}" if same else text
 
     def lengths(self) -> str:
