@@ -38,6 +38,12 @@ def make(name: str, dtype: torch.dtype = torch.float32, seed: int = 1, **options
     return encoding.to(dtype)
 
 
+def increasing(most: int, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
+    """Distinct random positions below `most` that go up along the last dimension."""
+    drawn = torch.rand(*shape[:-1], most, device=device).argsort(-1)[..., : shape[-1]]
+    return drawn.sort(-1).values
+
+
 class _Caller(nn.Module):
     def __init__(self, encoding: PositionEncoding) -> None:
         super().__init__()

@@ -2,7 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
 
 INTEGERS = (torch.int64, torch.int32)
 
@@ -28,6 +29,28 @@ def is_transformed(tensor: Tensor) -> bool:
 def in_transform() -> bool:
     """Whether vmap, grad or the like is at work, whatever it is applied to."""
     return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether its values can be read now, on a GPU by waiting for it."""
+    traced = torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not traced and not tensor.is_meta and not isinstance(tensor, FakeTensor)
+
+
+def strictly_increase(positions: Tensor, kept: Tensor | None) -> Tensor:
+    """Whether positions (S,) or (B, S) go up along each row, leaving out those that are not `kept` (B, S): one bool."""
+    if kept is None:
+        return (positions.diff() > 0).all()
+    positions = torch.where(kept, positions, -1)  # (B, S)
+    before = positions.cummax(-1).values[..., :-1]
+    return ((positions[..., 1:] > before) | ~kept[..., 1:]).all()
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """What vmap, grad and the like have wrapped."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
 
 
 def check_same_device(what: str, tensor: Tensor, other_is: str, other: Tensor) -> None:

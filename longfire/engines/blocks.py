@@ -38,7 +38,7 @@ class Blocks:
         if torch.compiler.is_compiling():
             return "a compiled graph would be bound to one number of blocks; sdpa serves there"
         if any(is_transformed(tensor) for tensor in _tensors(request)):
-            return "inside vmap, grad and the like no block can be computed again; sdpa serves there"
+            return "inside torch.func transforms no block can be computed again; impl='reference' serves there"
         return None
 
     def declines(self, request: Request) -> str | None:
@@ -102,7 +102,7 @@ def _blocks(request: Request, rows: int) -> Iterator[Request]:
             bias = bias[..., :keys]
         if isinstance(bias, PreparedBias):
             tensor = None if bias.tensor is None else bias.tensor[..., :keys]
-            bias = PreparedBias(bias.encoding, q_positions, k_positions, in_order, tensor)
+            bias = replace(bias, q_positions=q_positions, k_positions=k_positions, in_order=in_order, tensor=tensor)
         yield replace(
             request,
             q=q,

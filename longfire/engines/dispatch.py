@@ -74,11 +74,12 @@ def attention(
         q: (B, H, T, D).
         k: (B, H or a divisor of it, S, D).
         v: as k.
-        bias: a `PositionEncoding`, of which only `bias` is used (embedding and rotating are the caller's), a
+        bias: a `PositionEncoding` with a bias (embedding and rotating are the caller's: RoPE is refused), a
             `PreparedBias`, a tensor that broadcasts to (B, H, T, S), or None.
         q_positions: (T,) or (B, T). Without positions, keys are 0…S−1 and queries the last T of them, as in cached
             decoding.
-        k_positions: (S,) or (B, S).
+        k_positions: (S,) or (B, S). They must strictly increase along the keys that `key_mask` keeps: documents that
+            share a row would see each other otherwise.
         causal: a query sees keys up to its own position.
         key_mask: (B, S), True is kept. A query with nothing to see gets 0.
         dropout_p: dropout of the attention weights. Pass 0 outside training.
@@ -87,6 +88,7 @@ def attention(
             (PyTorch's kernels) or `"reference"`. `attention_plan` says what `"auto"` chooses and why.
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
+    request.check_order()
     return choose(request, impl).run(request)
 
 
@@ -109,11 +111,12 @@ def attention_plan(
     Where the bias would be interpolated, by how much: measured now, for this encoding and length.
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
+    request.check_order()
     engine = choose(request, impl)
     return AttentionPlan(engine.name, engine.describe(request), engine.error(request))
 
 
-def choose(request: Request, impl: str) -> Engine:
+def choose(request: Request, impl: str = "auto") -> Engine:
     """The engine asked for, or the first that can serve; an error if there is none."""
     if impl != "auto" and impl not in ENGINES:
         raise ValueError(f"this version has no attention engine named {impl!r}. {hint(impl, ['auto', *ENGINES])}")

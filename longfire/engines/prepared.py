@@ -3,20 +3,20 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
-from longfire.encodings.positions import can_check_values, check_pair
+from longfire.encodings.positions import can_check_values, check_pair, has_values, is_transformed
 from longfire.operators import HAS_TRITON
 
 if TYPE_CHECKING:
     from longfire.engines.fused.bias import FusedBias
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class PreparedBias:
     """An encoding's bias at given positions. Gradients from every use add up."""
 
@@ -60,9 +60,27 @@ def _same(given: Tensor | None, own: Tensor) -> bool:
     """Not given is the same; what cannot be looked at is, if it has the same shape."""
     if given is None or given is own:
         return True
-    if given.shape != own.shape or not (can_check_values(given) and can_check_values(own)):
-        return given.shape == own.shape
-    return bool(torch.equal(given, own))
+    if given.shape != own.shape or given.device != own.device:
+        return False
+    unseen = any(is_transformed(tensor) or not has_values(tensor) for tensor in (given, own))
+    return unseen or bool(torch.equal(given, own))
+
+
+def refuse_without_bias(encoding: PositionEncoding) -> None:
+    """Refuse an encoding whose work is not done by attention, which adds its bias and nothing else."""
+    hooks = [
+        call
+        for hook, call in (
+            ("rotate", "q = encoding.rotate(q, q_positions) and k = encoding.rotate(k, k_positions)"),
+            ("embed", "x = encoding.embed(x, positions), on the token embeddings"),
+        )
+        if getattr(type(encoding), hook) is not getattr(PositionEncoding, hook)
+    ]
+    if hooks and not encoding.has_bias:
+        raise ValueError(
+            f"{type(encoding).__name__} has no bias for attention to add. Call {', and '.join(hooks)}; then leave the "
+            f"bias out."
+        )
 
 
 def prepare_bias(
@@ -94,24 +112,43 @@ def prepare_bias(
     """
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"prepare_bias takes a PositionEncoding, not {type(encoding).__name__}.")
+    refuse_without_bias(encoding)
     check_pair(q_positions, k_positions)
     if padding is not None and not in_order:
         raise ValueError("padding is part of the promise that positions are in order: give in_order=True with it.")
+    if in_order:
+        _check_promise(q_positions, k_positions, padding)
     in_order = in_order and padding is None
     from longfire.engines.fused.bias import fused_bias, refuses
 
+    made_for: dict[str, Any] = {"encoding": encoding, "q_positions": q_positions, "k_positions": k_positions}
     T, S = q_positions.shape[-1], k_positions.shape[-1]
     decodes = T == 1 and not torch.is_grad_enabled()  # a row, which the fused engine takes as it is
     if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decodes and refuses(encoding, S) is None:
         fused = fused_bias(encoding, S, S - T if in_order else 0, q_positions.device)
         if like is not None:
             fused.expand(like)
-        return PreparedBias(encoding, q_positions, k_positions, in_order, padding, fused=fused)
+        return PreparedBias(**made_for, in_order=in_order, padding=padding, fused=fused)
     rows = prepare_rows([encoding], q_positions, k_positions, key_mask, like)
     if rows is not None:
         return rows[0]
     bias = encoding.bias(q_positions, k_positions)
-    return PreparedBias(encoding, q_positions, k_positions, in_order, padding, tensor=bias)
+    return PreparedBias(**made_for, in_order=in_order, padding=padding, tensor=bias)
+
+
+def _check_promise(q_positions: Tensor, k_positions: Tensor, padding: Tensor | None) -> None:
+    """On a CPU, that positions are in order as promised: keys 0…S−1 after padding at 0, queries the last T of them."""
+    tensors = (q_positions, k_positions, *(() if padding is None else (padding,)))
+    if not all(map(can_check_values, tensors)):
+        return
+    T, S = q_positions.shape[-1], k_positions.shape[-1]
+    keys = torch.arange(S) if padding is None else (torch.arange(S) - padding[:, None]).clamp(min=0)
+    for name, given, promised in (("k", k_positions, keys), ("q", q_positions, keys[..., max(S - T, 0) :])):
+        if given.shape[-1] != promised.shape[-1] or not bool((given == promised).all()):
+            raise ValueError(
+                f"in_order promises keys at 0…{S - 1}, after any padding, and queries at the last {T} of them, and "
+                f"{name}_positions are others. Leave in_order out."
+            )
 
 
 def prepare_rows(
@@ -135,6 +172,13 @@ def prepare_rows(
         return None
     rows = row_biases(encodings, q_positions, k_positions, key_mask)
     return [
-        PreparedBias(encoding, q_positions, k_positions, tensor=row[:, :, None], drawn=True, key_mask=key_mask)
+        PreparedBias(
+            encoding=encoding,
+            q_positions=q_positions,
+            k_positions=k_positions,
+            tensor=row[:, :, None],
+            drawn=True,
+            key_mask=key_mask,
+        )
         for encoding, row in zip(encodings, rows, strict=True)
     ]

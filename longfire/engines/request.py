@@ -5,15 +5,28 @@ Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
-from longfire.encodings.positions import check_pair, check_same_device, check_shape, last_positions
-from longfire.engines.prepared import PreparedBias
+from longfire.encodings.positions import (
+    check_pair,
+    check_same_device,
+    check_shape,
+    has_values,
+    is_transformed,
+    last_positions,
+    strictly_increase,
+    unwrapped,
+)
+from longfire.engines.layout import keys_increase
+from longfire.engines.prepared import PreparedBias, refuse_without_bias
 
 Bias = PositionEncoding | PreparedBias | Tensor | None
+OUT_OF_ORDER = "k_positions of the keys that key_mask keeps must strictly increase"
 
 
 @dataclass(frozen=True)
@@ -38,8 +51,9 @@ class Request:
         self._check_mask()
         if not 0.0 <= self.dropout_p < 1.0:
             raise ValueError(f"dropout_p must be at least 0 and below 1, not {self.dropout_p!r}.")
-        if self.scale is not None and not (isinstance(self.scale, float | int) and math.isfinite(self.scale)):
-            raise ValueError(f"scale must be a finite number or None (D^−½), not {self.scale!r}.")
+        scale = self.scale
+        if scale is not None and not (isinstance(scale, float | int) and math.isfinite(scale) and scale > 0):
+            raise ValueError(f"scale must be above 0 and finite, or None (D^−½), not {scale!r}.")
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -95,15 +109,17 @@ class Request:
         return last_positions(T, S, self.q.device), last_positions(S, S, self.q.device)
 
     def dense_bias(self) -> Tensor | None:
-        """The bias as one tensor that broadcasts to (B, H, T, S)."""
-        if isinstance(self.bias, PositionEncoding):
-            bias, name = self.bias.bias(*self.positions), type(self.bias).__name__
+        """The bias as one tensor of four dimensions that broadcasts to (B, H, T, S)."""
+        bias = self.bias
+        if isinstance(bias, PositionEncoding):
+            bias, name = bias.bias(*self.positions), type(bias).__name__
             if bias is not None:
                 if bias.ndim not in (3, 4) or tuple(bias.shape[-2:]) != self.shape[2:]:
                     raise ValueError(f"{name}.bias must be (H, T, S) or (B, H, T, S), not {tuple(bias.shape)}.")
                 self.check_heads(bias.shape[-3], name)
-            return bias
-        return self.bias.dense() if isinstance(self.bias, PreparedBias) else self.bias
+        elif isinstance(bias, PreparedBias):
+            bias = bias.dense()
+        return None if bias is None else bias[(None,) * (4 - bias.ndim)]
 
     def visible(self) -> Tensor | None:
         """Which keys each query may see, broadcasting to (B, H, T, S); None: all of them."""
@@ -115,6 +131,31 @@ class Request:
             kept = self.key_mask[:, None, None, :]
             seen = kept if seen is None else seen & kept
         return seen
+
+    def check_order(self) -> None:
+        """Refuse keys whose positions do not go up: causality goes by positions, so documents would see each other.
+
+        Apart from the other checks, since it waits for a GPU once per tensor: a model looks once for all its layers.
+        """
+        bias = self.bias
+        if self.in_order or (isinstance(bias, PreparedBias) and bias.padding is not None):
+            return  # known, or promised
+        k_positions, mask = self.positions[1], self.key_mask
+        tensors = [k_positions] if mask is None else [k_positions, mask]
+        if not all(map(has_values, tensors)):
+            if not k_positions.is_meta:
+                torch._assert_async(strictly_increase(k_positions, mask), f"{OUT_OF_ORDER} along each sequence")
+        elif any(map(is_transformed, tensors)):
+            if not unwrapped(strictly_increase(k_positions, mask)).all():
+                self._refuse_order("")
+        elif not keys_increase(k_positions, mask):
+            self._refuse_order(_first_fall(*(tensor.expand(self.shape[0], -1).tolist() for tensor in tensors)))
+
+    def _refuse_order(self, where: str) -> NoReturn:
+        raise ValueError(
+            f"{OUT_OF_ORDER} along each sequence{where}: documents that share a row would see each other. Give each "
+            f"document a row of its own, and hide padding with key_mask."
+        )
 
     def _check_tensors(self) -> None:
         for name in "qkv":
@@ -159,6 +200,7 @@ class Request:
 
     def _check_bias(self) -> None:
         if isinstance(self.bias, PositionEncoding):
+            refuse_without_bias(self.bias)
             self.check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
         elif isinstance(self.bias, PreparedBias):
             self.bias.check_same(self.q_positions, self.k_positions, self.key_mask)
@@ -205,3 +247,13 @@ class Request:
         if tuple(self.key_mask.shape) != (B, S):
             raise ValueError(f"key_mask must have shape (B, S) = {(B, S)}, not {tuple(self.key_mask.shape)}.")
         check_same_device("key_mask is", self.key_mask, "q", self.q)
+
+
+def _first_fall(positions: list[list[int]], kept: list[list[bool]] | None = None) -> str:
+    """Where positions (B, S) first fail to go up."""
+    for row, numbers in enumerate(positions):
+        seen = numbers if kept is None else [number for number, seen in zip(numbers, kept[row], strict=True) if seen]
+        for before, after in pairwise(seen):
+            if after <= before:
+                return f", and in sequence {row} {after} follows {before}"
+    return ""

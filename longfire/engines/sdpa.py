@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longfire.encodings.positions import in_transform
 from longfire.engines.request import Request
 
 
@@ -19,6 +20,8 @@ class SDPA:
         return None
 
     def declines(self, request: Request) -> str | None:
+        if in_transform():
+            return "torch's kernels lack some derivatives inside torch.func transforms; impl='reference' has all"
         return None
 
     def describe(self, request: Request) -> str:
@@ -75,4 +78,4 @@ def _mask(request: Request) -> tuple[Tensor | None, Tensor | None]:
         if mask.numel():  # a row's maximum makes no difference to a softmax; without it, what counts does not overflow
             mask = mask - mask.detach().amax(-1, keepdim=True)
         mask = mask.to(request.q.dtype)
-    return (mask.unsqueeze(0) if mask.ndim == 3 else mask), blind  # the CPU's flash kernel takes four dimensions
+    return mask, blind

@@ -13,7 +13,9 @@ from transformers.masking_utils import causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from longfire.encodings import PositionEncoding
-from longfire.engines import PreparedBias, attention
+from longfire.engines import PreparedBias
+from longfire.engines.dispatch import choose
+from longfire.engines.request import Request
 from longfire.errors import one_of
 from longfire.model.positions import Positions
 
@@ -22,7 +24,9 @@ IMPLEMENTATIONS = (NAME, "sdpa", "eager")
 
 
 class TakesOurAttention:
-    """A model whose attention is "longfire" unless another is asked for."""
+    """A model whose attention is "longfire" by default."""
+
+    config: Any
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """Called by transformers."""
@@ -32,6 +36,15 @@ class TakesOurAttention:
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
         return True
+
+    def refuse_output_attentions(self, asked: bool | None) -> None:
+        """Refuse attention weights from an implementation that has none. `asked`: None is as configured."""
+        implementation = self.config._attn_implementation
+        if (self.config.output_attentions if asked is None else asked) and implementation != "eager":
+            raise ValueError(
+                f"attn_implementation={implementation!r} has no attention weights to return: leave output_attentions "
+                f"out, or call model.set_attn_implementation('eager') first."
+            )
 
 
 def longfire_attention(
@@ -53,21 +66,22 @@ def longfire_attention(
             f"attn_implementation='{NAME}' serves longfire's own models and retrofitted ones, and "
             f"{type(module).__name__} is neither: longfire.model.retrofit(model) makes it one, or take 'sdpa'."
         )
-    if positions.padding is not None and isinstance(position_bias, PositionEncoding) and position_bias.has_bias:
+    if positions.padding is not None and isinstance(position_bias, PositionEncoding):
         position_bias = positions.prepare(position_bias)  # who compiles cannot look at positions
     given = not positions.in_order and not isinstance(position_bias, PreparedBias)
-    out = attention(
+    request = Request(  # not `attention`, which would look at positions that were checked once for all layers
         query,
         key,
         value,
         position_bias,
         q_positions=positions.queries if given else None,
         k_positions=positions.keys if given else None,
+        causal=True,
         key_mask=positions.key_mask,
         dropout_p=dropout,
         scale=scaling,
     )
-    return out.transpose(1, 2), None
+    return choose(request).run(request).transpose(1, 2), None
 
 
 def longfire_mask(
@@ -123,7 +137,7 @@ def attend(
     implementation: str | None,
     qkv: tuple[Tensor, Tensor, Tensor],
     mask: Tensor | None,
-    bias: PositionEncoding | PreparedBias,
+    bias: PositionEncoding | PreparedBias | None,
     positions: Positions,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
@@ -131,7 +145,12 @@ def attend(
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation or "eager", eager_attention)
     if function is longfire_attention:
         return longfire_attention(module, *qkv, mask, position_bias=bias, positions=positions, **options)
-    dense = bias.dense() if isinstance(bias, PreparedBias) else bias.bias(positions.queries, positions.keys)
+    if mask is not None and mask.dtype == torch.bool and function is eager_attention:
+        dtype = qkv[0].dtype
+        mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+    dense = bias.bias(positions.queries, positions.keys) if isinstance(bias, PositionEncoding) else bias
+    if isinstance(dense, PreparedBias):
+        dense = dense.dense()
     if dense is not None:
         dense = dense[None] if dense.ndim == 3 else dense
         if dense.is_cuda:  # torch's kernels there take it in the queries' precision alone

@@ -52,6 +52,7 @@ class LongfireAttention(nn.Module):
         B, T, C = hidden.shape
         encoding = self.position_encoding if prepared is None else prepared.encoding
         assert encoding is not None
+        bias = (encoding if encoding.has_bias else None) if prepared is None else prepared.bias
         qkv = self.qkv_proj(hidden).view(B, T, 3, self.num_heads, self.head_dim)
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))  # (B, H, T, D)
         q, k = encoding.rotate(q, positions.queries), encoding.rotate(k, positions.queries)
@@ -61,7 +62,7 @@ class LongfireAttention(nn.Module):
             self.config._attn_implementation,
             (q, k, v),
             attention_mask,
-            encoding if prepared is None else prepared.bias,
+            bias,
             positions,
             scaling=self.scaling,
             dropout=self.config.attention_dropout if self.training else 0.0,
@@ -74,7 +75,8 @@ class Prepared:
     """A layer's encoding, or that of all, and its bias in this forward pass, made before the first layer."""
 
     encoding: PositionEncoding
-    bias: PositionEncoding | PreparedBias
+    bias: PreparedBias | None
+    """None: it has none."""
 
 
 class LongfireLayer(GradientCheckpointingLayer):
@@ -190,9 +192,10 @@ class LongfireModel(LongfirePreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **_: Any,
+        **options: Any,
     ) -> BaseModelOutputWithPast:
         """Tokens or their embeddings (B, T) → what the last layer says of each (B, T, C)."""
+        self.refuse_output_attentions(options.get("output_attentions"))
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, one of the two.")
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -213,7 +216,7 @@ class LongfireModel(LongfirePreTrainedModel):
         ours = self.config._attn_implementation == attention.NAME
         one = self.position_encoding
         if one is not None:
-            bias = positions.prepare(one, like if ours else None) if one.has_bias else one
+            bias = positions.prepare(one, like if ours else None) if one.has_bias else None
             return [Prepared(one, bias)] * len(self.layers)
         rows = positions.prepare_rows(self.encodings, like) if ours else None
         if rows is None:
@@ -229,7 +232,14 @@ def masks_and_positions(
     ours = config._attn_implementation == attention.NAME
     past = 0 if cache is None else cache.get_seq_length()
     slots = past + T if cache is None else cache.get_mask_sizes(T, 0)[0]
-    by_token = attention_mask if attention_mask is None or ours or attention_mask.ndim != 4 else None
+    by_token = attention_mask
+    if not ours and attention_mask is not None and attention_mask.ndim == 4:  # by query, as it is
+        by_token = None
+        if not (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
+            raise ValueError(
+                f"a 4-D attention mask is boolean (True is kept) or floating point (added to the logits), not "
+                f"{attention_mask.dtype}: attention_mask.bool()."
+            )
     positions = find_positions(x, past, slots, by_token, position_ids, packed=not ours)
     if ours:
         return None, positions

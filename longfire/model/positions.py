@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
+from longfire.encodings.positions import strictly_increase
 from longfire.engines import PreparedBias, prepare_bias, prepare_rows
+
+NOT_BINARY = "attention_mask has 1 for tokens and 0 for padding, and this one has other values"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +74,15 @@ def find_positions(
     hidden = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
     past = past if hidden else int(past)
     mask = None if attention_mask is None else _checked_mask(attention_mask, B, T, past, slots).to(x.device)
+    binary = None if mask is None or mask.dtype == torch.bool else ((mask == 0) | (mask == 1)).all()
+    mask = None if mask is None else mask.bool()
     if position_ids is not None:
         position_ids = _checked_ids(position_ids, B, T).to(x.device)
     if hidden:
+        if binary is not None:
+            torch._assert_async(binary, NOT_BINARY)
         return _unseen(x, past, slots, mask, position_ids, packed)
-    return _seen(x, int(past), mask, position_ids, packed)
+    return _seen(x, int(past), mask, binary, position_ids, packed)
 
 
 def counted(mask: Tensor) -> Tensor:
@@ -85,7 +92,9 @@ def counted(mask: Tensor) -> Tensor:
     return (torch.arange(mask.shape[-1], device=mask.device) - skipped).clamp(min=0)
 
 
-def _seen(x: Tensor, past: int, mask: Tensor | None, ids: Tensor | None, packed: bool) -> Positions:
+def _seen(
+    x: Tensor, past: int, mask: Tensor | None, binary: Tensor | None, ids: Tensor | None, packed: bool
+) -> Positions:
     """Where values can be looked at: once, for all layers."""
     total = past + x.shape[1]
     index = torch.arange(total, device=x.device)
@@ -98,15 +107,15 @@ def _seen(x: Tensor, past: int, mask: Tensor | None, ids: Tensor | None, packed:
     keys = index if mask is None else counted(mask)
     queries = keys[..., past:]
     yes = index.new_ones((), dtype=torch.bool)
-    questions = [yes if mask is None else mask.all(), yes, yes, yes]
+    questions = [yes if binary is None else binary, yes if mask is None else mask.all(), yes, yes, yes]
     if ids is not None:
         if mask is not None:
             ids = torch.where(mask[:, past:], ids, queries)  # what padding is given differs between libraries
-        onward = ids.diff() > 0
-        if mask is not None:  # padding may be anywhere
-            onward = onward | ~mask[:, past + 1 :] | ~mask[:, past:-1]
-        questions[1:] = [(ids == index[past:]).all(), (ids == queries).all(), onward.all()]
-    kept, in_order, continues, one_document = torch.stack(questions).tolist()
+        one_document = strictly_increase(ids, None if mask is None else mask[:, past:])
+        questions[2:] = [(ids == index[past:]).all(), (ids == queries).all(), one_document]
+    zeros_and_ones, kept, in_order, continues, one_document = torch.stack(questions).tolist()
+    if not zeros_and_ones:
+        raise ValueError(f"{NOT_BINARY}. Numbers of documents go into position_ids, that begin again in each.")
     if ids is not None and past and not continues:
         row = int((ids != queries).any(-1).int().argmax())
         raise ValueError(
@@ -158,15 +167,21 @@ def _unseen(
 
 
 def _checked_mask(mask: Tensor, B: int, T: int, past: int | Tensor, slots: int) -> Tensor:
-    if mask.ndim == 4:  # as `longfire_mask` makes it
-        mask = mask[:, 0, 0]
+    if mask.ndim == 4:
+        if mask.is_floating_point() or mask.shape[1:3] != (1, 1):
+            raise ValueError(
+                f"attn_implementation='longfire' takes an attention mask of shape (B, tokens so far), 1 for tokens and "
+                f"0 for padding, not one of shape {tuple(mask.shape)} and {mask.dtype}. 'sdpa' and 'eager' honour "
+                f"masks of (B, 1, T, S): model.set_attn_implementation('sdpa')."
+            )
+        mask = mask[:, 0, 0]  # as `longfire_mask` makes it
     fits = mask.ndim == 2 and mask.shape[0] == B
     if isinstance(past, int) and not (fits and mask.shape[1] in (past + T, slots)):
         raise ValueError(
             f"attention_mask must have shape (B, tokens so far) = ({B}, {past + T}), 1 for tokens and 0 for padding, "
             f"not {tuple(mask.shape)}. Tokens in the cache count."
         )
-    return mask.bool()
+    return mask
 
 
 def _checked_ids(ids: Tensor, B: int, T: int) -> Tensor:

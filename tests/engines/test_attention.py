@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 from longfire import FIRE, attention, attention_plan, prepare_bias
-from longfire.encodings import ALiBi, PositionEncoding, RoPE
-from longfire.engines import ENGINES
-from tests.samples import ADDITIVE, HEADS, LENGTH, make
+from longfire.encodings import ALiBi, PositionEncoding
+from longfire.engines import ENGINES, PreparedBias
+from tests.samples import ADDITIVE, HEADS, LENGTH, increasing, make
 from tests.tolerance import assert_as_accurate
 
 IMPLS = [name for name in ENGINES if name != "fused"]  # that one has tests of its own
@@ -99,14 +99,14 @@ def test_a_query_with_nothing_to_see_gets_zero(impl, bias):
 @pytest.mark.parametrize("impl", FAST)
 @given(data=st.data())
 def test_engines_equal_the_reference(name, impl, data):
-    """Any shapes, any positions (more queries than keys, unsorted, one row for all or each its own), any mask."""
+    """Any shapes, any positions (more queries than keys, with gaps, one row for all or each its own), any mask."""
     B, T, S = (data.draw(st.integers(1, most)) for most in (3, 12, 12))
     q, k, v = random(B, HEADS, data.draw(st.sampled_from([1, HEADS])), T, S)
     options = {"causal": data.draw(st.booleans()), "scale": data.draw(st.sampled_from([None, 0.7]))}
     rows = {length: data.draw(st.sampled_from([(length,), (1, length), (B, length)])) for length in (T, S)}
     if T > S or data.draw(st.booleans()):
         options["q_positions"] = torch.randint(0, LENGTH, rows[T])
-        options["k_positions"] = torch.randint(0, LENGTH, rows[S])
+        options["k_positions"] = increasing(LENGTH, rows[S])
     if data.draw(st.booleans()):
         options["key_mask"] = torch.rand(B, S) < data.draw(st.sampled_from([0.1, 0.9]))
     encoding = None if name is None else make(name, torch.float64)
@@ -214,10 +214,103 @@ def test_prepared_bias_is_made_once_and_gathers_gradients(impl, monkeypatch):
     assert len(calls) == 1
 
 
-def test_prepared_bias_of_an_encoding_without_one():
+@pytest.mark.parametrize(("name", "call"), [("rope", "rotate"), ("yarn", "rotate"), ("sinusoidal", "embed")])
+def test_an_encoding_without_a_bias_is_refused(name, call):
+    """It would be ignored, and the model would have no positions."""
+    encoding, positions = make(name), torch.arange(7)
+    for attend in (
+        lambda: attention(*random(), encoding),
+        lambda: attention_plan(*random(), encoding),
+        lambda: prepare_bias(encoding, positions, positions),
+    ):
+        with pytest.raises(ValueError, match=rf"has no bias for attention to add\. Call .*encoding\.{call}\("):
+            attend()
+
+
+def test_nope_has_nothing_to_ignore():
     q, k, v = random()
-    prepared = prepare_bias(RoPE(8), torch.arange(7), torch.arange(7))
+    assert torch.equal(attention(q, k, v, make("nope")), attention(q, k, v))
+    prepared = prepare_bias(make("nope"), torch.arange(7), torch.arange(7))
     torch.testing.assert_close(attention(q, k, v, prepared), attention(q, k, v))
+
+
+RESTART = {
+    "packed documents": ([0, 1, 2, 3, 0, 1, 2], None),
+    "documents of one token": ([0, 1, 2, 3, 4, 0, 0], None),
+    "two equal ones": ([0, 1, 2, 2, 3, 4, 5], None),
+    "documents on both sides of padding": ([0, 1, 2, 0, 0, 1, 2], [1, 1, 1, 0, 1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize(("positions", "kept"), RESTART.values(), ids=RESTART)
+@pytest.mark.parametrize("impl", [*IMPLS, "auto"])
+def test_keys_whose_positions_do_not_go_up_are_refused(positions, kept, impl):
+    """Causality goes by positions: the first of two documents would see the second's later tokens."""
+    q, k, v = random()
+    positions = torch.tensor([list(range(7)), positions])
+    where = {"q_positions": positions, "k_positions": positions}
+    if kept:
+        where["key_mask"] = torch.tensor([[True] * 7, [bool(one) for one in kept]])
+    for bias in (None, make("fire", torch.float64)):
+        for ask in (attention, attention_plan):
+            with pytest.raises(ValueError, match=r"must strictly increase .* in sequence 1 (\d) follows (\d)"):
+                ask(q, k, v, bias, **where, impl=impl)
+    with pytest.raises(ValueError, match="must strictly increase"):
+        attention(q, k, v, prepare_bias(make("alibi"), positions, positions), key_mask=where.get("key_mask"))
+    with pytest.raises(ValueError, match="must strictly increase"):
+        torch.vmap(lambda k_positions: attention(q, k, v, impl=impl, **{**where, "k_positions": k_positions}))(
+            torch.stack([positions, positions])
+        )
+
+
+def test_queries_and_hidden_keys_may_be_anywhere():
+    q, k, v = random()
+    anywhere, key_mask = torch.tensor([[5, 5, 0, 1, 9, 2, 2]] * 2), torch.tensor([[False, True] * 3 + [False]] * 2)
+    keys = torch.tensor([[9, 1, 0, 3, 3, 4, 0]] * 2)
+    out = attention(q, k, v, q_positions=anywhere, k_positions=keys, key_mask=key_mask)
+    expected = by_hand(q, k, v, torch.zeros(2, HEADS, 7, 7), anywhere.tolist(), keys.tolist(), key_mask)
+    torch.testing.assert_close(out, expected)
+
+
+def test_keys_out_of_order_in_a_compiled_graph():
+    q, k, v = random(dtype=torch.float32)
+    compiled = torch.compile(
+        lambda positions: attention(q, k, v, q_positions=positions, k_positions=positions),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    torch.testing.assert_close(compiled(torch.arange(7)), attention(q, k, v))
+    with pytest.raises(RuntimeError, match="must strictly increase"):
+        compiled(torch.tensor([0, 1, 2, 0, 1, 2, 3]))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (7, 1), (1, 7)])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("impl", FAST)
+def test_a_bias_of_few_dimensions(shape, causal, impl):
+    q, k, v = random()
+    bias = torch.randn(shape, dtype=torch.float64)
+    whole = bias.expand(2, HEADS, 7, 7)
+    out = attention(q, k, v, bias, causal=causal, impl=impl)
+    torch.testing.assert_close(out, by_hand(q, k, v, whole, [range(7)] * 2, [range(7)] * 2, causal=causal))
+
+
+@pytest.mark.parametrize("bias", [None, "fire"])
+def test_function_transforms(bias):
+    """`auto` finds an engine that has the derivative: forward and reverse, first and second."""
+    q, k, v = random()
+    encoding = make("fire", torch.float64) if bias else None
+
+    def loss(q, impl="auto"):
+        return attention(q, k, v, encoding, impl=impl).square().sum()
+
+    leaf, direction = q.clone().requires_grad_(), torch.randn_like(q)
+    (gradient,) = torch.autograd.grad(loss(leaf, "reference"), leaf, create_graph=True)
+    (second,) = torch.autograd.grad(gradient, leaf, direction)
+    torch.testing.assert_close(torch.func.grad(loss)(q), gradient)
+    torch.testing.assert_close(torch.func.jvp(loss, (q,), (direction,))[1], (gradient * direction).sum())
+    torch.testing.assert_close(torch.func.jvp(torch.func.grad(loss), (q,), (direction,))[1], second)
+    torch.testing.assert_close(torch.vmap(loss)(torch.stack([q, -q])), torch.stack([loss(q), loss(-q)]))
 
 
 def test_prepared_for_other_positions():
@@ -232,8 +325,25 @@ def test_prepared_for_other_positions():
     with pytest.raises(ValueError, match="the prepared bias has 3 heads"):
         attention(*random(H=6), prepared)
     assert repr(prepared) == "PreparedBias((3, 7, 7): 7 queries, 7 keys)"
+    with pytest.raises(TypeError, match="positional"):  # two of its fields could be taken for each other
+        PreparedBias(prepared.encoding, torch.arange(7), torch.arange(7))
     with pytest.raises(TypeError, match="takes a PositionEncoding, not Tensor"):
         prepare_bias(torch.zeros(3), torch.arange(7), torch.arange(7))
+
+
+def test_a_promise_of_order_that_is_not_kept():
+    fire, order = make("fire"), torch.arange(7)
+    prepare_bias(fire, order[2:], order, in_order=True)
+    padded = torch.tensor([[0, 0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6]])
+    prepare_bias(fire, padded, padded, in_order=True, padding=torch.tensor([2, 0]))
+    for q_positions, k_positions, padding in [
+        (order, order + 1, None),
+        (order[:3], order, None),
+        (torch.cat([order, order]), order, None),
+        (padded, padded, torch.tensor([1, 0])),
+    ]:
+        with pytest.raises(ValueError, match="in_order promises keys at 0…6"):
+            prepare_bias(fire, q_positions, k_positions, in_order=True, padding=padding)
 
 
 def test_plan():
@@ -244,7 +354,7 @@ def test_plan():
     assert "all queries in one block" in str(plan)
     assert "the bias as a dense tensor" in str(attention_plan(q, k, v, ALiBi(HEADS), impl="sdpa"))
     for options, why in [
-        ({"bias": RoPE(8)}, "causal, no bias and no mask to build"),
+        ({"bias": make("nope")}, "causal, no bias and no mask to build"),
         ({"causal": False}, "no bias and no mask to build"),
         ({"q": q[:, :, -1:]}, "no bias and no mask to build"),
         ({"key_mask": mask}, "no bias, the mask as a dense tensor"),
@@ -371,7 +481,7 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
         ({"key_mask": MASK[:1]}, ValueError, r"shape \(B, S\) = \(2, 7\), not \(1, 7\)"),
         ({"key_mask": MASK.to("meta")}, ValueError, "key_mask is on meta"),
         ({"key_mask": [[True] * 7] * 2}, TypeError, "key_mask must be a bool tensor, not list"),
-        ({"scale": float("nan")}, ValueError, "scale must be a finite number"),
+        *(({"scale": scale}, ValueError, "scale must be above 0 and finite") for scale in (float("nan"), 0.0, -0.3)),
         ({"bias": torch.ones(7, 7, dtype=torch.bool)}, TypeError, "must be floating point, not torch.bool.* key_mask"),
         (dict.fromkeys("kv", torch.zeros(2, 0, 7, 8).double()), ValueError, "share 0 key heads"),
         ({"dropout_p": 1.0}, ValueError, "dropout_p must be at least 0 and below 1, not 1.0"),

@@ -12,6 +12,7 @@ from longfire.engines import PreparedBias
 from longfire.engines.fused import spec
 from longfire.engines.fused.geometry import Geometry, node_index, node_position, smoothness
 from longfire.engines.fused.row import interpolated_row, node_values, nodes_of, row_biases
+from tests.samples import increasing
 
 pytest.importorskip("triton")
 
@@ -269,7 +270,7 @@ def test_positions_written_to_are_looked_at_again():
     encoding, positions = T5(1).to(device), torch.arange(9, device=device)
     q = torch.zeros(1, 1, 9, 16, device=device)
     attention(q, q, q, encoding, q_positions=positions, k_positions=positions, impl="fused")
-    positions[4] = 0
+    positions[4:] += 1
     with pytest.raises(ValueError, match="do not go up one by one"):
         attention(q, q, q, encoding, q_positions=positions, k_positions=positions, impl="fused")
 
@@ -305,7 +306,7 @@ def test_decoding_at_nodes():
     padded_ones = {"q_positions": positions[:, -1:], "k_positions": positions, "key_mask": key_mask}
     far = {
         "q_positions": torch.tensor([99_999], device=device),
-        "k_positions": torch.randint(100_000, (S,), device=device),
+        "k_positions": increasing(100_000, (S,), device),
     }
     for options in ({}, padded_ones, far):
         with torch.no_grad():
@@ -355,21 +356,24 @@ def test_a_prepared_row():
     encoding, S = kinked(2), 700
     q, k, v = (torch.randn(2, 2, n, 16, device=device).half() for n in (1, S, S))
     positions, key_mask = padded(S, [0, 333])
-    where = positions[:, -1:], positions
-    expected = attention(q, k, v, encoding, q_positions=where[0], k_positions=where[1], key_mask=key_mask)
+    where = {"q_positions": positions[:, -1:], "k_positions": positions}
+    expected = attention(q, k, v, encoding, key_mask=key_mask, **where)
     with torch.no_grad():
         for mask in (key_mask, None):
-            (row,) = row_biases([encoding], *where, mask)
-            prepared = PreparedBias(encoding, *where, tensor=row[:, :, None], drawn=True, key_mask=mask)
+            (row,) = row_biases([encoding], *where.values(), mask)
+            prepared = PreparedBias(encoding=encoding, **where, tensor=row[:, :, None], drawn=True, key_mask=mask)
             for impl in ("fused", "sdpa", "reference"):
                 found = attention(q, k, v, prepared, key_mask=key_mask, impl=impl)
                 close([found], [expected], tolerance=5e-3)
             plan = attention_plan(q, k, v, prepared, key_mask=key_mask, impl="fused")
             assert "interpolated" in plan.why
             assert 0 < plan.error < 0.02
-    prepared = PreparedBias(encoding, *where, tensor=row[:, :, None], drawn=True, key_mask=key_mask.cpu())
-    with pytest.raises(ValueError, match="prepared for another key_mask"):  # looked at on a CPU, where it costs no wait
-        prepared.check_same(None, None, torch.ones(2, S, dtype=torch.bool))
+    prepared = PreparedBias(encoding=encoding, **where, tensor=row[:, :, None], drawn=True, key_mask=key_mask)
+    prepared.check_same(None, None, key_mask.clone())
+    with pytest.raises(ValueError, match="prepared for another key_mask"):
+        prepared.check_same(None, None, torch.ones(2, S, dtype=torch.bool, device=device))
+    with pytest.raises(ValueError, match="prepared for other k_positions"):
+        prepared.check_same(None, positions + 1, key_mask)
 
 
 def test_decoding_at_any_positions():
@@ -377,11 +381,11 @@ def test_decoding_at_any_positions():
     q, k, v = (torch.randn(1, 2, n, 16, device=device) for n in (1, 50, 50))
     where = {
         "q_positions": torch.tensor([999], device=device),
-        "k_positions": torch.randint(1200, (50,), device=device),
+        "k_positions": increasing(1200, (50,), device),
     }
     with torch.no_grad():
         close(*both(kinked(2), q, k, v, gradients=False, **where), tolerance=2e-6)
-        nothing = {**where, "k_positions": torch.full((50,), 1000, device=device)}
+        nothing = {**where, "k_positions": torch.arange(1000, 1050, device=device)}
         assert (attention(q, k, v, kinked(2), impl="fused", **nothing) == 0).all()
 
 

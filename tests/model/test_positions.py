@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
+from longfire.model import retrofit
 from longfire.model.attention import IMPLEMENTATIONS
 from longfire.model.positions import counted, find_positions
 from tests.model.models import NAMES, small_model, tokens
 from tests.model.test_generation import logits
+from tests.model.test_retrofit import original
 
 
 def place(mask=None, ids=None, past=0, T=None, packed=False):
@@ -172,15 +174,65 @@ def test_packed_documents_with_a_mask_or_a_cache(options, implementation):
         small_model(implementation=implementation)(ids, position_ids=position_ids, **options)
 
 
+def masks_by_query():
+    """Which of 17 tokens each of the packed documents' sees, (1, 1, T, S), in every form."""
+    document = torch.arange(17) >= 10
+    seen = ((document[:, None] == document) & torch.ones(17, 17).tril().bool())[None, None]
+    return seen, torch.zeros(1, 1, 17, 17).masked_fill(~seen, float("-inf")), seen.long()
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_packed_documents_by_a_mask_of_ones_own(implementation):
     model = small_model(implementation=implementation)
     ids, position_ids, apart = packed_documents()
-    document = torch.arange(17) >= 10
-    seen = (document[:, None] == document) & torch.ones(17, 17).tril().bool()
-    added = torch.zeros(1, 1, 17, 17).masked_fill(~seen, float("-inf"))
+    *served, numbers = masks_by_query()
     expected = torch.cat([logits(model, part) for part in apart], dim=1)
-    assert torch.allclose(logits(model, ids, position_ids=position_ids, attention_mask=added), expected, atol=2e-4)
+    for mask in served:
+        assert torch.allclose(logits(model, ids, position_ids=position_ids, attention_mask=mask), expected, atol=2e-4)
+    with pytest.raises(ValueError, match=r"4-D attention mask is boolean .* not torch\.int64"):
+        model(ids, position_ids=position_ids, attention_mask=numbers)
+
+
+@pytest.mark.parametrize("retrofitted", [False, True])
+def test_masks_by_query_are_refused_by_longfire(retrofitted):
+    """Not reduced to their first row: that hid every key but the first, or turned a float mask round."""
+    model = retrofit(original("Llama"), max_length=64).eval() if retrofitted else small_model()
+    ids = tokens(1, 17)
+    padding = torch.zeros(1, 1, 1, 17)  # added to the logits: nothing is hidden
+    for mask in (*masks_by_query(), padding):
+        with pytest.raises(ValueError, match=r"takes an attention mask of shape \(B, tokens so far\).*'sdpa'\)"):
+            model(ids, attention_mask=mask)
+    own = torch.ones(1, 1, 1, 17, dtype=torch.bool)
+    assert torch.equal(logits(model, ids, attention_mask=own), logits(model, ids))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("mask", [[1, 1, 1, 2, 2, 2], [0.0, 0.0, float("-inf"), 0.0, 0.0, 0.0], [1, 1, 0.5, 1, 1, 1]])
+def test_masks_of_other_values_than_0_and_1(mask, implementation):
+    """Numbers of documents and masks that are added would be taken for tokens that are all there."""
+    with pytest.raises(ValueError, match="has other values"):
+        small_model(implementation=implementation)(tokens(1, 6), attention_mask=torch.tensor([mask]))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_documents_on_both_sides_of_padding(implementation):
+    mask, position_ids = torch.tensor([[1, 1, 1, 0, 1, 1]]), torch.tensor([[0, 1, 2, 0, 0, 1]])
+    with pytest.raises(ValueError, match="begin again within a sequence"):
+        small_model(implementation=implementation)(tokens(1, 6), attention_mask=mask, position_ids=position_ids)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("how", ["asked", "configured"])
+def test_attention_weights_are_returned_or_refused(how, implementation):
+    model, ids = small_model(implementation=implementation), tokens(1, 6)
+    asked = {"output_attentions": True} if how == "asked" else {}
+    model.config._output_attentions = not asked
+    if implementation == "eager":
+        weights = model(ids, **asked).attentions
+        assert [tuple(layer.shape) for layer in weights] == [(1, 4, 6, 6)] * 2
+    else:
+        with pytest.raises(ValueError, match=f"attn_implementation='{implementation}' has no attention weights"):
+            model(ids, **asked)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "learned"])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
+from longfire.engines.layout import Layout, fused_layout
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request
 from longfire.operators import HAS_TRITON, INTERPRETED
@@ -154,18 +155,19 @@ def _refuses_positions(request: Request) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _layout(request: Request):  # type: ignore[no-untyped-def]
-    from longfire.engines.fused.layout import layout
-
-    return layout(*request.positions, request.key_mask, request.shape[0])
+def _layout(request: Request) -> Layout | str:
+    return fused_layout(*request.positions, request.key_mask, request.shape[0])
 
 
 def _shift(request: Request) -> Tensor | None:
     if request.in_order:
         return None
     padding = _padding(request)
-    shift: Tensor | None = _layout(request).shift if padding is None else padding.int()
-    return shift
+    if padding is not None:
+        return padding.int()
+    found = _layout(request)
+    assert isinstance(found, Layout)
+    return found.shift
 
 
 def _encoding(request: Request) -> PositionEncoding:
@@ -233,8 +235,7 @@ def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         visible = request.visible()
         kept = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0]
         if (dense := request.dense_bias()) is not None:
-            bias = torch.broadcast_to(dense, (*((1,) if dense.ndim < 4 else (dense.shape[0],)), H, 1, S))[:, :, 0]
-            bias = bias.float().contiguous()
+            bias = dense.expand(-1, H, 1, S)[:, :, 0].float().contiguous()
     mask = None if kept is None else kept.to(torch.uint8).contiguous()
     out: Tensor = decode_attention(q, k, v, bias, mask, request.scaling)
     return out

@@ -117,11 +117,7 @@ class FireDecoder(FirePreTrainedModel):
             options: as the base model takes them, by name: attention_mask, position_ids, past_key_values, …
         """
         given = {name: value for name, value in options.items() if value is not None}  # or else as configured
-        if given.get("output_attentions") and self.config._attn_implementation != "eager":
-            raise ValueError(
-                f"attn_implementation={self.config._attn_implementation!r} has no attention weights to return: leave "
-                f"output_attentions out, or model.set_attn_implementation('eager') first."
-            )
+        self.refuse_output_attentions(given.get("output_attentions"))
         return self._forward(input_ids, **given)
 
     @merge_with_config_defaults  # type: ignore[untyped-decorator]

@@ -1,14 +1,23 @@
-"""Which positions the kernels can serve: each sequence's keys in order from 0, after padding that is masked.
+"""What can be told of positions by looking at them: once per tensor, with the answer kept for the next layer.
 
-Positions are looked at once per tensor: the answer is kept for the next layer. On a GPU this waits for the device.
+On a GPU a look waits for the device.
 """
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import is_
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from longfire.encodings.positions import strictly_increase
+
+
+def keys_increase(k_positions: Tensor, key_mask: Tensor | None) -> bool:
+    """Whether the positions of the keys that the mask keeps strictly increase along each sequence."""
+    return bool(_once(strictly_increase, k_positions, key_mask))
 
 
 @dataclass(frozen=True)
@@ -18,36 +27,40 @@ class Layout:
     shift: Tensor | None
 
 
-_LAST: list[tuple[tuple[weakref.ref[Tensor], ...], tuple[int, ...], int, Layout | str]] = []
-"""The tensors last looked at, their versions, the batch, and the answer."""
-_KEPT = 4
-
-
-def layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
-    """The layout, or why the kernels cannot serve these positions."""
-    tensors = (q_positions, k_positions, *(() if key_mask is None else (key_mask,)))
-    # nobody counts what is written to these
-    if any(tensor.is_inference() or tensor.device.type == "cpu" for tensor in tensors):
-        return _look(q_positions, k_positions, key_mask, B)
-    now = tuple(tensor._version for tensor in tensors)
-    for references, versions, batch, answer in _LAST:
-        known = [reference() for reference in references]
-        if (versions, batch, len(known)) == (now, B, len(tensors)) and all(map(is_, known, tensors)):
-            return _pinned(answer)
-    with torch.inference_mode(False):  # training may use the answer next
-        answer = _look(q_positions, k_positions, key_mask, B)
-    _LAST.insert(0, (tuple(weakref.ref(tensor) for tensor in tensors), now, B, answer))
-    del _LAST[_KEPT:]
-    return answer
+def fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
+    """Positions the fused kernels can serve, each sequence's keys in order from 0 after masked padding; or why not."""
+    found: Layout | str = _once(_look, q_positions, k_positions, key_mask, B)
+    if isinstance(found, Layout) and found.shift is not None and torch.cuda.is_current_stream_capturing():
+        _PINNED[id(found)] = found
+    return found
 
 
 _PINNED: dict[int, object] = {}
 """What CUDA graphs have seen: their replays will read it again."""
 
+_LAST: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = []
+"""The questions last asked, of what (tensors as weak references and versions), and the answers."""
+_KEPT = 8
 
-def _pinned(answer: "Layout | str") -> "Layout | str":
-    if isinstance(answer, Layout) and answer.shift is not None and torch.cuda.is_current_stream_capturing():
-        _PINNED[id(answer)] = answer
+
+def _once(look: Callable[..., Any], *arguments: Any) -> Any:
+    """`look(*arguments)`, or its last answer if no tensor among them was written to since."""
+    tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+    # nobody counts what is written to these
+    if any(tensor.is_inference() or tensor.device.type == "cpu" for tensor in tensors):
+        return look(*arguments)
+    rest = tuple(tensor._version for tensor in tensors), *(a for a in arguments if not isinstance(a, Tensor))
+    for asked, (references, *others), answer in _LAST:
+        known = [reference() for reference in references]
+        same = asked is look and tuple(others) == rest and len(known) == len(tensors)
+        if same and all(map(is_, known, tensors)):
+            return answer
+    with torch.inference_mode(False):  # training may use the answer next
+        answer = look(*arguments)
+        if isinstance(answer, Tensor):
+            answer = answer.item()
+    _LAST.insert(0, (look, (tuple(weakref.ref(tensor) for tensor in tensors), *rest), answer))
+    del _LAST[_KEPT:]
     return answer
 
 
