@@ -190,7 +190,7 @@ def engine(setting: ModelSetting, case: Case, model: Any) -> str:
     q, k = (torch.empty_like(x, device=setting.device, dtype=DTYPES[setting.dtype]) for x in (q, k))
     mask = torch.ones(1, case.n, dtype=torch.bool, device=setting.device) if case.kind == DECODING else None
     with torch.set_grad_enabled(case.kind == TRAINING):
-        return attention_plan(q, k, k, encoding, key_mask=mask).engine
+        return attention_plan(q, k, k, encoding if encoding.has_bias else None, key_mask=mask).engine
 
 
 def measure_forward(setting: ModelSetting, case: Case, model: Any) -> dict[str, Any]:

@@ -240,7 +240,7 @@ def attention_used(model: Any, tokens: int, cached: bool) -> str:
     like = {"device": model.device, "dtype": model.dtype}
     q = torch.empty(1, H, 1 if cached else tokens, D, **like)
     k = torch.empty(1, G, tokens, D, **like)
-    plan = attention_plan(q, k, k, next(iter(encodings(model)), None))
+    plan = attention_plan(q, k, k, next((encoding for encoding in encodings(model) if encoding.has_bias), None))
     return f"{NAME} ({plan.engine})"
 
 

@@ -444,8 +444,8 @@ def test_a_shared_bias():
     q, k, v = torch.randn(3, 1, 1, 40, 16, device=device)
     positions = torch.arange(40, device=device)
     bias = fused_bias.fused_bias(fire, 40, 0, torch.device(device))
-    prepared = prepare_bias(fire, positions, positions, in_order=True)
-    prepared = type(prepared)(fire, positions, positions, True, fused=bias)  # on a CPU too
+    made_for = {"encoding": fire, "q_positions": positions, "k_positions": positions, "in_order": True}
+    prepared = PreparedBias(**made_for, fused=bias)  # on a CPU too
     shared = sum(attention(q * s, k, v, prepared, impl="fused").square().sum() for s in (1, 2))
     apart = sum(attention(q * s, k, v, fire, impl="fused").square().sum() for s in (1, 2))
     torch.testing.assert_close(shared, apart)
@@ -484,10 +484,10 @@ def test_ones_own_encoding():
         ({"causal": False}, "causal only"),
         ({"bias": None}, "no bias; sdpa has faster kernels"),
         ({"bias": torch.zeros(9, 9)}, "a tensor is dense already"),
-        ({"scale": -1.0}, "scale must be at least 2e-05, not -1.0"),
+        ({"scale": 1e-5}, "scale must be at least 2e-05, not 1e-05"),
         ({"q": torch.zeros(1, 1, 9, 16, dtype=torch.float64)}, "q is torch.float64"),
         ({"q": torch.zeros(1, 1, 9, 160)}, "largest head size is 128, and this is 160"),
-        ({"positions": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4])}, "several documents in one sequence are not"),
+        ({"positions": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4])}, "must strictly increase"),
         ({"positions": torch.arange(9) * 2}, "do not go up one by one from 0"),
         ({"positions": torch.arange(9) + 5}, "do not go up one by one from 0"),
         ({"q_positions": torch.arange(8, -1, -1)}, "the queries are not the last of the keys in order"),
