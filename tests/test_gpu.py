@@ -35,21 +35,34 @@ def test_nothing_waits_for_the_device(name, impl):
     if impl == "fused" and name not in ADDITIVE:
         pytest.skip("there is no bias")
     encoding, positions = make(name).cuda(), torch.arange(LENGTH, device="cuda")
-    where = (
-        {} if impl == "fused" else {"q_positions": positions, "k_positions": positions}
-    )  # it looks at positions, once
+    where = {"q_positions": positions, "k_positions": positions}
     q, k, v = torch.randn(3, 2, HEADS, LENGTH, HEAD_DIM, device="cuda")
-    key_mask = torch.ones(2, LENGTH, dtype=torch.bool, device="cuda")
+    where["key_mask"] = torch.ones(2, LENGTH, dtype=torch.bool, device="cuda")
     embeddings = torch.randn(2, LENGTH, WIDTH, device="cuda")
+    bias = encoding if encoding.has_bias else None
+    attention(q, k, v, bias, impl=impl, **where)  # positions are looked at once per tensor
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         encoding.embed(embeddings, positions)
         q, k = encoding.rotate(q, positions), encoding.rotate(k, positions)
-        out = attention(q, k, v, encoding, key_mask=key_mask, impl=impl, **where)
+        out = attention(q, k, v, bias, impl=impl, **where)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.isfinite(out).all()
+
+
+def test_positions_are_asserted_in_a_captured_graph():
+    """Nothing can be looked at there; keys in order pass, at the capture and in replays."""
+    q, k, v = torch.randn(3, 1, HEADS, 9, HEAD_DIM, device="cuda")
+    positions, graph = torch.arange(9, device="cuda"), torch.cuda.CUDAGraph()
+    attention(q, k, v)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        out = attention(q, k, v, q_positions=positions, k_positions=positions, impl="sdpa")
+    positions.copy_(torch.arange(9, device="cuda") * 2)
+    graph.replay()
+    torch.testing.assert_close(out, attention(q, k, v, impl="sdpa"), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
