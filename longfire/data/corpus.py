@@ -135,23 +135,26 @@ def load_corpus(
         max_documents=max_documents,
         progress=progress,
     )
+    described = "; validation: ".join(one.described for one in (plan.source, plan.validation) if one is not None)
     root = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
     cache = Cache(root / "tokens")
     notes = Notes(root)
     key = short_hash(plan.identity(notes))
     notes.save()
-    folder, sealed, built = cache.get(key, plan.build)
+
+    def build(folder: Path) -> dict[str, Any]:
+        content = plan.build(folder)
+        if short_hash(plan.identity(notes)) != key:
+            raise CorpusError(f"{described} changed while it was read. Run the command again.")
+        return content
+
+    folder, sealed, built = cache.get(key, build)
     record = sealed["content"]
     if record["skipped"]:
         what = "%s: %d documents that cannot be read are left out. %s"
         log.warning(what, plan.source.described, record["skipped"], " ".join(record["reasons"]))
-    own = "" if plan.validation is None else f"; validation: {plan.validation.described}"
-    described = {
-        "name": plan.source.name,
-        "source": f"{plan.source.described}{own}",
-        "tokenizer": plan.tokenizer.described,
-    }
-    return _opened(folder, {**sealed, "content": {**record, **described}}, built)
+    own = {"name": plan.source.name, "source": described, "tokenizer": plan.tokenizer.described}
+    return _opened(folder, {**sealed, "content": {**record, **own}}, built)
 
 
 def only(written: Written | None) -> Written | None:
