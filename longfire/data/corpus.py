@@ -23,7 +23,7 @@ from longfire.data.cache import (
 )
 from longfire.data.divide import SPLITS
 from longfire.data.embedded import StandardLibrary
-from longfire.data.files import find_files, roots
+from longfire.data.files import READERS, find_files, roots
 from longfire.data.hub import find_hub
 from longfire.data.intake import CorpusError, Source
 from longfire.data.split import TokenSplit
@@ -69,6 +69,7 @@ class Corpus:
             "divided": self.record["divided"],
             "skipped": self.record["skipped"],
             "empty": self.record["empty"],
+            "passed_over": self.record.get("passed_over", ""),  # which tokens saved long ago do not say
             "also_in_validation": self.record["also_in_validation"],
         }
 
@@ -101,10 +102,11 @@ def load_corpus(
     """Text as tokens in three splits, from the cache where they were made before.
 
     Args:
-        source: a file (.txt, .jsonl, .jsonl.gz, .jsonl.zst, .parquet), a folder of these, a pattern with *, a list of
-            paths; `hub:NAME[:CONFIG][@SPLIT]` for a dataset of the Hugging Face hub, streamed (short names: c4, arxiv,
-            github, all untried); None for the sources and documentation of the running Python's standard library. A
-            folder that `Corpus.save` wrote is taken as it is, with its own tokenizer and splits.
+        source: a file of text (.txt, .md, .py, .rst, .tex) or of rows (.jsonl, .jsonl.gz, .jsonl.zst, .parquet), a
+            folder of these, a pattern with *, a list of paths; `hub:NAME[:CONFIG][@SPLIT]` for a dataset of the Hugging
+            Face hub, streamed (short names: c4, arxiv, github, all untried); None for the sources and documentation of
+            the running Python's standard library. A folder that `Corpus.save` wrote is taken as it is, with its own
+            tokenizer and splits.
         field: which field holds the text; `text` unless a short name of the hub says otherwise.
         tokenizer: `bytes` (if not given), `bpe` (trained on the train split), or a folder or hub name of a Hugging Face
             tokenizer.
@@ -135,7 +137,8 @@ def load_corpus(
         max_documents=max_documents,
         progress=progress,
     )
-    described = "; validation: ".join(one.described for one in (plan.source, plan.validation) if one is not None)
+    sources = [one for one in (plan.source, plan.validation) if one is not None]
+    described = "; validation: ".join(one.described for one in sources)
     root = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
     cache = Cache(root / "tokens")
     notes = Notes(root)
@@ -153,7 +156,11 @@ def load_corpus(
     if record["skipped"]:
         what = "%s: %d documents that cannot be read are left out. %s"
         log.warning(what, plan.source.described, record["skipped"], " ".join(record["reasons"]))
+    passed_over = "; ".join(one.passed_over for one in sources if one.passed_over)
+    if passed_over and (progress or built):  # processes that share a corpus need not all say it
+        log.warning("%s: %s. Known: %s.", described, passed_over, ", ".join(READERS))
     own = {"name": plan.source.name, "source": described, "tokenizer": plan.tokenizer.described}
+    own["passed_over"] = passed_over
     return _opened(folder, {**sealed, "content": {**record, **own}}, built)
 
 

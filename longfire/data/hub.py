@@ -50,6 +50,7 @@ class Hub:
     def __init__(self, entry: HubEntry, name: str) -> None:
         self.entry = entry
         self.name = name
+        self.passed_over = ""
         self.local = Path(entry.path).expanduser().is_dir()
         config = f":{entry.config}" if entry.config else ""
         self.described = f"hub:{entry.path}{config}@{entry.split}"
