@@ -1,7 +1,6 @@
 """`longfire evaluate`."""
 
 import argparse
-import sys
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -111,8 +110,6 @@ def run_perplexity(options: argparse.Namespace) -> int:
         print(f"{setting}\nto be written to {out}")
         return 0
     record = measure_perplexity(setting, partial(write_json, out))
-    if "note" in record:
-        print(f"longfire: {record['note']}", file=sys.stderr)
     print(f"{perplexity_table(record)}\n\nwritten to {out}")
     if record.get("interrupted"):
         return INTERRUPTED

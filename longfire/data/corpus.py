@@ -1,5 +1,6 @@
 """A corpus: text from anywhere as tokens of three splits, made once and kept."""
 
+import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from longfire.data.cache import (
     short_hash,
     write_record,
 )
-from longfire.data.divide import SPLITS
+from longfire.data.divide import SPLITS, Hashes
 from longfire.data.embedded import StandardLibrary
 from longfire.data.files import READERS, find_files, roots
 from longfire.data.hub import find_hub
@@ -31,6 +32,9 @@ from longfire.data.tokenizers import plan_tokenizer
 from longfire.errors import at_least
 
 log = logging.getLogger(__name__)
+
+MOST_DOCUMENTS = 1_000_000
+"""A model's folder has the hashes of so many training documents at most: 8 MB."""
 
 Written = str | Path | Sequence[str | Path]
 
@@ -57,6 +61,13 @@ class Corpus:
         """Tokens of the tokenizer, special ones included."""
         return len(self.tokenizer)
 
+    @property
+    def contents(self) -> Hashes | None:
+        """Hashes of all documents, split after split; None if some are not known."""
+        splits = [self.train.contents, self.dev.contents, self.validation.contents]
+        known = [contents for contents in splits if contents is not None]
+        return np.concatenate(known) if len(known) == len(splits) else None
+
     def describe(self) -> dict[str, Any]:
         """What it is, for records: sizes of the splits, how they were divided, what was left out."""
         return {
@@ -81,6 +92,18 @@ class Corpus:
         shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD))
         write_record(folder, {**self.record, "name": self.name})
         return folder
+
+    def save_description(self, folder: Path, source: Path | None = None) -> None:
+        """Beside a model trained on it: corpus.json says what it is, corpus.npy has the training documents' hashes.
+
+        Those of `source` too, the checkpoint that training went on from. Where some are not known, or there are more
+        than MOST_DOCUMENTS, no corpus.npy is written.
+        """
+        (folder / "corpus.json").write_text(json.dumps(self.describe(), indent=1) + "\n", encoding="utf-8")
+        known = [self.train.contents, *([] if source is None else [trained_documents(source)])]
+        contents = [one for one in known if one is not None]
+        if len(contents) == len(known) and len(every := np.unique(np.concatenate(contents))) <= MOST_DOCUMENTS:
+            np.save(folder / "corpus.npy", every)
 
     def save_tokenizer(self, folder: str | Path) -> None:
         """Where AutoTokenizer finds it."""
@@ -164,6 +187,15 @@ def load_corpus(
     return _opened(folder, {**sealed, "content": {**record, **own}}, built)
 
 
+def trained_documents(checkpoint: Path) -> Hashes | None:
+    """Hashes of the documents that a model was trained on, in order; None if they are not known."""
+    file = checkpoint / "corpus.npy"
+    try:
+        return np.load(file) if file.is_file() else None
+    except (ValueError, EOFError) as error:
+        raise CorpusError(f"{file} is damaged ({error}). Put it back from a copy, or delete it.") from error
+
+
 def only(written: Written | None) -> Written | None:
     """A list of one path is that path."""
     alone = isinstance(written, Sequence) and not isinstance(written, str) and len(written) == 1
@@ -210,6 +242,7 @@ def _opened(folder: Path, sealed: dict[str, Any], built: bool) -> Corpus:
             starts=np.load(folder / f"{name}.starts.npy"),
             bytes=record["splits"][name]["bytes"],
             end=tokenizer.eos_token_id,
+            contents=np.load(folder / f"{name}.contents.npy") if f"{name}.contents.npy" in files else None,
         )
         for name in SPLITS
     }
