@@ -59,7 +59,8 @@ def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser
         "--split",
         choices=["validation", "dev", "train", "all"],
         default="validation",
-        help="of the corpus: validation, unless given; all is for text that the model never saw",
+        help="of the corpus: validation, unless given; all is for text that the model never saw, and the output says "
+        "what of it was trained on",
     )
     one.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="the checkpoint's, unless given")
     one.add_argument(
