@@ -68,7 +68,7 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         action="extend",
         default=[],
         metavar="NAME=PATH",
-        help="other texts to test on, none of them trained on",
+        help="other texts to test on; documents that the corpus contains too are left out",
     )
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
     add_corpus_options(one)

@@ -1,7 +1,6 @@
 """`longfire evaluate`."""
 
 import argparse
-import sys
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -60,7 +59,8 @@ def add_perplexity(subjects: "argparse._SubParsersAction[argparse.ArgumentParser
         "--split",
         choices=["validation", "dev", "train", "all"],
         default="validation",
-        help="of the corpus: validation, unless given; all is for text that the model never saw",
+        help="of the corpus: validation, unless given; all is for text that the model never saw, and the output says "
+        "what of it was trained on",
     )
     one.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="the checkpoint's, unless given")
     one.add_argument(
@@ -111,8 +111,6 @@ def run_perplexity(options: argparse.Namespace) -> int:
         print(f"{setting}\nto be written to {out}")
         return 0
     record = measure_perplexity(setting, partial(write_json, out))
-    if "note" in record:
-        print(f"longfire: {record['note']}", file=sys.stderr)
     print(f"{perplexity_table(record)}\n\nwritten to {out}")
     if record.get("interrupted"):
         return INTERRUPTED

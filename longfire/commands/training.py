@@ -64,8 +64,8 @@ def add_corpus_options(one: argparse.ArgumentParser) -> None:
         "--corpus",
         nargs="+",
         metavar="PATH",
-        help="files or folders (.txt .jsonl .jsonl.gz .jsonl.zst .parquet), or hub:NAME; unless given, the sources and "
-        "documentation of this Python's standard library",
+        help="files or folders (.txt .md .py .rst .tex .jsonl .jsonl.gz .jsonl.zst .parquet), or hub:NAME; unless "
+        "given, the sources and documentation of this Python's standard library",
     )
     text.add_argument("--field", metavar="NAME", help="of the text in .jsonl and .parquet; text, unless given")
     text.add_argument(

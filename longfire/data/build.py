@@ -15,7 +15,7 @@ from longfire.data.divide import DEV, SPLITS, VALIDATION, Ranges, TextHeap, divi
 from longfire.data.intake import CorpusError, Intake, Memory, Source
 from longfire.data.tokenizers import BPE_TRAINING_BYTES, TokenizerPlan, encoder
 
-FORMAT = 1  # of the files; another number makes all caches anew
+FORMAT = 2  # of the files; another number makes all caches anew
 BATCH = 8_000_000  # bytes of text that are tokenised at once
 
 
@@ -66,7 +66,7 @@ class Plan:
         """All documents of a source, but for those of the refused heap."""
         if source is None:
             return None
-        heap = stack.enter_context(TextHeap(path, () if refused is None else refused.hashes))
+        heap = stack.enter_context(TextHeap(path, () if refused is None else refused.contents))
         bar = stack.enter_context(self._bar(f"reading {source.name}", None))
         for document in source.documents(intake):
             bar.update(len(document))
@@ -109,6 +109,7 @@ class Plan:
                 bar.update(int(np.diff(batch).sum()))
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         np.save(folder / f"{name}.starts.npy", starts)
+        np.save(folder / f"{name}.contents.npy", heap.contents_of(ranges))
         return {"documents": len(lengths), "tokens": int(starts[-1]), "bytes": size}
 
     def _bar(self, what: str, total: int | None) -> Any:

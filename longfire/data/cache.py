@@ -148,11 +148,18 @@ def short_hash(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
+def _identified(path: Path) -> str:
+    """A file as it is now: no program can change its content and leave all of this as it was."""
+    stat = path.stat()
+    return f"{path.resolve()} {stat.st_dev}:{stat.st_ino} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
+
+
 class Notes:
     """Small values kept beside the cache: above all the hashes of files, so that a warm start reads none of them.
 
-    A file is known by path, size and time of change; one changed within the last two seconds is not remembered, since
-    it could change again without a trace.
+    The hash is remembered under all that a stat says of the file. Size and mtime alone are not enough: archives and
+    copies restore both. No program can set the ctime. A file touched within the last two seconds is not remembered,
+    since it could change again within the clock's resolution.
     """
 
     def __init__(self, root: Path) -> None:
@@ -162,15 +169,12 @@ class Notes:
 
     def digest(self, path: Path) -> str:
         """The hash of a file's content."""
-        started, before = time.time_ns(), path.stat()
-        what = f"{path.resolve()} {before.st_size} {before.st_mtime_ns}"
+        started, what = time.time_ns(), _identified(path)
         if what in self.known:
             return self.known[what]
         with path.open("rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-        after = path.stat()
-        same = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-        if same and before.st_mtime_ns < started - 2 * 10**9:
+        if what == _identified(path) and path.stat().st_ctime_ns < started - 2 * 10**9:
             self.remember(what, found)
         return found
 

@@ -1,5 +1,6 @@
 """A corpus: text from anywhere as tokens of three splits, made once and kept."""
 
+import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -21,9 +22,9 @@ from longfire.data.cache import (
     short_hash,
     write_record,
 )
-from longfire.data.divide import SPLITS
+from longfire.data.divide import SPLITS, Hashes
 from longfire.data.embedded import StandardLibrary
-from longfire.data.files import find_files, roots
+from longfire.data.files import READERS, find_files, roots
 from longfire.data.hub import find_hub
 from longfire.data.intake import CorpusError, Source
 from longfire.data.split import TokenSplit
@@ -31,6 +32,9 @@ from longfire.data.tokenizers import plan_tokenizer
 from longfire.errors import at_least
 
 log = logging.getLogger(__name__)
+
+MOST_DOCUMENTS = 1_000_000
+"""A model's folder has the hashes of so many training documents at most: 8 MB."""
 
 Written = str | Path | Sequence[str | Path]
 
@@ -57,6 +61,13 @@ class Corpus:
         """Tokens of the tokenizer, special ones included."""
         return len(self.tokenizer)
 
+    @property
+    def contents(self) -> Hashes | None:
+        """Hashes of all documents, split after split; None if some are not known."""
+        splits = [self.train.contents, self.dev.contents, self.validation.contents]
+        known = [contents for contents in splits if contents is not None]
+        return np.concatenate(known) if len(known) == len(splits) else None
+
     def describe(self) -> dict[str, Any]:
         """What it is, for records: sizes of the splits, how they were divided, what was left out."""
         return {
@@ -69,6 +80,7 @@ class Corpus:
             "divided": self.record["divided"],
             "skipped": self.record["skipped"],
             "empty": self.record["empty"],
+            "passed_over": self.record.get("passed_over", ""),  # which tokens saved long ago do not say
             "also_in_validation": self.record["also_in_validation"],
         }
 
@@ -80,6 +92,18 @@ class Corpus:
         shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD))
         write_record(folder, {**self.record, "name": self.name})
         return folder
+
+    def save_description(self, folder: Path, source: Path | None = None) -> None:
+        """Beside a model trained on it: corpus.json says what it is, corpus.npy has the training documents' hashes.
+
+        Those of `source` too, the checkpoint that training went on from. Where some are not known, or there are more
+        than MOST_DOCUMENTS, no corpus.npy is written.
+        """
+        (folder / "corpus.json").write_text(json.dumps(self.describe(), indent=1) + "\n", encoding="utf-8")
+        known = [self.train.contents, *([] if source is None else [trained_documents(source)])]
+        contents = [one for one in known if one is not None]
+        if len(contents) == len(known) and len(every := np.unique(np.concatenate(contents))) <= MOST_DOCUMENTS:
+            np.save(folder / "corpus.npy", every)
 
     def save_tokenizer(self, folder: str | Path) -> None:
         """Where AutoTokenizer finds it."""
@@ -101,10 +125,11 @@ def load_corpus(
     """Text as tokens in three splits, from the cache where they were made before.
 
     Args:
-        source: a file (.txt, .jsonl, .jsonl.gz, .jsonl.zst, .parquet), a folder of these, a pattern with *, a list of
-            paths; `hub:NAME[:CONFIG][@SPLIT]` for a dataset of the Hugging Face hub, streamed (short names: c4, arxiv,
-            github, all untried); None for the sources and documentation of the running Python's standard library. A
-            folder that `Corpus.save` wrote is taken as it is, with its own tokenizer and splits.
+        source: a file of text (.txt, .md, .py, .rst, .tex) or of rows (.jsonl, .jsonl.gz, .jsonl.zst, .parquet), a
+            folder of these, a pattern with *, a list of paths; `hub:NAME[:CONFIG][@SPLIT]` for a dataset of the Hugging
+            Face hub, streamed (short names: c4, arxiv, github, all untried); None for the sources and documentation of
+            the running Python's standard library. A folder that `Corpus.save` wrote is taken as it is, with its own
+            tokenizer and splits.
         field: which field holds the text; `text` unless a short name of the hub says otherwise.
         tokenizer: `bytes` (if not given), `bpe` (trained on the train split), or a folder or hub name of a Hugging Face
             tokenizer.
@@ -135,23 +160,40 @@ def load_corpus(
         max_documents=max_documents,
         progress=progress,
     )
+    sources = [one for one in (plan.source, plan.validation) if one is not None]
+    described = "; validation: ".join(one.described for one in sources)
     root = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
     cache = Cache(root / "tokens")
     notes = Notes(root)
     key = short_hash(plan.identity(notes))
     notes.save()
-    folder, sealed, built = cache.get(key, plan.build)
+
+    def build(folder: Path) -> dict[str, Any]:
+        content = plan.build(folder)
+        if short_hash(plan.identity(notes)) != key:
+            raise CorpusError(f"{described} changed while it was read. Run the command again.")
+        return content
+
+    folder, sealed, built = cache.get(key, build)
     record = sealed["content"]
     if record["skipped"]:
         what = "%s: %d documents that cannot be read are left out. %s"
         log.warning(what, plan.source.described, record["skipped"], " ".join(record["reasons"]))
-    own = "" if plan.validation is None else f"; validation: {plan.validation.described}"
-    described = {
-        "name": plan.source.name,
-        "source": f"{plan.source.described}{own}",
-        "tokenizer": plan.tokenizer.described,
-    }
-    return _opened(folder, {**sealed, "content": {**record, **described}}, built)
+    passed_over = "; ".join(one.passed_over for one in sources if one.passed_over)
+    if passed_over and (progress or built):  # processes that share a corpus need not all say it
+        log.warning("%s: %s. Known: %s.", described, passed_over, ", ".join(READERS))
+    own = {"name": plan.source.name, "source": described, "tokenizer": plan.tokenizer.described}
+    own["passed_over"] = passed_over
+    return _opened(folder, {**sealed, "content": {**record, **own}}, built)
+
+
+def trained_documents(checkpoint: Path) -> Hashes | None:
+    """Hashes of the documents that a model was trained on, in order; None if they are not known."""
+    file = checkpoint / "corpus.npy"
+    try:
+        return np.load(file) if file.is_file() else None
+    except (ValueError, EOFError) as error:
+        raise CorpusError(f"{file} is damaged ({error}). Put it back from a copy, or delete it.") from error
 
 
 def only(written: Written | None) -> Written | None:
@@ -200,6 +242,7 @@ def _opened(folder: Path, sealed: dict[str, Any], built: bool) -> Corpus:
             starts=np.load(folder / f"{name}.starts.npy"),
             bytes=record["splits"][name]["bytes"],
             end=tokenizer.eos_token_id,
+            contents=np.load(folder / f"{name}.contents.npy") if f"{name}.contents.npy" in files else None,
         )
         for name in SPLITS
     }

@@ -1,6 +1,10 @@
-"""Which document goes into which split: by the hash of its text, so that equal documents are never in two."""
+"""Which document goes into which split: by the hash of its text, so that equal documents are never in two.
+
+Documents are equal that differ in whitespace or Unicode form alone: a final newline makes no other document.
+"""
 
 import hashlib
+import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -20,6 +24,20 @@ Ranges = npt.NDArray[np.int64]
 """(N, 2): where texts begin and end in a heap."""
 
 
+Hashes = npt.NDArray[np.uint64]
+"""(N,): of what documents say; see `content_hash`."""
+
+
+def content_hash(document: bytes) -> int:
+    """Of a text in Unicode's form NFC, without its whitespace."""
+    text = document.translate(None, b" \t\n\r\v\f")
+    return _hash(text if text.isascii() else unicodedata.normalize("NFC", text.decode()).encode())
+
+
+def _hash(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
 class TextHeap:
     """Documents written one after the other to a file, so that a corpus need not fit in memory nor be read twice."""
 
@@ -28,16 +46,18 @@ class TextHeap:
         self.refused = frozenset(refused)
         self.file = path.open("wb", buffering=1 << 20)
         self.hashes = array("Q")
+        self.contents = array("Q")
         self.ends = array("q", [0])
         self.text: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def add(self, document: bytes) -> bool:
-        """One document, not empty; False if its hash is among the refused."""
-        found = int.from_bytes(hashlib.blake2b(document, digest_size=8).digest(), "little")
-        if found in self.refused:
+        """One document, not empty; False if the hash of its content is among the refused."""
+        content = content_hash(document)
+        if content in self.refused:
             return False
         self.file.write(document)
-        self.hashes.append(found)
+        self.hashes.append(_hash(document))
+        self.contents.append(content)
         self.ends.append(self.ends[-1] + len(document))
         return True
 
@@ -55,6 +75,11 @@ class TextHeap:
         """Of all documents."""
         ends = np.frombuffer(self.ends, np.int64)
         return np.stack([ends[:-1], ends[1:]], 1)
+
+    def contents_of(self, ranges: Ranges) -> Hashes:
+        """Of the documents that ranges are, or are cut from."""
+        ends = np.frombuffer(self.ends, np.int64)[1:]
+        return np.frombuffer(self.contents, np.uint64)[np.searchsorted(ends, ranges[:, 0], side="right")]
 
     def read(self, ranges: Ranges) -> Iterator[bytes]:
         """The texts of some ranges."""
@@ -75,7 +100,7 @@ def divide(heap: TextHeap, described: str, parts: dict[str, float]) -> tuple[dic
 
     With fewer different documents than splits, each is cut by position instead.
     """
-    hashes = np.frombuffer(heap.hashes, np.uint64)
+    hashes = _least_of_equal(np.frombuffer(heap.hashes, np.uint64), np.frombuffer(heap.contents, np.uint64))
     different = np.unique(hashes)  # sorted
     if len(different) <= len(parts):
         return _by_position(heap, described, parts), "by position: too few different documents (copies are left out)"
@@ -92,14 +117,22 @@ def divide(heap: TextHeap, described: str, parts: dict[str, float]) -> tuple[dic
     return found, "by document"
 
 
+def _least_of_equal(hashes: Hashes, contents: Hashes) -> Hashes:
+    """For each document the least hash of those with its content: its own, where no other has it."""
+    _, group = np.unique(contents, return_inverse=True)
+    least = np.full(len(contents), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(least, group, hashes)
+    return least[group]
+
+
 def _by_position(heap: TextHeap, described: str, parts: dict[str, float]) -> dict[str, Ranges]:
     shares = {"train": 1.0 - sum(parts.values()), **dict(reversed(parts.items()))}
     found: dict[str, list[tuple[int, int]]] = {name: [] for name in shares}
     seen: set[int] = set()
     for number, (start, end) in enumerate(heap.ranges.tolist()):
-        if heap.hashes[number] in seen:
+        if heap.contents[number] in seen:
             continue  # cut copies would put the same text in several splits
-        seen.add(heap.hashes[number])
+        seen.add(heap.contents[number])
         cuts = [start, *(_boundary(heap.text, start + int(share * (end - start))) for share in _running(shares)), end]
         for name, a, b in zip(shares, cuts[:-1], cuts[1:], strict=True):
             if a < b:

@@ -24,6 +24,7 @@ class StandardLibrary:
     def __init__(self) -> None:
         self.name = f"python-{platform.python_version()}"
         self.described = f"the standard library of Python {platform.python_version()}"
+        self.passed_over = ""
 
     def identity(self, memory: Memory) -> Any:
         """The documents themselves: they are few."""

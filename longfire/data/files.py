@@ -1,20 +1,34 @@
-"""Documents from local files: .txt (one document a file), .jsonl, .jsonl.gz, .jsonl.zst and .parquet (one a row)."""
+"""Documents from local files: one a file of text (.txt, .md, …), one a row of .jsonl (.gz, .zst) and .parquet."""
 
 import gzip
 import io
 import json
+import os
+import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from glob import glob, has_magic
+from glob import has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from zipfile import BadZipFile
 
 from longfire.data.intake import CorpusError, Intake, Memory, text_of
 
 BOM = b"\xef\xbb\xbf"
+LONGEST = 1 << 26
+"""Bytes of a line at most: a small compressed file may hold a line that no memory suffices for."""
+CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+"""Bytes that no text has, in whatever encoding but UTF-16 and UTF-32."""
+
+
+class Lines(Protocol):
+    """A file that is read line by line."""
+
+    def readline(self, size: int, /) -> bytes:
+        """The next line, or its first `size` bytes; b"" at the end."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,17 @@ class Files:
     described: str
     paths: tuple[Path, ...]
     field: str
+    others: tuple[Path, ...] = ()
+    """What the folders hold besides, and is not read."""
+
+    @property
+    def passed_over(self) -> str:
+        """Those others by kind, and the first by name: `3 files not read (.pdf 2, .docx 1), such as a/b.pdf`."""
+        if not self.others:
+            return ""
+        kinds = Counter(path.suffix.lower() or path.name for path in self.others).most_common()
+        listed = ", ".join(f"{name} {times}" for name, times in kinds[:8]) + (", …" if len(kinds) > 8 else "")
+        return f"{len(self.others)} file{'s' * (len(self.others) > 1)} not read ({listed}), such as {self.others[0]}"
 
     def identity(self, memory: Memory) -> Any:
         """The files' contents and kinds, in order; their names play no part."""
@@ -40,11 +65,17 @@ def find_files(source: str | Path | Sequence[str | Path], field: str) -> Files:
     """The files that a path, a pattern with *, a folder (all below it, sorted) or a list of these stands for."""
     given = _listed(source)
     found = roots(source)
-    paths = tuple(dict.fromkeys(path for root in found for path in _below(root)))
+    paths: dict[str, Path] = {}  # each file once, whatever links lead to it
+    others: list[Path] = []
+    for root in found:
+        known, unknown = _below(root)
+        others += unknown
+        for path in known:
+            paths.setdefault(os.path.realpath(path), path)
     first = found[0].resolve()
     name = first.name.split(".")[0] or first.name
     more = f" and {len(given) - 1} more" if len(given) > 1 else ""
-    return Files(name, f"{given[0]}{more}", paths, field)
+    return Files(name, f"{given[0]}{more}", tuple(paths.values()), field, tuple(others))
 
 
 def roots(source: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -57,7 +88,20 @@ def roots(source: str | Path | Sequence[str | Path]) -> list[Path]:
             raise TypeError(f"a source is a path or a list of paths, not {one!r} ({type(one).__name__}).")
         if str(one).startswith("hub:"):
             raise CorpusError(f"{one} is in a list with others; a dataset of the hub must be the only source.")
-    return [root for one in given for root in _matches(one)]
+    found = [root for one in given for root in _matches(one)]
+    for root in found:
+        if not root.is_dir():
+            refuse_irregular(root)
+    return found
+
+
+def refuse_irregular(path: Path) -> None:
+    """Refuse a pipe or a device: to open one may wait forever, and text is read more than once."""
+    if not path.is_file():
+        raise CorpusError(
+            f"{path} is a pipe or a device, not a regular file, and text is read more than once. Write it to a file "
+            f"first (COMMAND > text.txt), and give that."
+        )
 
 
 def _listed(source: str | Path | Sequence[str | Path]) -> list[str | Path]:
@@ -69,7 +113,9 @@ def kind(path: Path) -> str:
     for ending in READERS:
         if path.name.lower().endswith(ending):
             return ending
-    raise CorpusError(f"{path} is of no kind that can be read. Known: {', '.join(READERS)}.")
+    raise CorpusError(
+        f"{path} is of no kind that can be read. Known: {', '.join(READERS)}. If it is plain text, rename it to .txt."
+    )
 
 
 def _matches(given: str | Path) -> list[Path]:
@@ -77,20 +123,30 @@ def _matches(given: str | Path) -> list[Path]:
     if path.exists():
         return [path]
     if has_magic(str(path)):
-        if found := sorted(glob(str(path), recursive=True)):  # noqa: PTH207 (pathlib's refuses absolute patterns)
-            return [Path(one) for one in found]
+        if found := _matching(path):
+            return found
         raise FileNotFoundError(f"no file matches {given}. Check the pattern.")
     raise FileNotFoundError(
         f"there is no file or folder {given}. Check the path; a dataset of the Hugging Face hub is written hub:NAME."
     )
 
 
-def _below(root: Path) -> list[Path]:
+def _matching(pattern: Path) -> list[Path]:
+    """As a shell would, but that `**` follows no links: they may lead in circles."""
+    fixed = next(parent for parent in pattern.parents if not has_magic(str(parent)))
+    rest = pattern.relative_to(fixed)
+    found = [path for path in fixed.glob(str(rest)) if _hidden(rest) or not _hidden(path.relative_to(fixed))]
+    return sorted(found, key=str)
+
+
+def _below(root: Path) -> tuple[list[Path], list[Path]]:
+    """The files to read at or below a path, and what else is there. Links within a folder may not lead out of it."""
     if not root.is_dir():
         kind(root)  # a file that was named must be of a known kind; others in a folder are passed over
-        return [root]
-    there = sorted(path for path in root.rglob("*") if path.is_file() and not _hidden(path.relative_to(root)))
-    known = [path for path in there if path.name.lower().endswith(tuple(READERS))]
+        return [root], []
+    visible = sorted(path for path in root.rglob("*") if not _hidden(path.relative_to(root)))
+    there = [path for path in visible if path.is_symlink() or not path.is_dir()]
+    known = [path for path in there if path.name.lower().endswith(tuple(READERS)) and path.is_file()]
     if not there:
         raise CorpusError(
             f"the folder {root} is empty (hidden files do not count). Give one with text: {', '.join(READERS)}."
@@ -98,7 +154,18 @@ def _below(root: Path) -> list[Path]:
     if not known:
         kinds = ", ".join(sorted({path.suffix or path.name for path in there})[:8])
         raise CorpusError(f"the folder {root} holds no file of a known kind ({', '.join(READERS)}), but {kinds}.")
-    return known
+    for path in known:
+        if path.is_symlink() and not _leads_within(path, root):
+            raise CorpusError(
+                f"{path} is a link that leads out of the folder {root}, to {os.path.realpath(path)}. If that text is "
+                f"meant, name the files instead of the folder ('{root}/**/*{kind(path)}'); if not, delete the link."
+            )
+    unread = set(there).difference(known)
+    return known, [path for path in there if path in unread and not (path.is_dir() and _leads_within(path, root))]
+
+
+def _leads_within(link: Path, root: Path) -> bool:
+    return Path(os.path.realpath(link)).is_relative_to(os.path.realpath(root))
 
 
 def _hidden(path: Path) -> bool:
@@ -108,16 +175,34 @@ def _hidden(path: Path) -> bool:
 def read_text(path: Path, field: str, intake: Intake) -> Iterator[bytes]:
     """The whole file as one document."""
     text = path.read_bytes().removeprefix(BOM)
+    if (wrong := _not_text(path, text)) is None:
+        yield text
+    else:
+        intake.bad(*wrong)
+
+
+def _not_text(path: Path, text: bytes) -> tuple[str, str] | None:
+    """What is wrong with it, and the remedy; None if it is UTF-8."""
+    head = text[:8000]
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return f"{path} is UTF-16, not UTF-8.", f"Convert it: iconv -f utf-16 -t utf-8 {path.name}."
+    if b"\0" in head:
+        return _binary(path)
     try:
         text.decode()
     except UnicodeDecodeError as error:
+        if CONTROL.search(head):
+            return _binary(path)
         line = text.count(b"\n", 0, error.start) + 1
-        intake.bad(
+        return (
             f"{path}, line {line}: not UTF-8 (byte 0x{text[error.start]:02x} at {error.start}).",
             f"Convert it, for example: iconv -f latin1 -t utf-8 {path.name}.",
         )
-    else:
-        yield text
+    return None
+
+
+def _binary(what: Path | str) -> tuple[str, str]:
+    return f"{what} is binary, not text.", "Take it out, or give the text that it holds."
 
 
 def read_jsonl(path: Path, field: str, intake: Intake) -> Iterator[bytes]:
@@ -128,15 +213,20 @@ def read_jsonl(path: Path, field: str, intake: Intake) -> Iterator[bytes]:
 
 
 def read_rows(
-    path: Path, intake: Intake, lines: AbstractContextManager[Iterable[bytes]] | None = None
+    path: Path, intake: Intake, lines: AbstractContextManager[Lines] | None = None
 ) -> Iterator[tuple[str, Any]]:
     """What each line of a .jsonl file holds, and where it is. `lines`: of a file that is within another one."""
     number = 0
     try:
         with _opened(path) if lines is None else lines as opened:
-            for number, line in enumerate(opened, 1):
-                if line.strip():
-                    where = f"{path}, line {number}"
+            while line := opened.readline(LONGEST + 1):
+                number += 1
+                where = f"{path}, line {number}"
+                if len(line) > LONGEST:
+                    intake.bad(f"{where} has more than {LONGEST:,} bytes.", "Divide it into shorter ones.")
+                    while line and not line.endswith(b"\n"):
+                        line = opened.readline(LONGEST)
+                elif line.strip():
                     yield from ((where, row) for row in _from_line(line, where, intake))
     except (EOFError, OSError, zlib.error, BadZipFile) as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -149,7 +239,10 @@ def _from_line(line: bytes, where: str, intake: Intake) -> Iterator[Any]:
     try:
         row = json.loads(line.strip().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        intake.bad(f"{where}: not UTF-8 (byte 0x{error.object[error.start]:02x}).", "Convert the file to UTF-8.")
+        if CONTROL.search(line[:8000]):
+            intake.bad(*_binary(where))
+        else:
+            intake.bad(f"{where}: not UTF-8 (byte 0x{error.object[error.start]:02x}).", "Convert the file to UTF-8.")
     except (json.JSONDecodeError, RecursionError) as error:
         why = (
             f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
@@ -164,12 +257,15 @@ def _shown(line: bytes) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}…")
 
 
-def _opened(path: Path) -> AbstractContextManager[Iterable[bytes]]:
+def _opened(path: Path) -> AbstractContextManager[Lines]:
     if path.name.lower().endswith(".gz"):
         return gzip.open(path, "rb")
     if path.name.lower().endswith(".zst"):
         return io.BufferedReader(_Zstandard(path), 1 << 20)
     return path.open("rb", buffering=1 << 20)
+
+
+PACKED = 1 << 10  # bytes unpacked at once: to 32 MiB at most, since four of them may stand for 128 KiB
 
 
 class _Zstandard(io.RawIOBase):
@@ -182,7 +278,7 @@ class _Zstandard(io.RawIOBase):
         self.failed = zstandard.ZstdError
         self.file = path.open("rb")
         self.frame = self.new()
-        self.packed = self.content = b""
+        self.packed, self.content = b"", memoryview(b"")
         self.fresh = True  # nothing of this frame was read yet
 
     def readable(self) -> bool:
@@ -190,7 +286,7 @@ class _Zstandard(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self.content:
-            if not self.packed and not (chunk := self.file.read(1 << 17)):
+            if not self.packed and not (chunk := self.file.read(PACKED)):
                 if not self.fresh:
                     raise EOFError("the file ends within a frame")
                 return 0
@@ -202,7 +298,7 @@ class _Zstandard(io.RawIOBase):
 
     def _decompress(self, packed: bytes) -> None:
         try:
-            self.content = self.frame.decompress(packed)
+            self.content = memoryview(self.frame.decompress(packed))
         except self.failed as error:
             raise EOFError(str(error)) from error
         self.packed, self.fresh = b"", False
@@ -239,7 +335,7 @@ def read_parquet(path: Path, field: str, intake: Intake) -> Iterator[bytes]:
 
 
 READERS: dict[str, Callable[[Path, str, Intake], Iterator[bytes]]] = {
-    ".txt": read_text,
+    **dict.fromkeys((".txt", ".md", ".py", ".rst", ".tex"), read_text),
     ".jsonl": read_jsonl,
     ".jsonl.gz": read_jsonl,
     ".jsonl.zst": read_jsonl,

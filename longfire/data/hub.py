@@ -50,6 +50,7 @@ class Hub:
     def __init__(self, entry: HubEntry, name: str) -> None:
         self.entry = entry
         self.name = name
+        self.passed_over = ""
         self.local = Path(entry.path).expanduser().is_dir()
         config = f":{entry.config}" if entry.config else ""
         self.described = f"hub:{entry.path}{config}@{entry.split}"
@@ -63,7 +64,7 @@ class Hub:
             there = sorted(path for path in root.rglob("*") if path.is_file())
             names = [(path.relative_to(root).as_posix(), path) for path in there]
             return [*what, [[name, memory.digest(path)] for name, path in names if not name.startswith(".")]]
-        return [*what, self.entry.path, self._find_revision(memory)]
+        return [*what, self.entry.path, self.revision or self._find_revision(memory)]
 
     def _find_revision(self, memory: Memory) -> str:
         from huggingface_hub import HfApi

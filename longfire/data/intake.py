@@ -53,6 +53,10 @@ class Source(Protocol):
     def described(self) -> str:
         """Where it is, for messages and records."""
 
+    @property
+    def passed_over(self) -> str:
+        """What is there and not read, in a phrase; "" if nothing is."""
+
     def identity(self, memory: Memory) -> Any:
         """What the documents depend on, as JSON: the same content in the same order gives the same."""
 

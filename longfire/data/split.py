@@ -1,7 +1,7 @@
 """Tokens of one split of a corpus, and their cutting into sequences of one length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from longfire.data.divide import Hashes
 from longfire.data.intake import CorpusError
 from longfire.errors import at_least
 
@@ -20,7 +21,8 @@ IGNORED = -100  # the label of padding: no loss
 class TokenSplit:
     """Tokens of documents, one after the other: document d is `tokens[starts[d]:starts[d + 1]]`.
 
-    Each ends with the token `end`; `bytes` counts the text, for bits per byte.
+    Each ends with the token `end`; `bytes` counts the text, for bits per byte (0 if unknown). Equal `contents`, hashes
+    of what documents say, are the same document; tokens saved by an older version have none.
     """
 
     name: str
@@ -28,6 +30,7 @@ class TokenSplit:
     starts: npt.NDArray[np.int64] = field(repr=False)
     bytes: int
     end: int
+    contents: Hashes | None = field(default=None, repr=False)
 
     @property
     def num_tokens(self) -> int:
@@ -38,6 +41,18 @@ class TokenSplit:
     def num_documents(self) -> int:
         """How many there are."""
         return len(self.starts) - 1
+
+    def without(self, left_out: npt.NDArray[np.bool_]) -> "TokenSplit":
+        """All but some of the documents, in memory. How many bytes of text that is, is not known."""
+        kept = ~left_out
+        lengths = np.diff(self.starts)
+        return replace(
+            self,
+            tokens=self.tokens[np.repeat(kept, lengths)],
+            starts=np.concatenate([[0], np.cumsum(lengths[kept])]),
+            contents=None if self.contents is None else self.contents[kept],
+            bytes=0,
+        )
 
     def sequences(self, length: int) -> "Sequences":
         """All tokens in sequences of one length, for training."""

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from transformers import AutoConfig
 
 from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
+from longfire.data.corpus import trained_documents
 from longfire.errors import one_of, there_and_here, unlike
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
@@ -111,6 +113,7 @@ def joined(corpus: Corpus) -> TokenSplit:
         starts=np.concatenate([[0], np.cumsum(lengths)]),
         bytes=sum(split.bytes for split in splits),
         end=corpus.validation.end,
+        contents=corpus.contents,
     )
 
 
@@ -133,14 +136,46 @@ def refuse_other_tokens(corpus: Corpus, tokenizer: Any, whose: Path | str) -> No
         )
 
 
-def seen_in_training(checkpoint: Path, corpus: Corpus) -> str | None:
-    """A warning where a model of ours was trained on a corpus that was divided in another way, or was another."""
-    trained = read_json(checkpoint / "corpus.json")
-    if not trained or trained["fingerprint"] == corpus.fingerprint:
+def seen_in_training(checkpoint: Path, corpus: Corpus, split: TokenSplit) -> npt.NDArray[np.bool_] | None:
+    """Which documents of a split the model was trained on; None if that is not known.
+
+    By the split where the corpus is the one that it was trained on; by content where the text is another.
+    """
+    trained, known = read_json(checkpoint / "corpus.json"), trained_documents(checkpoint)
+    seen = np.zeros(split.num_documents, bool)
+    if trained.get("fingerprint") == corpus.fingerprint:
+        seen[: {"train": split.num_documents, "whole": corpus.train.num_documents}.get(split.name, 0)] = True
+        if known is None or corpus.train.contents is None:
+            return seen
+        known = np.setdiff1d(known, corpus.train.contents)  # by what it was trained on before
+    if known is None or split.contents is None:
         return None
+    return seen | np.isin(split.contents, known)
+
+
+def how_much(seen: npt.NDArray[np.bool_], split: TokenSplit) -> dict[str, int]:
+    """Of a split was trained on, for the record."""
+    return {
+        "documents": int(seen.sum()),
+        "of_documents": split.num_documents,
+        "tokens": int(np.diff(split.starts)[seen].sum()),
+        "of_tokens": split.num_tokens,
+    }
+
+
+def in_words(trained_on: dict[str, int] | None, source: str) -> str | None:
+    """What to know about text that may have been trained on; None if there is nothing to know."""
+    if trained_on is None:
+        return (
+            f"the model was trained on {source}. This is another text or another split of it; whether the model has "
+            f"seen it is not known. To score the text held out from training, give the same --corpus and --validation."
+        )
+    if not trained_on["documents"]:
+        return None
+    share = trained_on["tokens"] / trained_on["of_tokens"]
     return (
-        f"the model was trained on {trained['source']}, divided otherwise or another text than this: what is tested "
-        f"here may have been trained on. If it is the same text, give the same --corpus and --validation."
+        f"the model was trained on {trained_on['documents']:,} of the {trained_on['of_documents']:,} documents scored "
+        f"here ({share:.1%} of the tokens). Expect a higher perplexity on text that it has not seen."
     )
 
 
@@ -170,8 +205,11 @@ def measure_perplexity(
     shown = asked | {"batch_tokens": setting.batch_tokens} | used | {"corpus": corpus.describe()}
     record: dict[str, Any] = {"provenance": provenance(), "asked": asked, "setting": shown}
     record |= {"protocol": setting.protocol, "rows": []}
-    if note := seen_in_training(setting.checkpoint, corpus):
-        record["note"] = note
+    if trained := read_json(setting.checkpoint / "corpus.json"):
+        seen = seen_in_training(setting.checkpoint, corpus, split)
+        record["trained_on"] = None if seen is None else how_much(seen, split)
+        if note := in_words(record["trained_on"], trained["source"]):
+            record["note"] = note
 
     def keep(found: dict[str, Any]) -> None:
         record.update(found)

@@ -7,6 +7,7 @@ What is done is not done again: started anew, it goes on. On a CPU several runs 
 so that the numbers do not depend on how many cores there are.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -25,17 +26,22 @@ import torch
 from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
+from longfire.data import Corpus
 from longfire.errors import at_least
 from longfire.evaluation.record import until_done
 from longfire.lab.comparison import Comparison, is_extension
 from longfire.lab.labels import written
-from longfire.lab.one_run import one_run, refuse_other_texts
+from longfire.lab.one_run import check_other_texts, one_run
 from longfire.lab.progress import Bar, say_ended
 from longfire.lab.taken import refuse_other_runs
 from longfire.provenance import provenance, together
 from longfire.training import Recipe
 from longfire.training.pretrain import training_sequences
 
+log = logging.getLogger(__name__)
+
+FEW_DOCUMENTS, FEW_TOKENS = 10, 1 << 15
+"""With fewer held out, a comparison is told to mean little."""
 TRIES = 2
 """How often a run may lose its process."""
 
@@ -69,7 +75,9 @@ def compare(
     refuse_other_runs(comparison, out, corpus)
     training_sequences(comparison.recipe, corpus)  # what no run could do is said before the first
     getattr(corpus, comparison.split).pieces(max(comparison.tested_lengths()))
-    refuse_other_texts(comparison, corpus)
+    notes = [*held_out(corpus, comparison.split), *check_other_texts(comparison, corpus)]
+    for note in notes[1:]:
+        log.warning(note)
     record: dict[str, Any] = {
         "provenance": provenance(),
         "setting": {
@@ -78,6 +86,7 @@ def compare(
             "trained_length": comparison.recipe.length,
             "corpus": corpus.describe(),
         },
+        "notes": notes,
         "runs": [],
         "biases": {},
     }
@@ -102,6 +111,26 @@ def compare(
             record["runs"].sort(key=lambda one: (comparison.seeds.index(one["seed"]), _place(comparison, one)))
             keep(record)
     return record
+
+
+def held_out(corpus: Corpus, split: str) -> Iterator[str]:
+    """How much text is tested on; then, where it is little, that it is."""
+    described = corpus.describe()
+    tested, trained = (_amount(described["splits"][name]) for name in (split, "train"))
+    cut = "the ends of " if described["divided"].startswith("by position") else ""
+    passed_over = f" In the folder: {described['passed_over']}." if described["passed_over"] else ""
+    yield f"Held out for testing ({split}): {cut}{tested}. Trained on: {trained}.{passed_over}"
+    sizes = described["splits"][split]
+    if sizes["documents"] < FEW_DOCUMENTS or sizes["tokens"] < FEW_TOKENS:
+        yield (
+            f"{tested} is too little held-out text to tell encodings apart: the ranking may differ on other documents. "
+            f"Give more documents, or separate text to test on (--validation)."
+        )
+
+
+def _amount(sizes: dict[str, int]) -> str:
+    documents = f"{sizes['documents']:,} document{'s' * (sizes['documents'] != 1)}"
+    return f"{documents} with {sizes['tokens']:,} tokens"
 
 
 def _place(comparison: Comparison, run: dict[str, Any]) -> int:

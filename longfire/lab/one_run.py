@@ -10,13 +10,15 @@ without them.
 import math
 import re
 import time
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from longfire.data import HUB, Corpus, TokenSplit, is_saved, load_corpus
+from longfire.data import HUB, Corpus, CorpusError, TokenSplit, is_saved, load_corpus
 from longfire.encodings import position_parameters
 from longfire.errors import in_a_line
 from longfire.evaluation.learned import learned_by_layer
@@ -55,7 +57,8 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         found["perplexity"] = perplexity(comparison, trained, getattr(corpus, comparison.split), corpus, run)
         for name, source in comparison.also:
             text = text_for(comparison, source, corpus)
-            found.setdefault("also", {})[name] = perplexity(comparison, trained, joined(text), text, run, name)
+            tested, left_out = others(text, corpus)
+            found.setdefault("also", {})[name] = perplexity(comparison, trained, tested, text, run, name, left_out or 0)
         found |= what_was_learned(comparison, trained, run)
         if seed != comparison.seeds[0]:
             found["biases"] = []
@@ -112,22 +115,50 @@ def text_for(comparison: Comparison, source: str, corpus: Corpus, progress: bool
     return load_corpus(source, tokenizer=corpus.folder / "tokenizer", progress=progress, **options)
 
 
-def refuse_other_texts(comparison: Comparison, corpus: Corpus) -> None:
-    """Before anything is trained: refuse another text that cannot be read, or is too short for a length."""
+def others(text: Corpus, corpus: Corpus) -> tuple[TokenSplit, int | None]:
+    """The documents of another text that the corpus has not, by content; and how many it has, None if not known."""
+    whole, own = joined(text), corpus.contents
+    if whole.contents is None or own is None:
+        return whole, None
+    shared = np.isin(whole.contents, own)
+    if shared.all():
+        raise CorpusError(
+            "all its documents are in the corpus, whose held-out part is tested on anyway. Give another text, or leave "
+            "it out."
+        )
+    return (whole.without(shared) if shared.any() else whole), int(shared.sum())
+
+
+def check_other_texts(comparison: Comparison, corpus: Corpus) -> Iterator[str]:
+    """Before anything is trained: refuse another text that cannot be tested on; says of the others what to know."""
     for name, source in comparison.also:
         try:
-            text = text_for(comparison, source, corpus, progress=True)
-            joined(text).pieces(max(comparison.tested_lengths()))
+            tested, left_out = others(text_for(comparison, source, corpus, progress=True), corpus)
+            tested.pieces(max(comparison.tested_lengths()))
         except (ValueError, OSError) as error:
             raise ValueError(f"{name}, a text of --also, cannot be tested on: {error}") from error
+        if left_out is None:
+            yield f"{name} may hold text of the corpus: tokens of an older version cannot be compared. Make them anew."
+        elif left_out:
+            yield (
+                f"{left_out:,} of the {left_out + tested.num_documents:,} documents of {name} are left out, since they "
+                f"are in the corpus too (compared by content, whitespace aside)."
+            )
 
 
 def perplexity(
-    comparison: Comparison, trained: Trained, split: TokenSplit, corpus: Corpus, run: Path, name: str = ""
+    comparison: Comparison,
+    trained: Trained,
+    split: TokenSplit,
+    corpus: Corpus,
+    run: Path,
+    name: str = "",
+    left_out: int = 0,
 ) -> dict[str, Any]:
     """Perplexity by length, kept beside the model for the next time."""
     file = run / f"perplexity{f'-{name}' if name else ''}.json"
     asked = [comparison.tested_lengths(), comparison.protocol, comparison.tokens, comparison.split, corpus.fingerprint]
+    asked += [left_out] if left_out else []
     how: dict[str, Any] = {"protocol": comparison.protocol, "tokens": comparison.tokens, "progress": False}
     return kept_or_made(
         file, asked, lambda: perplexity_by_length(trained.model, split, comparison.tested_lengths(), **how)

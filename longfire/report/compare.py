@@ -45,6 +45,7 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
         lengths_table(record, bold),
         *([fill(verdict, width(), break_on_hyphens=False)] if verdict else []),
         *tables,
+        *(fill(note, width(), break_on_hyphens=False) for note in record.get("notes", ())),
     ]
     if failed := failures(record):
         shown.append("\n".join(fill(f"– {text}", width(), subsequent_indent="  ") for text in failed))

@@ -133,6 +133,7 @@ def _body(record: Record, data: dict[str, Any], title: str, beside: str) -> str:
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(what_was_run(record))}</p>",
         *_tables(record),
+        *(f'<p class="soft">{escape(note)}</p>' for note in record.get("notes", ())),
         *([f'<ul class="soft" id="failed">{failed}</ul>'] if failed else []),
         beside,
         _section(

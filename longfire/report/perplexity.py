@@ -1,8 +1,9 @@
 """Perplexity by length, as a table."""
 
+from textwrap import fill
 from typing import Any
 
-from longfire.report.table import text_table
+from longfire.report.table import text_table, width
 
 
 def perplexity_table(record: dict[str, Any]) -> str:
@@ -24,6 +25,7 @@ def perplexity_table(record: dict[str, Any]) -> str:
     ]
     parts = [
         _title(record),
+        *([fill(f"Note: {record['note']}", width())] if "note" in record else []),
         text_table([*header, "bits per byte", "sequences", "documents", "tokens scored"], rows, left=0),
     ]
     parts += [f"– length {row['length']:,}: {row['failed']}" for row in record["rows"] if "failed" in row]

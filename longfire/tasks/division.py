@@ -36,11 +36,21 @@ def divide(examples: list[Example], share: float = 0.1, seed: int = 0) -> tuple[
 
 
 def _units(examples: list[Example]) -> list[str]:
-    """What each example must not be divided from: its document, or its group, or itself."""
-    documents: dict[str, str] = {"": ""}
+    """What each example must not be divided from: its document, or its group, or itself.
+
+    Documents that differ in whitespace alone are one, by the least of their keys.
+    """
+    from longfire.data.divide import content_hash  # which brings numpy
+
+    documents, contents = {"": ""}, {"": 0}
     for example in examples:
         if example.group not in documents:
-            documents[example.group] = document_key(example.document) if example.document else ""
+            key = documents[example.group] = document_key(example.document) if example.document else ""
+            contents.setdefault(key, content_hash(example.document.encode()))
+    named: dict[int, str] = {}
+    for key, content in sorted(contents.items()):
+        named.setdefault(content, key)
+    documents = {group: named[contents[key]] for group, key in documents.items()}
     several = len({documents[example.group] for example in examples}) > 1
     return [
         f"document {documents[example.group]}"

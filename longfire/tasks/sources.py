@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
-from longfire.data.files import read_rows
+from longfire.data.files import Lines, read_rows, refuse_irregular
 from longfire.data.intake import Intake
 from longfire.tasks.made_up import MADE_UP, made_up_rows
 from longfire.tasks.rows import rows_from_hub
@@ -36,6 +36,7 @@ def rows_of(task: Task, source: str | Path | None, split: str) -> Rows:
         raise FileNotFoundError(
             f"there is no file or folder {source}. Check the path, or give '{HUB}' for the Hugging Face hub."
         )
+    refuse_irregular(path)
     if not path.name.lower().endswith((*ENDINGS, ".zip")):
         raise ValueError(f"{path} is of no kind that can be read. Known: {', '.join(ENDINGS)}, .zip.")
     named = path.name.split(".")[0]
@@ -99,9 +100,17 @@ def _member(path: Path, task: Task, split: str) -> str:
 
 
 @contextmanager
-def _unzipped(path: Path, name: str) -> Iterator[Iterable[bytes]]:
-    with ZipFile(path) as zipped, zipped.open(name) as lines:
-        yield lines
+def _unzipped(path: Path, name: str) -> Iterator[Lines]:
+    with ZipFile(path) as zipped:
+        if zipped.getinfo(name).compress_type not in (
+            ZIP_STORED,
+            ZIP_DEFLATED,
+        ):  # of others, any memory may be too little
+            raise ValueError(
+                f"{path}: {name} is compressed by another method than deflate. Pack it again: zip -Z deflate."
+            )
+        with zipped.open(name) as lines:
+            yield lines
 
 
 def _from_hub(task: Task, split: str) -> Rows:

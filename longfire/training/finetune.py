@@ -220,9 +220,9 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
 def keep_corpus(checkpoint: str | Path | LongfireForCausalLM, model: Path) -> None:
     """What the checkpoint was trained on, the fine-tuned model was too."""
     if not isinstance(checkpoint, LongfireForCausalLM):
-        file = checkpoint_folder(checkpoint) / "corpus.json"
-        if file.is_file():
-            shutil.copy(file, model / file.name)
+        for name in ("corpus.json", "corpus.npy"):
+            if (file := checkpoint_folder(checkpoint) / name).is_file():
+                shutil.copy(file, model / name)
 
 
 def finish(run: Path, trainer: FinetuneTrainer, found: dict[str, Any]) -> None:

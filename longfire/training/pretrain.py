@@ -1,6 +1,5 @@
 """A recipe and a corpus → a trained model in a folder. Killed and started again, it goes on where it was."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +10,7 @@ from longfire.model import LongfireForCausalLM
 from longfire.training.callbacks import LOSSES, MarkSteps, Watch, read_losses, refuse_not_finite
 from longfire.training.recipes import Recipe
 from longfire.training.run import alone_in, carry_out, compiles, conclude, is_done, track, training_arguments
-from longfire.training.start import digest, starting_model
+from longfire.training.start import checkpoint_folder, digest, starting_model
 from longfire.training.trainer import PretrainTrainer
 
 if TYPE_CHECKING:
@@ -112,8 +111,9 @@ def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", seconds: float
     model = cast(LongfireForCausalLM, trainer.model)
     refuse_not_finite(model, "at the end")
     corpus.save_tokenizer(run / ".model")
-    (run / ".model" / "corpus.json").write_text(json.dumps(corpus.describe(), indent=1) + "\n", encoding="utf-8")
     recipe = trainer.recipe
+    source = None if recipe.init_from is None else checkpoint_folder(recipe.init_from)
+    corpus.save_description(run / ".model", source)
     losses = read_losses(run / LOSSES)
     done = {
         "recipe": asdict(recipe),

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longfire.data import load_corpus
+from longfire.data import CorpusError, load_corpus
+from longfire.data.build import Plan
 from longfire.data.cache import Cache, Notes, checksums
 from tests.data.corpora import TEXTS, write
 
@@ -73,11 +74,46 @@ def test_content_changed_at_the_same_size_and_at_once(path):
         assert load(path).built
 
 
-def test_a_warm_start_reads_no_text(path, monkeypatch):
-    os.utime(path, (1, 1))
+@pytest.fixture
+def later(monkeypatch):
+    """A minute from now: what was written just before is old enough to be remembered."""
+    now = time.time_ns
+    monkeypatch.setattr("longfire.data.cache.time.time_ns", lambda: now() + 60 * 10**9)
+
+
+def test_a_warm_start_reads_no_text(path, later, monkeypatch):
     load(path)
     monkeypatch.setattr("hashlib.file_digest", None)
     assert not load(path).built
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["written over", "replaced"])
+def test_other_text_of_the_same_size_and_mtime(path, later, replaced):
+    """As reproducible archives and rsync --times leave it."""
+    load(path)
+    before = path.stat()
+    time.sleep(0.02)  # a tick of the kernel's clock
+    changed = write(path.with_name("new.jsonl") if replaced else path, [*TEXTS[:-1], "x" * len(TEXTS[-1])])
+    changed.write_bytes(changed.read_bytes().ljust(before.st_size))
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed.replace(path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert load(path).built
+
+
+def test_text_that_changes_while_it_is_read(path, monkeypatch):
+    build = Plan.build
+
+    def changing(plan, folder):
+        write(path, [*TEXTS[:-1], "changed"])
+        return build(plan, folder)
+
+    monkeypatch.setattr(Plan, "build", changing)
+    with pytest.raises(CorpusError, match=r"a.jsonl changed while it was read. Run the command again"):
+        load(path)
+    monkeypatch.undo()
+    write(path)
+    assert load(path).built
 
 
 @pytest.mark.parametrize("name", ["train.tokens", "dev.starts.npy", "tokenizer/tokenizer.json", "record.json"])
@@ -197,9 +233,8 @@ def test_notes_are_shared_and_survive_damage(tmp_path):
     assert Notes(tmp_path).recall("a") is None
 
 
-def test_a_read_only_cache_can_be_read(path, monkeypatch):
+def test_a_read_only_cache_can_be_read(path, later, monkeypatch):
     load(path)
-    os.utime(path, (1, 1))
 
     def refuse(*arguments):
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -208,12 +243,13 @@ def test_a_read_only_cache_can_be_read(path, monkeypatch):
     assert not load(path).built
 
 
-def test_fresh_files_are_not_remembered(tmp_path):
+def test_fresh_files_are_not_remembered(tmp_path, request):
     path = tmp_path / "a"
     path.write_text("x")
+    os.utime(path, (1, 1))  # however old it says it is
     notes = Notes(tmp_path)
     notes.digest(path)
     assert not notes.new
-    os.utime(path, (time.time() - 60,) * 2)
+    request.getfixturevalue("later")
     notes.digest(path)
     assert notes.new

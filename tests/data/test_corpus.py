@@ -6,6 +6,7 @@ from transformers import AutoTokenizer
 
 from longfire.data import CorpusError, load_corpus
 from longfire.data.build import batches, spread
+from longfire.data.corpus import trained_documents
 from tests.data.corpora import TEXTS, texts_of, write
 
 
@@ -52,9 +53,9 @@ def test_shown_in_a_line(load, tmp_path):
 
 def test_own_validation(load, tmp_path):
     path = write(tmp_path / "a.jsonl", TEXTS[:50])
-    own = write(tmp_path / "b.jsonl", TEXTS[45:])
+    own = write(tmp_path / "b.jsonl", [*TEXTS[45:49], TEXTS[49].strip(), *TEXTS[50:]])
     corpus = load(path, validation=own)
-    assert texts_of(corpus.validation) == TEXTS[45:]
+    assert [text.strip() for text in texts_of(corpus.validation)] == [text.strip() for text in TEXTS[45:]]
     assert sorted(texts_of(corpus.train) + texts_of(corpus.dev)) == sorted(TEXTS[:45])
     assert corpus.describe()["also_in_validation"] == 5
     assert str(own) in corpus.describe()["source"]
@@ -76,6 +77,39 @@ def test_bad_documents_are_errors_or_counted(load, tmp_path, caplog):
         assert "1 documents that cannot be read are left out" in caplog.text
         assert "line 62" in caplog.text
     assert sum(split.num_documents for split in splits(corpus)) == len(TEXTS)
+
+
+def test_what_was_not_read_is_said(load, tmp_path, caplog):
+    write(tmp_path / "texts" / "a.jsonl")
+    (tmp_path / "texts" / "b.pdf").write_text("")
+    phrase = f"1 file not read (.pdf 1), such as {tmp_path / 'texts' / 'b.pdf'}"
+    for said in (True, False):  # once: processes that share a corpus need not repeat it
+        caplog.clear()
+        assert load(tmp_path / "texts").describe()["passed_over"] == phrase
+        assert (phrase in caplog.text) == said
+
+
+def test_tokens_stay_what_they_were(load, tmp_path):
+    """By the fingerprint of a text without near copies, the runs of earlier versions are known again."""
+    assert load(write(tmp_path / "a.jsonl")).fingerprint == "363a7037ec2789967f695de786be3399"
+
+
+def test_documents_beside_a_model(load, tmp_path, monkeypatch):
+    corpus, other = load(write(tmp_path / "a.jsonl")), load(write(tmp_path / "b.jsonl", [f"{n} x" for n in range(9)]))
+    folders = [tmp_path / name for name in ("first", "then", "unknown")]
+    for folder in folders:
+        folder.mkdir()
+    corpus.save_description(folders[0])
+    assert json.loads((folders[0] / "corpus.json").read_text()) == corpus.describe()
+    assert trained_documents(folders[0]).tolist() == sorted(corpus.train.contents)
+    other.save_description(folders[1], source=folders[0])  # training went on: both are trained on
+    assert {*trained_documents(folders[1])} == {*corpus.train.contents, *other.train.contents}
+    monkeypatch.setattr("longfire.data.corpus.MOST_DOCUMENTS", 9)
+    corpus.save_description(folders[2])
+    assert trained_documents(folders[2]) is None
+    (folders[0] / "corpus.npy").write_bytes(b"")
+    with pytest.raises(CorpusError, match=r"corpus.npy is damaged .*delete it"):
+        trained_documents(folders[0])
 
 
 def test_single_document_is_cut_in_three(load, tmp_path):

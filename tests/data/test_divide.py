@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longfire.data import CorpusError
-from longfire.data.divide import DEV, VALIDATION, TextHeap, divide
+from longfire.data.divide import DEV, VALIDATION, TextHeap, content_hash, divide
 
 PARTS = {"validation": VALIDATION, "dev": DEV}
 
@@ -20,14 +20,46 @@ def divided(tmp_path, texts, parts=PARTS):
         return {name: [text.decode() for text in heap.read(ranges)] for name, ranges in found.items()}, how
 
 
-@given(st.lists(st.text(min_size=1, max_size=4), min_size=3, max_size=80).filter(lambda texts: len(set(texts)) > 2))
+def said(text):
+    return content_hash(text.encode())
+
+
+texts_to_divide = st.lists(st.text("ab\u00e9e\u0301 \n", min_size=1, max_size=4), min_size=3, max_size=80)
+
+
+@given(texts_to_divide.filter(lambda texts: len(set(map(said, texts))) > 2))
 def test_every_document_in_one_split(tmp_path_factory, texts):
     found, how = divided(tmp_path_factory.mktemp("d"), texts)
     assert how == "by document"
     assert sorted(text for split in found.values() for text in split) == sorted(texts)
-    sets = [set(split) for split in found.values()]
+    sets = [set(map(said, split)) for split in found.values()]
     assert all(sets)
-    assert sum(map(len, sets)) == len(set(texts))  # equal documents are in the same split
+    assert sum(map(len, sets)) == len(set(map(said, texts)))  # equal documents are in the same split
+
+
+def test_what_is_the_same_document():
+    same = ["Caf\u00e9 noir.", "Cafe\u0301 noir.", " Caf\u00e9\r\n\tnoir.\n"]
+    assert len(set(map(said, same))) == 1
+    assert len({*map(said, same), said("Cafe noir."), said("caf\u00e9 noir.")}) == 3
+
+
+def test_near_copies_share_a_split_and_move_no_other(tmp_path):
+    """A final newline makes no other document; where there are no copies, the division is what it always was."""
+    texts = [f"text {n}" for n in range(400)]
+    once, _ = divided(tmp_path, texts)
+    twice, _ = divided(tmp_path, [*texts, *(f"{text}\n" for text in texts)])
+    splits = {text.strip(): {name for name in twice if text in twice[name]} for text in texts}
+    assert all(f"{text}\n" in twice[name] for text, (name,) in splits.items())
+    assert [sorted(once[name])[:2] for name in ("validation", "dev")] == [
+        ["text 103", "text 141"],
+        ["text 225", "text 227"],
+    ]
+
+
+def test_near_copies_of_too_few_documents_are_left_out(tmp_path):
+    found, how = divided(tmp_path, ["same " * 90, "same " * 90 + "\n", "other " * 90])
+    assert "by position" in how
+    assert found["train"][1].startswith("other")
 
 
 def test_shares_and_order(tmp_path):
@@ -65,8 +97,8 @@ def test_too_short_to_divide(tmp_path):
 def test_refused_documents(tmp_path):
     with TextHeap(tmp_path / "a") as one:
         assert one.add(b"a")
-        with TextHeap(tmp_path / "b", one.hashes) as other:
-            assert not other.add(b"a")
+        with TextHeap(tmp_path / "b", one.contents) as other:
+            assert not other.add(b"a\n")
             assert other.add(b"b")
             other.close()
             assert list(other.read(other.ranges)) == [b"b"]

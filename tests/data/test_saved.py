@@ -5,6 +5,8 @@ import pytest
 
 from longfire.cli import main
 from longfire.data import CorpusError, load_corpus
+from longfire.data.cache import write_record
+from longfire.lab.one_run import others
 from tests.data.corpora import write
 
 
@@ -26,6 +28,21 @@ def test_a_saved_corpus_is_the_same_without_its_text(text, tmp_path):
         assert np.array_equal(ours.tokens, theirs.tokens)
         assert np.array_equal(ours.starts, theirs.starts)
     assert not (tmp_path / "other").exists()
+
+
+def test_saved_by_an_older_version(text, tmp_path):
+    """Without the documents' hashes: it serves, and what would need them knows that they are not known."""
+    corpus = load_corpus(text, cache_dir=tmp_path / "cache", progress=False)
+    folder = corpus.save(tmp_path / "saved")
+    for file in (*folder.glob("*.contents.npy"), folder / "record.json"):
+        file.unlink()
+    write_record(folder, {key: value for key, value in corpus.record.items() if key != "passed_over"})
+    old = load_corpus(folder)
+    assert (old.fingerprint, old.describe()) == (corpus.fingerprint, corpus.describe())
+    assert old.contents is None
+    old.save_description(tmp_path)
+    assert not (tmp_path / "corpus.npy").exists()
+    assert others(old, corpus)[1] is None
 
 
 def test_saved_again_from_what_was_saved(text, tmp_path):

@@ -25,6 +25,7 @@ from transformers import (
 
 from longfire.cli import main, parser
 from longfire.data import TokenSplit, load_corpus
+from longfire.data.divide import content_hash
 from longfire.evaluation import perplexity as module
 from longfire.evaluation import scoring
 from longfire.evaluation.bootstrap import mean_interval, t_quantile
@@ -557,6 +558,48 @@ def test_the_command(protocol, texts, checkpoint, tmp_path, capsys):
     assert f"{record['rows'][1]['log_perplexity']:.4f}" in shown
     assert f"written to {out}" in shown
     assert ("longer − shortest" in shown) == (protocol == "paired")
+
+
+def test_text_that_was_trained_on_is_called_so(texts, checkpoint, tmp_path, capsys):
+    """By the split where it is the corpus of training; elsewhere by content, as far as that is known."""
+    corpus = load_corpus(texts, tokenizer=checkpoint, progress=False)
+    corpus.save_description(checkpoint)
+    held_out, part = corpus.validation.num_documents + corpus.dev.num_documents, tmp_path / "part"
+    part.mkdir()
+    for name in ("00.txt", "01.txt", "02.txt", "03.txt"):
+        (part / name).write_text((texts / name).read_text() + "\n")
+    (part / "new.txt").write_text(TEXT)
+    seen = np.isin([content_hash(file.read_bytes()) for file in part.iterdir()], corpus.train.contents).sum()
+    assert seen > 0
+    number = 0
+
+    def found(source, split):
+        nonlocal number
+        number += 1
+        out = tmp_path / f"{number}.json"
+        assert command(checkpoint, source, "--split", split, "--lengths", "32", "--out", str(out)) == 0
+        return json.loads(out.read_text()), " ".join(capsys.readouterr().out.split())
+
+    for source, split, documents, of in (
+        (texts, "all", 40 - held_out, 40),
+        (texts, "train", 40 - held_out, 40 - held_out),
+        (part, "all", seen, 5),
+    ):
+        record, shown = found(source, split)
+        trained_on = record["trained_on"]
+        assert (trained_on["documents"], trained_on["of_documents"]) == (documents, of)
+        share = trained_on["tokens"] / trained_on["of_tokens"]
+        said = f"the model was trained on {documents} of the {of} documents scored here ({share:.1%} of the tokens)."
+        assert said in record["note"]
+        assert said in shown
+    record, shown = found(texts, "validation")
+    assert record["trained_on"]["documents"] == 0
+    assert "note" not in record
+    (checkpoint / "corpus.npy").unlink()
+    record, shown = found(part, "all")
+    assert record["trained_on"] is None
+    assert "whether the model has seen it is not known" in shown
+    assert found(texts, "all")[0]["trained_on"]["documents"] == 40 - held_out
 
 
 def test_the_command_with_a_model_of_the_users_own(texts, tmp_path):

@@ -26,6 +26,7 @@ from longfire.lab.one_run import bias_queries, text_for
 from longfire.lab.progress import Bar, ended
 from longfire.provenance import cpu_name, provenance, together
 from longfire.report.compare import compare_table
+from longfire.report.page import report_page
 from longfire.training import RECIPES
 
 RECIPE = RECIPES["tiny"].but(steps=3, batch=4, length=16, log_every=1, checkpoint_every=10)
@@ -555,6 +556,40 @@ def test_a_text_that_is_trained_on_is_no_other_text(corpus, tmp_path):
         comparison((("source", ["hub:c4"]),), also=(("own", "hub:c4"),))
     (tmp_path / f"{source.name}-2").mkdir()
     comparison(corpus, also=(("other", str(tmp_path / f"{source.name}-2")), ("c4", "hub:c4")))
+
+
+def test_a_copy_of_the_corpus_is_no_other_text(corpus, tmp_path):
+    """Wherever it lies, and whatever newlines it ends with; of a text that holds some of it, the rest is tested on."""
+    source, copy = Path(dict(corpus)["source"]), tmp_path / "copy"
+    copy.mkdir()
+    for file in source.iterdir():
+        (copy / file.name).write_text(file.read_text() + "\n")
+    os.link(source / "csv.txt", tmp_path / "linked.txt")
+    for also in (copy, tmp_path / "linked.txt"):
+        with pytest.raises(
+            ValueError, match="own, a text of --also, cannot be tested on: all its documents are in the c"
+        ):
+            compare(comparison(corpus, also=(("own", str(also)),)), tmp_path / "out", jobs=1, progress=False)
+    (copy / "new.txt").write_text("All work and no play. " * 40)
+    asked = comparison(corpus, encodings=("nope",), also=(("own", str(copy)),))
+    record = compare(asked, tmp_path / "out", jobs=1, progress=False)
+    assert {row["documents"] for row in record["runs"][0]["also"]["own"]["rows"]} == {1}
+    note = "6 of the 7 documents of own are left out, since they are in the corpus too"
+    assert note in record["notes"][-1]
+    assert note in " ".join(compare_table(record).split())
+
+
+def test_how_much_is_held_out(compared):
+    """Six files leave one to test on: it is said, and that it is little."""
+    out, record, _ = compared
+    splits = record["setting"]["corpus"]["splits"]
+    assert splits["validation"]["documents"] == 1
+    amount = f"1 document with {splits['validation']['tokens']:,} tokens"
+    first, little = record["notes"]
+    assert first.startswith(f"Held out for testing (validation): {amount}. Trained on: 4 documents with")
+    assert little.startswith(f"{amount} is too little held-out text to tell encodings apart")
+    for shown in (compare_table(record), report_page(record, out / "page.html").read_text()):
+        assert all(note in " ".join(shown.split()) for note in record["notes"])
 
 
 def test_what_was_found_on_one_split_is_not_taken_for_another(corpus, tmp_path):

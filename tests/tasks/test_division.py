@@ -40,6 +40,13 @@ def test_documents_stay_whole_too():
     assert not {one.document for one in train} & {one.document for one in dev}
 
 
+def test_near_copies_of_a_document_are_one():
+    examples = some([str(n) for n in range(400)], [f"paragraph\n{n // 2}" + "\n" * (n % 2) for n in range(400)])
+    train, dev = divide(examples)
+    assert len(dev) == 40
+    assert not {one.document.strip() for one in train} & {one.document.strip() for one in dev}
+
+
 def test_share_and_seed():
     examples = some([""] * 1000)
     train, dev = divide(examples)

@@ -1,6 +1,8 @@
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZIP_BZIP2, ZipFile
 
 import pytest
 
@@ -141,6 +143,13 @@ def test_quality_s_options_belong_to_the_question(between, options, tmp_path):
     assert example.document == f"{TALE}\n\n(D) is no option here.\n\nEnd"
 
 
+def test_a_line_that_memory_may_not_suffice_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("longfire.data.files.LONGEST", 1000)
+    path = write_zip(tmp_path / "qmsum.zip", {"qmsum/train.jsonl": [{"input": "x" * 9000}]})
+    with pytest.raises(ValueError, match=r"qmsum/train.jsonl, line 1 has more than 1,000 bytes"):
+        load_examples(TASKS["qmsum"], path, "train")
+
+
 def test_zips(tmp_path):
     rows = {"__MACOSX/qmsum/train.jsonl": [], "qmsum/train.jsonl": [local_row("qmsum")], "qmsum/test.jsonl": []}
     path = write_zip(tmp_path / "qmsum.zip", rows)
@@ -157,6 +166,10 @@ def test_zips(tmp_path):
     damaged[60] ^= 0xFF
     path.write_bytes(bytes(damaged))
     with pytest.raises(ValueError, match=r"damaged|not JSON|not UTF-8"):
+        load_examples(TASKS["qmsum"], path, "train")
+    with ZipFile(path, "w", ZIP_BZIP2) as zipped:
+        zipped.writestr("qmsum/train.jsonl", json.dumps(local_row("qmsum")))
+    with pytest.raises(ValueError, match=r"qmsum/train.jsonl is compressed by another method than deflate"):
         load_examples(TASKS["qmsum"], path, "train")
     path.write_bytes(b"no zip")
     with pytest.raises(ValueError, match=r"qmsum.zip is damaged or no zip"):
@@ -236,6 +249,9 @@ def test_what_cannot_be_found(tmp_path):
     other.touch()
     with pytest.raises(ValueError, match=r"a.csv is of no kind that can be read. Known: .jsonl"):
         load_examples(task, other, "train")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(ValueError, match=r"pipe.jsonl is a pipe or a device"):
+        load_examples(task, tmp_path / "pipe.jsonl", "train")
     with pytest.raises(ValueError, match=r"empty.jsonl has no rows of quality in the train split"):
         load_examples(task, write(tmp_path / "empty.jsonl", []), "train")
 

@@ -343,9 +343,13 @@ def test_learned_positions_are_refused_before_anything_begins(tmp_path):
 
 
 def test_what_the_checkpoint_was_trained_on_is_kept(source, tmp_path):
-    (source / "corpus.json").write_text("{}")
-    assert (tune(source, tmp_path / "run", score=None, steps=1) / "corpus.json").read_text() == "{}"
-    (source / "corpus.json").unlink()
+    files = [source / "corpus.json", source / "corpus.npy"]
+    for file in files:
+        file.write_text("{}")
+    model = tune(source, tmp_path / "run", score=None, steps=1)
+    assert [(model / file.name).read_text() for file in files] == ["{}"] * 2
+    for file in files:
+        file.unlink()
 
 
 def test_the_papers_recipes():

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from longfire.cli import main
 from longfire.data import load_corpus
+from longfire.data.corpus import trained_documents
 from longfire.model import LongfireForCausalLM
 from longfire.training import RECIPES, pretrain
 from longfire.training.callbacks import read_losses
@@ -51,6 +52,8 @@ def test_weights_are_the_checkpoints(rope, corpus, tmp_path):
     config = LongfireForCausalLM.from_pretrained(model).config
     assert (config.position_encoding, config.max_position_embeddings) == ({"name": "rope"}, 64)
     assert config.resid_dropout == 0.2
+    assert trained_documents(model).tolist() == trained_documents(rope / "model").tolist()
+    assert {*trained_documents(model)} == {*corpus.train.contents}
 
 
 @pytest.mark.parametrize("encoding", ["rope_pi", "yarn"])
