@@ -22,7 +22,7 @@ ENOUGH = 3
 FEW = {1: "one seed", 2: "two seeds"}
 """How many fewer are."""
 LEVEL = 0.05
-NEAR = 0.5
+NEAR = 0.25
 """Nats. Under normal errors means are independent of residuals, so choosing by them does not bias the variance."""
 RULE = (
     "two-sided t-tests over the seeds, with the variance pooled over encodings and Holm's correction over all pairs at "
