@@ -64,9 +64,8 @@ def adjusted_p_values(rows: Rows) -> dict[frozenset[str], float]:
         by_seed = [b - a for a, b in zip(*(rows[one] for one in pair), strict=True)]
         found[frozenset(pair)] = p_value(by_seed, (2 * within, degrees))
     adjusted, least = {}, 0.0
-    for tested, pair in enumerate(sorted(found, key=lambda pair: found[pair])):
-        least = max(least, min(1.0, found[pair] * (len(found) - tested)))
-        adjusted[pair] = least
+    for before, (both, p) in enumerate(sorted(found.items(), key=lambda one: one[1])):
+        adjusted[both] = least = max(least, min(1.0, p * (len(found) - before)))
     return adjusted
 
 

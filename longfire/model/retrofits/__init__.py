@@ -107,9 +107,8 @@ def _next_step(model: object) -> str:
         return "Merge the adapter first: retrofit(model.merge_and_unload(), …)."
     if isinstance(model, str):
         return f"Load the model first: AutoModelForCausalLM.from_pretrained({model!r})."
-    decoders = {cls.config_class: cls.__name__ for cls in ARCHITECTURES}
-    if kind := decoders.get(type(getattr(model, "config", None))):
-        return f"Load the checkpoint as a {kind}, with its head."
+    if kinds := [cls.__name__ for cls in ARCHITECTURES if type(getattr(model, "config", None)) is cls.config_class]:
+        return f"Load the checkpoint as a {kinds[0]}, with its head."
     return (
         "In a model of another kind, call longfire.attention(q, k, v, fire) where it computes attention: "
         'docs/use-fire.md, "Attention of your own".'
