@@ -176,7 +176,7 @@ def tables_by_length(results: Path) -> list[str]:
     """What holds for all, then a section for each."""
     records = reproduced(results)
     said = tables_head(list(records.values()))
-    parts = [" ".join(said), f"A difference between two encodings holds if it is {RULE}."] if records else []
+    parts = [" ".join(said), f"Differences are tested by {RULE}."] if records else []
     for entry in (entry for entry in BY_LENGTH if entry.name in records):
         record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
         table = reproduced_markdown(record, paper, [*said, RULE])

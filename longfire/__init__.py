@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from longfire import encodings as encodings
     from longfire import engines as engines
+    from longfire import model as model
     from longfire import theorem as theorem
     from longfire.encodings import ENCODINGS as ENCODINGS
     from longfire.encodings import FIRE as FIRE
@@ -48,17 +49,17 @@ _PUBLIC = {
     "theorem": [],
 }
 _HOME = {name: room for room, names in _PUBLIC.items() for name in names}
-__all__ = ["__version__", *_PUBLIC, *_HOME]
+__all__ = ["__version__", *_PUBLIC, *_HOME]  # not `model`: `from longfire import *` and help() need no transformers
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
+    if name in _PUBLIC or name == "model":
         return import_module(f"longfire.{name}")
     if name in _HOME:
         value = getattr(import_module(f"longfire.{_HOME[name]}"), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"longfire has no {name!r}. {hint(name, __all__)}")
+    raise AttributeError(f"longfire has no {name!r}. {hint(name, [*__all__, 'model'])}")
 
 
 def __dir__() -> list[str]:

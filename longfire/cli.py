@@ -18,13 +18,11 @@ from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_pretrain
 
-EXTRAS = {
-    **dict.fromkeys(("transformers", "huggingface_hub", "tokenizers"), "model"),
-    "lm_eval": "harness",
-    **dict.fromkeys(("datasets", "filelock", "pyarrow", "zstandard"), "data"),
-    **dict.fromkeys(("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"), "lab"),
+OF_EXTRAS = {
+    *("transformers", "huggingface_hub", "tokenizers", "lm_eval", "datasets", "filelock", "pyarrow", "zstandard"),
+    *("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"),
 }
-"""Which extra of ours a library comes with."""
+"""Libraries that come with our extras."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +41,7 @@ def carried_out(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-        print(f"longfire: {explained(error)}", file=sys.stderr)
+        print(f"longfire: {explained(error, getattr(options, 'extra', 'lab'))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -72,11 +70,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def explained(error: Exception) -> str:
-    """The message, with what to install where a library is missing."""
+def explained(error: Exception, extra: str = "lab") -> str:
+    """The message; where a library is missing, the one extra with all that the command needs."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         library = error.name.partition(".")[0]
-        extra = EXTRAS.get(library)
-        install = f"in your clone of longfire, pip install '.[{extra}]'" if extra else f"pip install {library}"
-        return f"this command needs {library}: {install}"
+        extra = "harness" if library == "lm_eval" else extra
+        install = f"'longfire[{extra}]'" if library in OF_EXTRAS else library
+        return f"this command needs {library}: pip install {install}"
     return str(error)

@@ -54,3 +54,16 @@ def in_a_line(error: BaseException) -> str:
     """Kind and first line of an error, and the next line where the first only announces it."""
     lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
+
+
+def load_without_code(auto: Any, source: object, **options: Any) -> Any:
+    """`auto.from_pretrained` of transformers, which neither runs code that comes with a checkpoint nor offers to."""
+    try:
+        return auto.from_pretrained(source, trust_remote_code=False, **options)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(
+            f"{source} needs Python code of its own (auto_map in its configuration), and longfire runs no code from a "
+            "checkpoint. Use a model that transformers knows by its model_type."
+        ) from error

@@ -134,6 +134,23 @@ def test_help_answers_at_once():
     assert min(took) < 0.8
 
 
+def test_the_model_is_an_attribute():
+    """On first use: until then, and without transformers, everything else works."""
+    assert run("import longfire; print(longfire.model.LongfireConfig.model_type)") == "longfire\n"
+    code = """
+import sys
+sys.modules["transformers"] = None
+import longfire
+help(longfire)
+from longfire import *
+try:
+    longfire.model
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    assert run(code).endswith("longfire.model needs transformers: pip install 'longfire[model]'\n")
+
+
 def test_public_names():
     for name in longfire.__all__:
         assert getattr(longfire, name) is not None

@@ -1,15 +1,20 @@
 """The command line, as a person types it."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from longfire import ENCODINGS, __version__
-from longfire.cli import explained, main
+from longfire.cli import OF_EXTRAS, main
 from longfire.engines import ENGINES
 from longfire.engines.reference import Reference
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_explore(tmp_path, capsys):
@@ -136,21 +141,52 @@ def test_a_missing_library_is_named(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr("longfire.report.explore.QUERIES", (128,))
     assert main(["explore", "--out", str(tmp_path)]) == 2
-    assert "pip install '.[lab]'" in capsys.readouterr().err
+    assert "pip install 'longfire[lab]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("library", "install"),
+    ("command", "library", "install"),
     [
-        ("matplotlib.figure", "in your clone of longfire, pip install '.[lab]'"),
-        ("transformers", "in your clone of longfire, pip install '.[model]'"),
-        ("lm_eval.__main__", "in your clone of longfire, pip install '.[harness]'"),
-        ("accelerate", "in your clone of longfire, pip install '.[lab]'"),
-        ("sentencepiece", "pip install sentencepiece"),
+        (["compare", "--dry-run"], "transformers", "'longfire[lab]'"),  # at once, not model, then data, then lab
+        (["generate", "x", "--prompt", "a"], "transformers", "'longfire[model]'"),
+        (["evaluate", "--harness", "run"], "lm_eval", "'longfire[harness]'"),
+        (["pretrain", "tiny", "--dry-run"], "filelock", "'longfire[lab]'"),
+        (["generate", "x", "--prompt", "a"], "torch", "torch"),
     ],
 )
-def test_what_to_install(library, install):
-    assert explained(ModuleNotFoundError(name=library)).endswith(f": {install}")
+def test_what_to_install(command, library, install):
+    """In a process that cannot import it."""
+    code = f"import sys; sys.modules[{library!r}] = None; from longfire.cli import main; sys.exit(main({command}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert (done.returncode, said) == (2, f"longfire: this command needs {library}: pip install {install}")
+
+
+def test_all_libraries_of_the_extras_are_known():
+    """Of those that a command imports."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {
+        re.split(r"[>\[]", one)[0].replace("-", "_")
+        for key in ("model", "data", "lab", "harness")
+        for one in extras[key]
+    }
+    assert named - {"longfire"} <= OF_EXTRAS
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        (["compare", "--seed", "1", "--bogus"], "usage: longfire compare "),
+        (["bench", "bias", "--bogus"], "usage: longfire bench bias "),
+        (["--bogus", "compare"], "usage: longfire "),
+    ],
+)
+def test_an_unknown_option_shows_the_usage_of_its_command(command, usage, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    shown = capsys.readouterr().err
+    assert shown.startswith(usage)
+    assert "unrecognized arguments: --bogus" in shown
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="dynamic",
         help="of keys and values: dynamic unless given; static compiles first on a GPU; none computes all anew",
     )
-    one.set_defaults(run=run_generate)
+    one.set_defaults(run=run_generate, extra="model")
 
 
 def run_generate(options: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from longfire.errors import hint
 
@@ -12,6 +12,13 @@ NO_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.
 
 class Parser(argparse.ArgumentParser):
     """Commands within it are of its kind too."""
+
+    def parse_known_args(self, *given: Any, **options: Any) -> Any:
+        """An unknown option is an error of the command it was given to, with the usage of that command."""
+        namespace, unknown = super().parse_known_args(*given, **options)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
         """In a line where a word is not known, otherwise as usual."""

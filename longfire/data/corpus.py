@@ -29,7 +29,7 @@ from longfire.data.hub import find_hub
 from longfire.data.intake import CorpusError, Source
 from longfire.data.split import TokenSplit
 from longfire.data.tokenizers import plan_tokenizer
-from longfire.errors import at_least
+from longfire.errors import at_least, load_without_code
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ def find_source(written: Written | None, field: str | None) -> Source:
 
 def _opened(folder: Path, sealed: dict[str, Any], built: bool) -> Corpus:
     record, files = sealed["content"], sealed["files"]
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    tokenizer: Any = load_without_code(AutoTokenizer, folder / "tokenizer")
     splits = {
         name: TokenSplit(
             name=name,

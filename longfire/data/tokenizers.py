@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from longfire.data.intake import CorpusError
-from longfire.errors import at_least
+from longfire.errors import at_least, load_without_code
 
 END = "<|endoftext|>"
 BPE_SIZE = 8192
@@ -78,11 +78,11 @@ def trained_bpe(documents: Iterable[bytes], size: int) -> PreTrainedTokenizerFas
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
     """From a folder or the hub; it must be one of the fast kind and have a token for the end of a document."""
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
+        tokenizer: Any = load_without_code(AutoTokenizer, str(name))
     except (OSError, ValueError) as error:
         raise CorpusError(
-            f"no tokenizer {str(name)!r}: neither a folder with one nor to be had from the hub "
-            f"({str(error).strip().splitlines()[0]}). Built in: 'bytes', 'bpe'."
+            f"no tokenizer {str(name)!r}, as a folder or from the hub: {str(error).strip().splitlines()[0]} "
+            "Built in: 'bytes', 'bpe'."
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise CorpusError(

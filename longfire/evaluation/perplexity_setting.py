@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.data.corpus import trained_documents
-from longfire.errors import one_of, there_and_here, unlike
+from longfire.errors import load_without_code, one_of, there_and_here, unlike
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
 from longfire.model.checkpoints import found_checkpoint
@@ -99,7 +99,7 @@ def refuse_other_record(file: Path, setting: PerplexitySetting) -> None:
 
 def trained_length(checkpoint: Path) -> int | None:
     """Of a model of ours, whose configuration says it; None of another."""
-    config = AutoConfig.from_pretrained(checkpoint, local_files_only=True)
+    config = load_without_code(AutoConfig, checkpoint, local_files_only=True)
     return int(config.max_position_embeddings) if isinstance(config, LongfireConfig) else None
 
 

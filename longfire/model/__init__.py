@@ -1,6 +1,13 @@
 """The Hugging Face model. Importing this registers it with transformers' Auto classes, and attention "longfire"."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+try:
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+except ModuleNotFoundError as error:
+    if error.name != "transformers":
+        raise
+    raise ModuleNotFoundError(
+        "longfire.model needs transformers: pip install 'longfire[model]'", name="transformers"
+    ) from error
 
 from longfire.model import attention, retrofits
 from longfire.model.configuration import SIZES, LongfireConfig

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from longfire.encodings import ENCODINGS, PositionEncoding
 from longfire.engines import attention_plan
-from longfire.errors import at_least, one_of, positive
+from longfire.errors import at_least, load_without_code, one_of, positive
 from longfire.model.attention import NAME
 from longfire.model.checkpoints import found_checkpoint
 from longfire.model.extension import furthest
@@ -117,8 +117,8 @@ def load(
             f"names another folder."
         )
     with _without_progress_bar():
-        model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype or "auto", local_files_only=True)
-    return model.to(where), AutoTokenizer.from_pretrained(words, local_files_only=True)
+        model: Any = load_without_code(AutoModelForCausalLM, checkpoint, dtype=dtype or "auto", local_files_only=True)
+    return model.to(where), load_without_code(AutoTokenizer, words, local_files_only=True)
 
 
 def generate(model: Any, tokenizer: PreTrainedTokenizerBase, request: Request, out: TextIO) -> Report:

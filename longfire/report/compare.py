@@ -35,7 +35,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 def compare_table(record: Record, *, bold: bool = False) -> str:
     """Encodings down, lengths across: log perplexity, mean ± deviation over seeds.
 
-    The best of a length is marked where its lead holds over the seeds: in bold type, for a terminal, or with a star.
+    The best of a length is marked where its lead is significant: in bold type, for a terminal, or with a star.
     """
     plus = f"{PLUS} " if len(seeds_of(record)) > 1 else ""
     tables = [f"{name}:\n\n{lengths_table(one, bold)}" for name, one in list(texts_of(record).items())[1:]]

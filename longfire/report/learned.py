@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from longfire.encodings import ENCODINGS, FIRE, PositionEncoding
+from longfire.errors import load_without_code
 from longfire.evaluation.learned import bias_of, learned_c, learned_L
 from longfire.theorem import Cosine, Step
 
@@ -46,7 +47,7 @@ def read_checkpoint(folder: Path) -> Learned:
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(found, dtype="auto", local_files_only=True)
+        model: Any = load_without_code(AutoModelForCausalLM, found, dtype="auto", local_files_only=True)
     finally:
         if shown:
             logging.enable_progress_bar()

@@ -311,8 +311,19 @@ def test_weights_and_hidden_states_are_the_originals(name):
 
 
 def test_what_cannot_be_served_is_refused():
+    gpt2 = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=61, n_embd=8, n_layer=1, n_head=2))
     with pytest.raises(TypeError, match=r"does not know GPT2LMHeadModel.*BloomForCausalLM.*Qwen3ForCausalLM"):
-        retrofit(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=61, n_embd=8, n_layer=1, n_head=2)), max_length=64)
+        retrofit(gpt2, max_length=64)
+    gpt2.merge_and_unload = None  # as an adapter has it
+    for model, step in (
+        (gpt2, "Merge the adapter"),
+        ("gpt2", "Load the model"),
+        (torch.nn.Linear(1, 1), "longfire.attention"),
+    ):
+        with pytest.raises(TypeError, match=f"does not know {type(model).__name__}.*{step}"):
+            retrofit(model, max_length=64)
+    with pytest.raises(TypeError, match="Load the checkpoint as a LlamaForCausalLM"):
+        retrofit(original("Llama").model, max_length=64)
     with pytest.raises(TypeError, match="has FIRE already"):
         retrofit(retrofitted("Llama"), max_length=64)
     with pytest.raises(TypeError, match="takes no mlp_width"):

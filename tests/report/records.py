@@ -153,3 +153,18 @@ def with_other_texts(record):
             "code": perplexity(LEVEL[encoding] - 0.5 + noise, 1.3 * RISE[encoding]),
         }
     return record
+
+
+def record_of(values, lengths=(64,)):
+    """{label: [log perplexity of seed 0, 1, …]} at every length; None is a run that failed."""
+    seeds = list(range(max(map(len, values.values()))))
+    record = compare_record(seeds=seeds)
+    record["setting"]["lengths"] = list(lengths)
+    record["runs"] = [
+        {"encoding": label, "seed": seed, "failed": "no memory"}
+        if value is None
+        else {"encoding": label, "seed": seed, "perplexity": perplexity(value, 0.0, lengths)}
+        for label, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    return record

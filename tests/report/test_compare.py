@@ -9,26 +9,11 @@ from statistics import fmean
 import pytest
 
 from longfire.report.compare import close_up, compare_markdown, compare_table, loss_curve, plot_compare, thinned
-from longfire.report.differences import T_95, clear_best, difference, holds, seeds_verdict
+from longfire.report.differences import RULE, adjusted_p_values, clear_best, p_value, seeds_verdict
 from longfire.report.failures import failures
 from longfire.report.summary import amount, lines_of, mean_and_deviation, shared_sentences, what_was_run
 from longfire.report.table import text_table
-from tests.report.records import compare_record, perplexity, with_other_texts
-
-
-def record_of(values, lengths=(64,)):
-    """{label: [log perplexity of seed 0, 1, …]} at every length; None is a run that failed."""
-    seeds = list(range(max(map(len, values.values()))))
-    record = compare_record(seeds=seeds)
-    record["setting"]["lengths"] = list(lengths)
-    record["runs"] = [
-        {"encoding": label, "seed": seed, "failed": "no memory"}
-        if value is None
-        else {"encoding": label, "seed": seed, "perplexity": perplexity(value, 0.0, lengths)}
-        for label, found in values.items()
-        for seed, value in enumerate(found)
-    ]
-    return record
+from tests.report.records import compare_record, record_of, with_other_texts
 
 
 def rows_of(table):
@@ -49,9 +34,8 @@ def test_table():
     assert rows["FIRE"][0] == "2.127 ± 0.030*"
     assert rows["ALiBi"][-2:] == ["2.148 ± 0.032*", "250,000"]
     assert shown.count("*") == 5  # at 512 nothing is clear, and one explains
-    assert "*: better than every other one" in shown
-    assert "48 hold (the same way in every seed" in shown.replace("\n", " ")
-    assert "Not borne out: 256: FIRE–ALiBi; 512: Kerple-log–ALiBi." in shown.replace("\n", " ")
+    assert "*: significantly better than every other encoding" in shown.replace("\n", " ")
+    assert f"are significant ({RULE})" in shown.replace("\n", " ")
     assert max(map(len, shown.splitlines())) <= 120
 
 
@@ -77,67 +61,107 @@ def test_bold_takes_no_room():
     ("ours", "theirs", "clear"),
     [
         ([1.0, 2.0, 3.0], [1.1, 2.1, 3.1], True),  # far less than the seeds differ, but the same in each
-        ([1.0, 2.0, 3.0], [1.1, 2.1, 2.99], False),  # not in the last
-        ([1.0, 1.0, 1.0], [1.01, 1.01, 1.5], False),  # in all, but a single seed makes the most of it
+        ([1.0, 1.0, 1.0], [1.1, 1.12, 1.15], True),
+        ([1.0, 1.0, 1.0], [1.1, 1.2, 1.3], False),  # t is 3.46: one-sided it would do
+        ([1.0, 1.0, 1.0], [1.01, 1.01, 1.5], False),  # a single seed makes the most of it
         ([1.0], [9.0], False),  # one seed
         ([1.0, 1.0, 1.0], [1.1, 1.1, None], False),  # not all seeds
         ([1.0, 1.0], [1.1, 1.1], False),  # two
         ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], False),
     ],
 )
-def test_a_lead_must_hold_over_seeds(ours, theirs, clear):
+def test_a_lead_must_be_significant(ours, theirs, clear):
     record = record_of({"fire": ours, "alibi": theirs})
     assert (clear_best(record, 64) == "fire") is clear
     assert ("*" in compare_table(record)) is clear
-    fire, alibi = lines_of(record)
-    assert difference(fire, alibi, 64, len(ours)).holds is clear
-    assert difference(alibi, fire, 64, len(ours)).holds is clear
 
 
 def test_the_best_leads_every_other_one():
-    """Not the next best alone: here the third is ahead in one seed."""
+    """Not the next best alone: here the third is far behind in two seeds of three."""
     close, wide = [1.1, 1.1, 1.1], [0.9, 1.5, 1.5]
     assert clear_best(record_of({"fire": [1.0, 1.0, 1.0], "alibi": close}), 64) == "fire"
     record = record_of({"fire": [1.0, 1.0, 1.0], "alibi": close, "t5": wide})
     assert clear_best(record, 64) is None
     assert "Bold" not in compare_markdown(record)
-    assert "Bold: better than every other one" in compare_markdown(record_of({"fire": [1.0] * 3, "alibi": close}))
+    assert "Bold: significantly better than every" in compare_markdown(record_of({"fire": [1.0] * 3, "alibi": close}))
 
 
 def test_what_nobody_comes_after_is_not_best():
     assert clear_best(record_of({"fire": [1.0, 1.0]}), 64) is None
     assert seeds_verdict(record_of({"fire": [1.0, 1.0]})) == ""
-    assert seeds_verdict(record_of({"fire": [1.0], "alibi": [None]})) == "There are no two encodings to compare."
 
 
 def test_verdicts():
-    one = record_of({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.0, 2.0]})
-    assert seeds_verdict(one).startswith("The one difference between two encodings")
-    two = record_of({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.0, 2.0]}, lengths=(64, 128))
+    a, b = [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]
+    assert seeds_verdict(record_of({"a": a, "b": b}), "x").endswith(
+        "between two encodings at one length is significant (x)."
+    )
+    two = record_of({"a": a, "b": b}, lengths=(64, 128))
     two["runs"][0]["perplexity"]["rows"][1]["log_perplexity"] = 3.0
-    assert "at one length 1 holds (the same way in every seed, of three or more, and" in seeds_verdict(two)
-    unlike = record_of({"a": [1.0, 2.0, 1.0], "b": [2.0, 1.0, 2.0]})
-    assert seeds_verdict(unlike).startswith("None of the 1 differences")
-    for seeds, said in ((1, "One seed"), (2, "Two seeds")):
+    assert seeds_verdict(two).startswith(
+        f"1 of 2 differences between two encodings at one length is significant ({RULE})."
+    )
+    assert seeds_verdict(two).endswith("Not significantly behind the best: b at 128.")
+    assert seeds_verdict(record_of({"a": [1.0, 2.0, 1.0], "b": [2.0, 1.0, 2.0]})).startswith("0 of 1 differences")
+    level = record_of({"a": a, "b": b, "c": a}, lengths=(64, 128))
+    assert seeds_verdict(level).endswith("Not significantly behind the best: c at every length.")
+
+
+def test_what_cannot_be_tested_is_said():
+    for seeds, said in ((1, "one seed"), (2, "two seeds")):
         few = seeds_verdict(record_of({"a": [1.0] * seeds, "b": [2.0] * seeds}))
-        assert few == f"{said}: no difference is called one; three seeds or more would tell."
+        assert few == f"Differences are not testable with {said}: that takes three or more."
+    missing = {"a": [1.0, 1.0, 1.0], "b": [2.0, 2.0, None]}
+    assert seeds_verdict(record_of(missing)) == "Differences are not testable: no two encodings have every seed."
+    three = seeds_verdict(record_of(missing | {"c": [3.0, 3.0, 3.0]}))
+    assert three.startswith("1 of 1 differences")
+    assert three.endswith("Not tested, as a seed is missing: b.")
 
 
 def test_a_long_list_is_counted():
-    """Of ten pairs that are alike and five that are not, at two lengths."""
-    values = {name: [1.0, 1.0, 1.0] for name in "abcde"} | {"f": [2.0, 2.0, 2.0]}
-    assert seeds_verdict(record_of(values, (64, 128))).endswith("Not borne out: 10 at 64, 10 at 128.")
+    values = {name: [1.0, 1.0, 1.0] for name in "abcdefghij"} | {"k": [2.0, 2.0, 2.0]}
+    assert seeds_verdict(record_of(values, (64, 128))).endswith("Not significantly behind the best: 9 at 64, 9 at 128.")
 
 
-def test_how_often_chance_is_taken_for_a_difference():
-    """In 5 % of comparisons where there is none, each way: the seeds that must agree make it fewer."""
-    drawn = random.Random(0)
-    for seeds, least in ((3, 0.04), (5, 0.02)):
-        found = [holds([drawn.gauss(0, 1) for _ in range(seeds)]) for _ in range(5_000)]
-        assert least < fmean(found) < 0.06
-    assert list(T_95) == sorted(T_95, reverse=True)
-    assert holds([1.0] * 30)
-    assert not holds([1.0, 1.0])
+@pytest.mark.parametrize(
+    ("t", "degrees", "p"),
+    [(4.303, 2, 0.05), (2.776, 4, 0.05), (3.055, 12, 0.01), (3.646, 24, 0.00129), (5.841, 3, 0.01)],
+)
+def test_two_sided_p_values(t, degrees, p):
+    """As in tables of Student's t: numbers of mean t/√n and variance 1."""
+    by_seed = [t / math.sqrt(3)] * 3
+    assert p_value(by_seed, (1.0, degrees)) == pytest.approx(p, rel=0.01)
+
+
+def equal_encodings(encodings, seeds, spread=(0.01,), shift=0.0, draws=1500):
+    """The share of draws of equal encodings in which any difference is called significant."""
+    drawn, errors = random.Random(0), 0
+    for _ in range(draws):
+        shifts = [drawn.gauss(0, shift) for _ in range(seeds)]
+        rows = {i: [s + drawn.gauss(0, spread[i % len(spread)]) for s in shifts] for i in range(encodings)}
+        errors += min(adjusted_p_values(rows).values()) <= 0.05
+    return errors / draws
+
+
+def test_equal_encodings_differ_in_at_most_five_percent_of_lengths():
+    """As `RULE` says, whether or not seeds shift all encodings alike. The bounds are 5 % and two standard errors."""
+    assert 0.03 < equal_encodings(2, 3) < 0.062
+    for encodings, seeds, shift in ((5, 3, 0.05), (7, 3, 0.0), (7, 5, 0.05)):
+        assert equal_encodings(encodings, seeds, shift=shift) < 0.05 + 0.012
+
+
+def test_encodings_that_scatter_unlike_hardly_raise_the_error():
+    """One with sixty times the others' deviation, which pooling alone calls different in one length of six."""
+    assert equal_encodings(7, 3, spread=[0.005] * 6 + [0.3]) < 0.09
+    assert equal_encodings(7, 5, spread=[0.005] * 6 + [0.3]) < 0.05
+
+
+def test_a_diverged_encoding_hides_no_difference():
+    """Its scatter is not pooled with that of encodings far better than it."""
+    good = {"a": [1.00, 1.01, 1.02], "b": [1.10, 1.12, 1.11], "c": [1.20, 1.22, 1.20]}
+    wild = {"rope": [7.0, 8.0, 9.5]}
+    assert seeds_verdict(record_of(good)).startswith("3 of 3")
+    assert seeds_verdict(record_of(good | wild)).startswith("6 of 6")
 
 
 def test_missing_is_missing_and_failed_is_said():
@@ -191,7 +215,7 @@ def test_other_texts_have_a_table_whatever_they_are_called():
     }
     shown = compare_table(record)
     assert f"{record['setting']['corpus']['name']}, the other one:" in shown
-    assert "*: better than every other one" in shown
+    assert "*: significantly better than every other encoding" in shown.replace("\n", " ")
     assert failures(record) == ["FIRE on code at 64, seed 0: it is long"]
 
 
@@ -368,7 +392,7 @@ def test_a_page_has_every_text():
     assert "Other texts, of which nothing was trained on, were read too: latex, code." in page
     assert [page.count(f"| log perplexity{on} at |") for on in ("", " on latex", " on code")] == [1, 1, 1]
     assert "| FIRE | **2.510 ± 0.010** |" in page
-    assert [page.count(f"hold ({rule}") for rule in ("the same way in every seed", "by the same rule")] == [1, 2]
+    assert [page.count(f"significant ({rule}") for rule in (RULE, "by the same rule")] == [1, 2]
 
 
 def test_a_picture_without_losses(tmp_path):

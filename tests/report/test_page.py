@@ -38,7 +38,7 @@ def test_what_it_says(report):
     assert "with each of these position encodings a model of 820k parameters" in text
     assert '<strong>2.127</strong> <span class="seeds">± 0.030</span>' in text
     assert text.count("<strong>") == 4
-    assert "Not borne out: 256: FIRE–ALiBi; 512: Kerple-log–ALiBi." in text
+    assert "Not significantly behind the best: ALiBi at 512." in text
     assert "<th>fingerprint</th><td>ffff" in text
     assert "<th>commit</th><td>0123456789ab+</td>" in text
     assert "<th>versions.torch</th><td>2.13.0</td>" in text

@@ -84,7 +84,7 @@ def test_the_page_of_tables(tmp_path):
     runpy.run_path(script, run_name="__main__")
     made = page.read_text(encoding="utf-8")
     assert made.startswith("before\n<!-- tables -->\n\n± is the standard deviation over seeds. The paper's models: ")
-    assert made.count("± is the standard deviation") == made.count("one-sided paired t-test") == 1
+    assert made.count("± is the standard deviation") == made.count("two-sided t-test") == 1
     title = "In place of Figures 4 and 8 (learned biases of FIRE, head by head): models of 820k trained at 64"
     assert f"\n\n## {title}\n\n" in made
     assert "| 1 | 0.110 ± 0.010 | 41 ± 1 |" in made

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import SHARED, changed_options, has_starts, option_names
-from longfire.errors import at_least, one_of
+from longfire.errors import at_least, load_without_code, one_of
 from longfire.evaluation.scoring import position_limit
 from longfire.evaluation.seeds import are_seeds
 from longfire.lab.labels import written
@@ -50,7 +50,7 @@ class Entrant:
         """The checkpoint's."""
         if not any((self.folder / name).is_file() for name in TOKENIZER_FILES):
             raise ValueError(f"{self.folder} has no tokenizer. Save the model's there.")
-        found: Any = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+        found: Any = load_without_code(AutoTokenizer, self.folder, local_files_only=True)
         if not isinstance(found, PreTrainedTokenizerFast):
             raise ValueError(
                 f"the tokenizer in {self.folder} is a {type(found).__name__}, and not one of the fast kind, with a "
@@ -72,7 +72,7 @@ class Entrant:
     def empty_model(self) -> Any:
         """Its shape, without weights."""
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(self.config)
+            return AutoModelForCausalLM.from_config(self.config, trust_remote_code=False)
 
     def refuse_beyond(self, length: int) -> None:
         """Refuse a length that it has no positions for."""
@@ -177,7 +177,7 @@ def _entrant(given: str) -> Entrant:
         extension = (matched["name"], int(matched["length"]))
         at_least("the length to extend to", extension[1], 1)
     folder = checkpoint_folder(source)
-    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config: Any = load_without_code(AutoConfig, folder, local_files_only=True)
     if extension is not None:
         if not isinstance(config, LongfireConfig):
             raise ValueError(f"{given}: only a longfire model can be extended, and this one is {config.model_type!r}.")

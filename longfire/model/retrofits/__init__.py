@@ -89,7 +89,7 @@ def _served(model: object) -> type[FireCausalLM]:
     if isinstance(model, FireCausalLM):
         raise TypeError(f"this {type(model).__name__} has FIRE already.")
     if not isinstance(model, PreTrainedModel) or type(model) not in ARCHITECTURES:
-        raise TypeError(f"retrofit does not know {type(model).__name__}. It knows {known}.")
+        raise TypeError(f"retrofit does not know {type(model).__name__}. It knows {known}. {_next_step(model)}")
     if getattr(model, "is_quantized", False):
         raise ValueError("retrofit cannot take quantised weights: load the model without quantization_config.")
     places = {str(parameter.device) for parameter in model.parameters()}
@@ -99,6 +99,20 @@ def _served(model: object) -> type[FireCausalLM]:
             f"it without device_map. The result can be saved, and then loaded with one."
         )
     return ARCHITECTURES[type(model)]
+
+
+def _next_step(model: object) -> str:
+    """What to do with a model that is not served."""
+    if hasattr(model, "merge_and_unload"):
+        return "Merge the adapter first: retrofit(model.merge_and_unload(), …)."
+    if isinstance(model, str):
+        return f"Load the model first: AutoModelForCausalLM.from_pretrained({model!r})."
+    if kinds := [cls.__name__ for cls in ARCHITECTURES if type(getattr(model, "config", None)) is cls.config_class]:
+        return f"Load the checkpoint as a {kinds[0]}, with its head."
+    return (
+        "In a model of another kind, call longfire.attention(q, k, v, fire) where it computes attention: "
+        'docs/use-fire.md, "Attention of your own".'
+    )
 
 
 def register() -> None:

@@ -1,7 +1,9 @@
 """A claim of the paper: what it says, its numbers there, and what the records in results/ say of it.
 
-A claim rests on comparisons, each a number for every seed, above 0 where the claim is borne out. A comparison is
-decided as everywhere here, by `longfire.report.differences.holds`.
+A claim rests on comparisons, each a number for every seed, above 0 where the claim is borne out. Two encodings at one
+length are compared as in every table, by `longfire.report.differences`, corrected for all pairs of the record at that
+length. What is not in such a table (one encoding at two lengths, scores on tasks) is decided by a two-sided t-test over
+the seeds at the same level, uncorrected.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,29 +13,36 @@ from typing import Any
 
 from longfire.report.claims.quote import Papers, Quote, quoted
 from longfire.report.claims.runs import AND, Records, record_named, run_keys, unfit
-from longfire.report.differences import ENOUGH, FEW, Difference
+from longfire.report.differences import ENOUGH, FEW, LEVEL, p_value
 from longfire.report.summary import Record, seeds_of
 
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "cannot be told", "not measured"
 VERDICTS = (HOLDS, FAILS, OPEN, MISSING)
-UNMEASURED, DISAGREE, SPREAD = "not all measured", "the seeds disagree", "the seeds differ by too much"
-"""Why a comparison is open. The last: all have the same sign, and it may be chance."""
+UNMEASURED, DISAGREE, UNCLEAR = "not all measured", "the seeds disagree", "not significant"
+"""Why a comparison is open. The last: all seeds have the same sign, and it may be chance."""
 
 
-def decided(by_seed: Sequence[float], seeds: int) -> str:
-    """Whether numbers are above 0, below it, or neither as far as these seeds tell."""
-    if Difference(0, "", "", list(by_seed), seeds).holds:
-        return HOLDS
-    return FAILS if Difference(0, "", "", [-value for value in by_seed], seeds).holds else OPEN
+def not_testable(seeds: int) -> str:
+    """With one seed, or two."""
+    return f"not testable with {FEW[seeds]}"
+
+
+def decided(by_seed: Sequence[float], seeds: int, p: float | None = None) -> str:
+    """Whether numbers are above 0, below it, or neither as far as these seeds tell; `p` if their own is not meant."""
+    if len(by_seed) < max(seeds, ENOUGH):
+        return OPEN
+    if (p_value(by_seed) if p is None else p) > LEVEL:
+        return OPEN
+    return HOLDS if fmean(by_seed) > 0 else FAILS
 
 
 def undecided(by_seed: Sequence[float], seeds: int) -> str:
     """Why seeds do not tell."""
     if seeds < ENOUGH and by_seed:
-        return FEW[seeds]
+        return not_testable(seeds)
     if not by_seed or len(by_seed) < seeds:
         return UNMEASURED
-    return DISAGREE if min(by_seed) <= 0 <= max(by_seed) else SPREAD
+    return DISAGREE if min(by_seed) <= 0 <= max(by_seed) else UNCLEAR
 
 
 @dataclass(frozen=True)
@@ -49,9 +58,9 @@ class Step:
     """It is open."""
 
     @classmethod
-    def of(cls, at: str, text: str, by_seed: Sequence[float], seeds: int) -> "Step":
+    def of(cls, at: str, text: str, by_seed: Sequence[float], seeds: int, p: float | None = None) -> "Step":
         """From the numbers of all seeds, above 0 where the claim is borne out."""
-        verdict = decided(by_seed, seeds)
+        verdict = decided(by_seed, seeds, p)
         why = (undecided(by_seed, seeds),) if verdict == OPEN else ()
         return cls(at, text, verdict, fmean(by_seed) if by_seed else float("-inf"), why)
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
-from longfire.report.claims.claim import DISAGREE, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Finding
+from longfire.report.claims.claim import DISAGREE, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Finding, not_testable
 from longfire.report.claims.lengths import line_of
-from longfire.report.differences import ENOUGH, FEW
+from longfire.report.differences import ENOUGH
 from longfire.report.summary import Record, seeds_of
 
 RECORDS = ("reproduce/biases", "reproduce/perplexity-base", "compare/encodings")
@@ -28,7 +28,7 @@ def of_every_seed(record: Record, is_so: Callable[[Layers], bool], text: Callabl
     if len(runs) < len(seeds_of(record)):
         why = UNMEASURED
     elif len(runs) < ENOUGH:
-        why = FEW[len(runs)]
+        why = not_testable(len(runs))
     elif len(outcomes) > 1:
         why = DISAGREE
     else:

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from longfire.report.claims.claim import FAILS, HOLDS, OPEN, UNMEASURED, Step
 from longfire.report.claims.names import WRITTEN, written
+from longfire.report.differences import tested
 from longfire.report.summary import Line, Record, is_number, lengths_of, lines_of, over_seeds, seeds_of, texts_of
 
 PAPERS_RANGE = (0.25, 0.5, 1, 2, 4)
@@ -62,19 +63,26 @@ def places(record: Record, multiples: Sequence[float]) -> Iterator[Place]:
 def lower(
     record: Record, one: str, others: Sequence[str], multiples: Sequence[float], margin: float = 0.0
 ) -> list[Step]:
-    """Whether one encoding is below each of the others (or above by less than `margin`) at these multiples."""
+    """Whether one encoding is below each of the others (or above by less than `margin`) at these multiples.
+
+    Tested among all encodings of the record, as in its table.
+    """
     own, seeds = line_of(record, one), len(seeds_of(record))
     theirs = [(other, line_of(record, other)) for other in others]
     if own is None or not any(line for _, line in theirs):
         return []
     steps = []
     for place in places(record, multiples):
+        values = {line.label: place.values(line) for line in lines_of(record)}
+        values[own.label] = {seed: value - margin for seed, value in values[own.label].items()}
+        p = tested(values, seeds_of(record))
         for other, line in theirs:
             if line is None:
                 steps.append(_unmeasured(str(place), other))
                 continue
             apart, text = place.compared(own, line)
-            steps.append(Step.of(str(place), text, [margin + value for value in apart], seeds))
+            found = p.get(frozenset((own.label, line.label)))
+            steps.append(Step.of(str(place), text, [margin + value for value in apart], seeds, found))
     return steps
 
 
