@@ -5,12 +5,9 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from longfire import position_parameters
 from longfire.model import LongfireForCausalLM
 from longfire.training.recipes import RECIPES, Recipe, recipe_named
 from longfire.training.run import split_batch
-from longfire.training.trainer import parameter_groups
-from tests.model.models import small_model
 
 
 def test_the_papers_recipes():
@@ -138,21 +135,6 @@ def test_a_start_that_the_encodings_options_do_not_allow():
 def test_unknown_recipe():
     with pytest.raises(ValueError, match=r"no recipe named 'bse'. Did you mean 'base'"):
         recipe_named("bse")
-
-
-@pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("name", ["fire", "t5", "rope", "learned"])
-def test_parameter_groups(name, share):
-    model = small_model(name, share_position_encoding=share)
-    recipe = Recipe("mine", 64, 8, 10, size="tiny", learning_rate=1e-3, position_rate=7.0, weight_decay=0.3)
-    groups = parameter_groups(model, recipe)
-    everything = [parameter for group in groups for parameter in group["params"]]
-    assert len(everything) == len(set(everything)) == len(list(model.parameters()))
-    own = set(position_parameters(model))
-    for group in groups:
-        for parameter in group["params"]:
-            assert group["lr"] == (7e-3 if parameter in own else 1e-3)
-            assert group["weight_decay"] == (0.3 if parameter.ndim > 1 and parameter not in own else 0.0)
 
 
 @pytest.mark.parametrize(
