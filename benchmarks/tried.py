@@ -25,6 +25,8 @@ class Drawn(FIRE):
         fades: over so many steps the share falls to nothing, in a straight line. None: it stays.
     """
 
+    step: int = 0
+
     def __init__(
         self,
         num_heads: int,
@@ -33,10 +35,11 @@ class Drawn(FIRE):
         most: float = 16.0,
         fades: int | None = None,
         init_L: float = 512.0,
+        init: str = "random",
         horizon: int | None = None,
     ) -> None:
-        super().__init__(num_heads, init_L=init_L, horizon=horizon)
-        self.share, self.most, self.fades, self.step = share, most, fades, 0
+        super().__init__(num_heads, init_L=init_L, init=init, horizon=horizon)
+        self.share, self.most, self.fades = share, most, fades
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         self.step += self.training  # once in a step, before any bias
@@ -103,9 +106,10 @@ class Local(RandomThreshold):
         share: float = 0.0,
         fades: int | None = None,
         init_L: float = 512.0,
+        init: str = "random",
         horizon: int | None = None,
     ) -> None:
-        super().__init__(num_heads, share=share, fades=fades, init_L=init_L, horizon=horizon)
+        super().__init__(num_heads, share=share, fades=fades, init_L=init_L, init=init, horizon=horizon)
         self.r1, self.r2 = (nn.Parameter(torch.empty(num_heads, dtype=at_least_float32())) for _ in range(2))
         self.begin()
 
