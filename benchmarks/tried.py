@@ -65,7 +65,7 @@ class RandomThreshold(Drawn):
         L, drawn = super().L, self.draw()
         if L is None or drawn is None:
             return L
-        low, high = self.starts["L"] / 2, self.most * 4 * self.starts["L"]
+        low, high = self.starting_L / 2, self.most * 4 * self.starting_L
         return torch.full_like(L, low * (high / low) ** drawn)
 
 
@@ -77,7 +77,7 @@ class RandomOffset(Drawn):
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         drawn = self.draw()
-        out = 0 if drawn is None else round(drawn * self.most * 4 * self.starts["L"])
+        out = 0 if drawn is None else round(drawn * self.most * 4 * self.starting_L)
         return super().normalized_distance(q_positions + out, k_positions + out)
 
 

@@ -7,7 +7,7 @@ there takes a tenth of a millisecond, more than many a kernel.
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton runs kernels on the CPU, slowly: for tests."""
 
 
-def is_plain_linear(module: nn.Module) -> bool:
+def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether calling the module is x·Wᵀ + b and nothing else, so that its weight may be read instead.
 
     Not so for adapters, parametrised, quantised or sharded layers, hooks, and a forward that was replaced.

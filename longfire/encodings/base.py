@@ -198,7 +198,7 @@ def parameter_groups(
         positive("position_lr", position_lr, zero_too=True)
     owned = set(own)
     rest = [p for p in model.parameters() if p not in owned]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in rest if p.ndim > 1], "lr": lr, "weight_decay": weight_decay},
         {"params": [p for p in rest if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
         {"params": own, "lr": lr if position_lr is None else position_lr, "weight_decay": 0.0},

@@ -45,10 +45,10 @@ class FIRE(PositionEncoding):
             weights do not depend on it.
         first_position: what the first token's position counts as. The paper counts from 1, its listing from 0.
         eps: added to the normaliser.
-        horizon: where the normaliser stops growing: ψ(min{max{L, i}, horizon}). None, the paper: nowhere. At the training
-            length it changes nothing in training as long as L stays below it, and beyond it a distance keeps the
-            meaning that training gave it. It is not in the state dict, so weights load into a FIRE with any horizon.
-            Below L it makes the normaliser constant, and L gets no gradient; a horizon below init_L warns.
+        horizon: where the normaliser stops growing: ψ(min{max{L, i}, horizon}). None, the paper: nowhere. At the
+            training length it changes nothing in training as long as L stays below it, and beyond it a distance keeps
+            the meaning that training gave it. It is not in the state dict, so weights load into a FIRE with any
+            horizon. Below L it makes the normaliser constant, and L gets no gradient; a horizon below init_L warns.
 
     `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing: the same operations in the same order,
     so the same bits, and its state dicts load.
@@ -103,7 +103,8 @@ class FIRE(PositionEncoding):
                     stacklevel=2,
                 )
         self.num_heads, self.first_position, self.eps, self.horizon = num_heads, first_position, eps, horizon
-        self.log, self.threshold, self.init, self.starts = log, threshold, init, {"c": init_c, "L": init_L}
+        self.log, self.threshold, self.init, self.init_c = log, threshold, init, init_c
+        self.starting_L = init_L  # init_L is a buffer, which weights bring along
 
         sizes = [1, *[width] * hidden_layers, num_heads]
         self.widest = max(sizes)
@@ -126,9 +127,9 @@ class FIRE(PositionEncoding):
         for layer in self.linears:
             layer.reset_parameters()
         if self.log:
-            self.c.fill_(0.1 if self.starts["c"] is None else self.starts["c"])
+            self.c.fill_(0.1 if self.init_c is None else self.init_c)
         if self.threshold is not None:
-            self.init_L.fill_(self.starts["L"])
+            self.init_L.fill_(self.starting_L)
         if self.threshold == "learned":
             self.L_multiplier.fill_(1.0)
         if self.init != RANDOM:
@@ -232,16 +233,14 @@ class FIRE(PositionEncoding):
             "no c, which log=False does not have": self.log or c is None,
         }
         if missing := [need for need, met in needs.items() if not met]:
-            raise ValueError(
-                f"init={name!r} needs {' and '.join(missing)}; this is a FIRE with {self.extra_repr()}."
-            )
+            raise ValueError(f"init={name!r} needs {' and '.join(missing)}; this is a FIRE with {self.extra_repr()}.")
         if slopes is None and name == "kerple_log":
             slopes = [2 * (h + 0.5) / self.num_heads for h in range(self.num_heads)]
         elif slopes is None:
             slopes = alibi_slopes(self.num_heads)
         slope = torch.tensor(per_head("slopes", slopes, self.num_heads), dtype=self.compute_dtype)
         if self.log:
-            c = next((given for given in (c, self.starts["c"]) if given is not None), 1.0)
+            c = next((given for given in (c, self.init_c) if given is not None), 1.0)
             positive("c", c)
             self.c.fill_(c)
 

@@ -309,7 +309,8 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         )
         hidden: Any = outputs.last_hidden_state
         loss: Any = None
-        logits = made = None
+        logits: Any = None
+        made = None
         if targets is not None:
             loss, made = next_token_loss(hidden, self.lm_head, targets, num_items_in_batch)
         if targets is None or not (self.training if skip_logits is None else skip_logits):
@@ -333,8 +334,8 @@ def next_token_loss(
     """
     logits = None
     targets = targets.reshape(-1).to(hidden.device)
-    if is_plain_linear(head) and head.bias is None:
-        total = linear_cross_entropy(hidden.reshape(-1, hidden.shape[-1]), head.weight, targets)  # type: ignore[arg-type]
+    if is_plain_linear(head) and getattr(head, "bias", None) is None:
+        total = linear_cross_entropy(hidden.reshape(-1, hidden.shape[-1]), head.weight, targets)
     else:
         logits = head(hidden)  # (B, T, V)
         total = logits_cross_entropy(logits.flatten(0, 1), targets.to(logits.device))

@@ -234,12 +234,12 @@ class Recipe(AnyRecipe):
         L, horizon = encoding.get("init_L"), encoding.get("horizon")
         if not (isinstance(L, Real) and isinstance(horizon, Real)) or encoding.get("threshold", "learned") is None:
             return
-        if L > horizon >= 1:
+        if 1 <= float(horizon) < float(L):
             without = self._label(init_L=L, horizon=None)
             raise ValueError(
-                f"init_L is {L:g}, above the horizon of {horizon} tokens: FIRE's normaliser would be the same for every "
-                f"query, and L would neither matter nor learn. Take an init_L of at most {horizon}, or no horizon: "
-                f"{without}. A normaliser that is constant on purpose is threshold=fixed,init_L={horizon},"
+                f"init_L is {L:g}, above the horizon of {horizon} tokens: FIRE's normaliser would be the same for "
+                f"every query, and L would neither matter nor learn. Take an init_L of at most {horizon}, or no "
+                f"horizon: {without}. A normaliser that is constant on purpose is threshold=fixed,init_L={horizon},"
                 f"horizon={horizon}."
             )
 

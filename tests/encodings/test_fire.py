@@ -218,7 +218,9 @@ def test_beyond_the_horizon_only_the_distance_counts(options):
 
 
 def test_a_threshold_above_the_horizon_learns_nothing_and_warns():
-    with pytest.warns(UserWarning, match=r"horizon=100 is below init_L=500: .* an init_L of at most 100 .*horizon=None"):
+    with pytest.warns(
+        UserWarning, match=r"horizon=100 is below init_L=500: .* an init_L of at most 100 .*horizon=None"
+    ):
         fire = FIRE(4, init_L=500.0, horizon=100)
     fire.bias(torch.tensor([50, 600]), torch.arange(40)).sum().backward()
     assert fire.L_multiplier.grad.item() == 0
@@ -363,7 +365,9 @@ class TestStarts:
     def test_under_a_horizon_below_the_threshold(self, options, eps):
         """The normaliser that counts is the horizon's."""
         fire = FIRE(2, init_L=64.0, horizon=16, eps=eps, **options)
-        bias = fire.init_as("alibi" if options else "kerple_log", slopes=[0.5, 1.0]).bias(self.positions, self.positions)
+        bias = fire.init_as("alibi" if options else "kerple_log", slopes=[0.5, 1.0]).bias(
+            self.positions, self.positions
+        )
         distance = (self.positions[:, None] - self.positions).clamp(min=0).float()
         expected = -torch.tensor([0.5, 1.0])[:, None, None] * (distance if options else torch.log1p(distance))
         torch.testing.assert_close(bias * self.causal, expected, atol=2e-5, rtol=1e-5)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from torch import nn
 
 from longfire import ENCODINGS, build_encoding, parameter_groups, position_parameters
