@@ -4,10 +4,13 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from transformers import TrainingArguments
 
 from longfire.model import LongfireForCausalLM
 from longfire.training.recipes import RECIPES, Recipe, recipe_named
 from longfire.training.run import split_batch
+from longfire.training.trainer import RecipeTrainer
+from tests.model.models import small_model
 
 
 def test_the_papers_recipes():
@@ -175,6 +178,13 @@ def test_a_start_that_the_encodings_options_do_not_allow():
 def test_unknown_recipe():
     with pytest.raises(ValueError, match=r"no recipe named 'bse'. Did you mean 'base'"):
         recipe_named("bse")
+
+
+def test_the_optimiser_has_the_recipes_rates(tmp_path):
+    recipe = Recipe("mine", 64, 8, 10, size="tiny", learning_rate=1e-3, position_rate=7.0, weight_decay=0.3)
+    args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    groups = RecipeTrainer(recipe, model=small_model(), args=args).create_optimizer().param_groups
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(1e-3, 0.3), (1e-3, 0.0), (7e-3, 0.0)]
 
 
 @pytest.mark.parametrize(
