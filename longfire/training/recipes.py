@@ -261,11 +261,11 @@ class Recipe(AnyRecipe):
 
 def one_start(given: dict[str, Any]) -> str | None:
     """What several names for the start say, where they say the same. "random" is None."""
-    values = {None if value == RANDOM else value for value in given.values()}
-    if len(values) > 1:
+    first, *others = (None if value == RANDOM else value for value in given.values())
+    if any(other != first for other in others):
         said = " and ".join(f"{name}={value}" for name, value in given.items())
         raise ValueError(f"{said} contradict each other: start and init are two names for one thing. Give one of them.")
-    return values.pop()
+    return first
 
 
 TINY = Recipe(
