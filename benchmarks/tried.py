@@ -25,6 +25,8 @@ class Drawn(FIRE):
         fades: over so many steps the share falls to nothing, in a straight line. None: it stays.
     """
 
+    step: int = 0
+
     def __init__(
         self,
         num_heads: int,
@@ -33,10 +35,11 @@ class Drawn(FIRE):
         most: float = 16.0,
         fades: int | None = None,
         init_L: float = 512.0,
+        init: str = "random",
         horizon: int | None = None,
     ) -> None:
-        super().__init__(num_heads, init_L=init_L, horizon=horizon)
-        self.share, self.most, self.fades, self.step = share, most, fades, 0
+        super().__init__(num_heads, init_L=init_L, init=init, horizon=horizon)
+        self.share, self.most, self.fades = share, most, fades
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         self.step += self.training  # once in a step, before any bias
@@ -62,7 +65,7 @@ class RandomThreshold(Drawn):
         L, drawn = super().L, self.draw()
         if L is None or drawn is None:
             return L
-        low, high = self.starts["L"] / 2, self.most * 4 * self.starts["L"]
+        low, high = self.starting_L / 2, self.most * 4 * self.starting_L
         return torch.full_like(L, low * (high / low) ** drawn)
 
 
@@ -74,7 +77,7 @@ class RandomOffset(Drawn):
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         drawn = self.draw()
-        out = 0 if drawn is None else round(drawn * self.most * 4 * self.starts["L"])
+        out = 0 if drawn is None else round(drawn * self.most * 4 * self.starting_L)
         return super().normalized_distance(q_positions + out, k_positions + out)
 
 
@@ -103,9 +106,10 @@ class Local(RandomThreshold):
         share: float = 0.0,
         fades: int | None = None,
         init_L: float = 512.0,
+        init: str = "random",
         horizon: int | None = None,
     ) -> None:
-        super().__init__(num_heads, share=share, fades=fades, init_L=init_L, horizon=horizon)
+        super().__init__(num_heads, share=share, fades=fades, init_L=init_L, init=init, horizon=horizon)
         self.r1, self.r2 = (nn.Parameter(torch.empty(num_heads, dtype=at_least_float32())) for _ in range(2))
         self.begin()
 

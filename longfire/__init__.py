@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from longfire.encodings import Sinusoidal as Sinusoidal
     from longfire.encodings import YaRN as YaRN
     from longfire.encodings import build_encoding as build_encoding
+    from longfire.encodings import parameter_groups as parameter_groups
     from longfire.encodings import position_parameters as position_parameters
     from longfire.encodings import register as register
     from longfire.engines import AttentionPlan as AttentionPlan
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "encodings": [
-        *("ENCODINGS", "build_encoding", "register", "position_parameters", "PositionEncoding", "DistanceBias"),
+        *("ENCODINGS", "build_encoding", "register", "PositionEncoding", "DistanceBias"),
+        *("position_parameters", "parameter_groups"),
         *("FIRE", "ALiBi", "KerpleLog", "KerplePower", "T5", "Sandwich"),
         *("RoPE", "RoPEPI", "YaRN", "Sinusoidal", "Learned", "NoPE"),
     ],

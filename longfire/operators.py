@@ -7,15 +7,31 @@ there takes a tenth of a millisecond, more than many a kernel.
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 PLAIN = (Tensor, nn.Parameter)
 HAS_TRITON = find_spec("triton") is not None  # looked for, not imported
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton runs kernels on the CPU, slowly: for tests."""
+
+
+def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether calling the module is x·Wᵀ + b and nothing else, so that its weight may be read instead.
+
+    Not so for adapters, parametrised, quantised or sharded layers, hooks, and a forward that was replaced.
+    """
+    return (
+        type(module) is nn.Linear
+        and type(module.weight) in PLAIN
+        and "forward" not in vars(module)
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not (module._backward_hooks or module._backward_pre_hooks)
+        and not _has_any_global_hook()
+    )
 
 
 def _once(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,13 +27,15 @@ def code_blocks(name):
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), flags=re.DOTALL)
 
 
-def test_readme_runs():
+def test_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks = code_blocks("README.md")
     assert len(blocks) >= 6
     exec(compile("\n".join(blocks), "README.md", "exec"), {})
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # Trainer's, on a CPU
 def test_docs_run(page, tmp_path, monkeypatch):
     blocks = code_blocks(page)
     assert blocks or page.stem in WITHOUT_CODE

@@ -42,8 +42,7 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         nargs="+",
         metavar="NAME",
         help="fire alibi kerple_log rope nope, unless given; fire-s shares one for all layers; rope_pi and yarn extend "
-        "rope's model; options after a colon: fire:horizon=64,hidden_layers=1, or what it "
-        "begins as: fire:start=kerple_log",
+        "rope's model; options after a colon: fire:horizon=64,init=kerple_log",
     )
     one.add_argument("--seeds", type=int, nargs="+", metavar="N", help="0 1 2, unless given")
     one.add_argument(
@@ -143,15 +142,11 @@ def check_jobs(options: argparse.Namespace) -> None:
 
 
 def planned_runs(comparison: "Comparison") -> Iterator[str]:
-    """Of a dry run: a line for each, with its encoding's options and start."""
-    from longfire.encodings import ENCODINGS
-    from longfire.encodings.registry import has_starts
-
+    """Of a dry run: a line for each, with its encoding's options."""
     for label, seed, one in comparison.recipes():
         made = f", of {one.init_from}, extended to {one.extend_to:,}" if one.extend_to else ""
-        start = f", start {one.start}" if has_starts(ENCODINGS[one.encoding]) else ""
         where = comparison.folder(Path(), label, seed)
-        yield f"{label}, seed {seed}: {one.position_encoding()}{start}{made}, in {where}"
+        yield f"{label}, seed {seed}: {one.position_encoding()}{made}, in {where}"
 
 
 def carried_out(

@@ -33,7 +33,7 @@ def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     one.add_argument(
         "--encoding",
         metavar="NAME",
-        help="position encoding: fire, rope, alibi, …; with options: fire:horizon=512,start=kerple_log",
+        help="position encoding: fire, rope, alibi, …; with options: fire:horizon=512,init=kerple_log",
     )
     one.add_argument("--share", action="store_true", default=None, help="one encoding for all layers (FIRE-S)")
     one.add_argument("--seed", type=int, help="of weights and of the order of the text")
@@ -92,7 +92,7 @@ def add_recipe_options(one: argparse.ArgumentParser) -> None:
 
 def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     """The recipe of this name with what the command line changes."""
-    from longfire.lab.labels import check_label, with_encoding
+    from longfire.lab.labels import check_label, encoding_changes
     from longfire.training import recipe_named
 
     given = {field: getattr(options, field, None) for field in (*OWN, "share", "init_from", "extend_to")}
@@ -100,7 +100,7 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     recipe = recipe_named(name)
     if label := changes.pop("encoding", None):
         check_label(label)
-        recipe = with_encoding(recipe, label)
+        changes = encoding_changes(recipe, label) | changes
     return recipe.but(**{**changes, **settings(options.set)})
 
 

@@ -5,7 +5,7 @@ from pkgutil import iter_modules
 
 from longfire.encodings.absolute import Learned, Sinusoidal
 from longfire.encodings.alibi import ALiBi
-from longfire.encodings.base import DistanceBias, PositionEncoding, position_parameters
+from longfire.encodings.base import DistanceBias, PositionEncoding, parameter_groups, position_parameters
 from longfire.encodings.fire import FIRE
 from longfire.encodings.kerple import KerpleLog, KerplePower
 from longfire.encodings.nope import NoPE
@@ -34,6 +34,7 @@ __all__ = [
     "Sinusoidal",
     "YaRN",
     "build_encoding",
+    "parameter_groups",
     "position_parameters",
     "register",
 ]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from longfire.encodings.positions import can_check_values, check_pair, check_same_device
+from longfire.errors import positive
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -165,11 +166,42 @@ def _no_autocast_no_tf32() -> Iterator[None]:
 
 
 def position_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that belong to position encodings inside `module`, each once: an optimiser group of their own.
+    """The parameters that belong to position encodings inside `module` and inside wrappers there, each once, in order.
 
-    They are few and starve at a model's learning rate; give them a higher one and no weight decay.
+    Frozen ones are among them, such as the original beside the copy that PEFT trains. `parameter_groups` makes an
+    optimiser group of those that learn.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"position_parameters takes a module, not {type(module).__name__}.")
     encodings = (m for m in module.modules() if isinstance(m, PositionEncoding))
     return list(dict.fromkeys(p for encoding in encodings for p in encoding.parameters()))
+
+
+def parameter_groups(
+    model: nn.Module, *, lr: float, weight_decay: float, position_lr: float | None = None
+) -> list[dict[str, Any]]:
+    """Optimiser groups of all parameters that learn, each once and in the same order in every process.
+
+        torch.optim.AdamW(longfire.parameter_groups(model, lr=1e-3, weight_decay=0.1, position_lr=1e-2))
+
+    Args:
+        model: any module.
+        lr: learning rate of the model.
+        weight_decay: of its matrices; vectors (biases, norms) and position encodings have none.
+        position_lr: learning rate of the position encodings' own parameters, which are few and learn too little at the
+            model's rate: three to ten times that serves well. None: `lr`.
+    """
+    own = position_parameters(model)  # which refuses what is no module
+    positive("lr", lr, zero_too=True)
+    positive("weight_decay", weight_decay, zero_too=True)
+    if position_lr is not None:
+        positive("position_lr", position_lr, zero_too=True)
+    owned = set(own)
+    rest = [p for p in model.parameters() if p not in owned]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in rest if p.ndim > 1], "lr": lr, "weight_decay": weight_decay},
+        {"params": [p for p in rest if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
+        {"params": own, "lr": lr if position_lr is None else position_lr, "weight_decay": 0.0},
+    ]
+    learning = [{**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups]
+    return [group for group in learning if group["params"]]

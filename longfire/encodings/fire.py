@@ -6,6 +6,7 @@ The paper's symbols here: ψ is `psi`, f_θ is `mlp`, c is `c`, L is `L` (= |L_m
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
@@ -19,10 +20,10 @@ from longfire.encodings.base import PositionEncoding, at_least_float32, full_pre
 from longfire.encodings.positions import is_transformed
 from longfire.encodings.registry import register
 from longfire.errors import at_least, one_of, positive
-from longfire.operators import HAS_TRITON
+from longfire.operators import HAS_TRITON, is_plain_linear
 
-STARTS = ("kerple_log", "alibi")
-"""What FIRE can begin as."""
+RANDOM, STARTS = "random", ("kerple_log", "alibi")
+"""What FIRE can be initialised as: at random, or as another encoding."""
 
 
 @register("fire")
@@ -37,20 +38,24 @@ class FIRE(PositionEncoding):
         final_activation: apply the activation to the output too.
         log: ψ(x) = log(c·x + 1) with a learned c; off, ψ(x) = x.
         threshold: L is `"learned"`, `"fixed"`, or None for none: ψ(i) normalises at every length.
-        init_c: start of c.
-        init_L: start of L. A quarter of the training length serves well: with L at or above it nothing interpolates in
+        init_c: initial c. None: 0.1, or 1.0 with `init="kerple_log"`.
+        init_L: initial L. A quarter of the training length serves well: with L at or above it nothing interpolates in
             training.
+        init: `"random"` (the paper), or `"kerple_log"` or `"alibi"`: begin as that encoding, see `init_as`. Loaded
+            weights do not depend on it.
         first_position: what the first token's position counts as. The paper counts from 1, its listing from 0.
         eps: added to the normaliser.
-        horizon: where the normaliser stops to grow: ψ(min{max{L, i}, horizon}). None, the paper: never. At the training
-            length it changes nothing in training, and beyond it a distance keeps the meaning that training gave it.
+        horizon: where the normaliser stops growing: ψ(min{max{L, i}, horizon}). None, the paper: nowhere. At the
+            training length it changes nothing in training as long as L stays below it, and beyond it a distance keeps
+            the meaning that training gave it. It is not in the state dict, so weights load into a FIRE with any
+            horizon. Below L it makes the normaliser constant, and L gets no gradient; a horizon below init_L warns.
 
     `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing: the same operations in the same order,
     so the same bits, and its state dicts load.
     """
 
     takes = ("num_heads",)
-    free = ("horizon",)
+    free = ("horizon", "init")
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
     smooth_beyond: int | None = 128
     init_L: Tensor
@@ -67,8 +72,9 @@ class FIRE(PositionEncoding):
         final_activation: bool = False,
         log: bool = True,
         threshold: Literal["learned", "fixed"] | None = "learned",
-        init_c: float = 0.1,
+        init_c: float | None = None,
         init_L: float = 512.0,
+        init: str = RANDOM,
         first_position: int = 1,
         eps: float = 1e-6,
         horizon: int | None = None,
@@ -82,13 +88,23 @@ class FIRE(PositionEncoding):
         one_of("final_activation", final_activation, (True, False))
         one_of("activation", activation, self.activations)
         one_of("threshold", threshold, ("learned", "fixed", None))
-        positive("init_c", init_c)
+        one_of("init", init, (RANDOM, *STARTS))
+        if init_c is not None:
+            positive("init_c", init_c)
         positive("init_L", init_L)
         positive("eps", eps, zero_too=True)
         if horizon is not None:
             at_least("horizon", horizon, 1)
+            if threshold is not None and init_L > horizon:
+                warnings.warn(
+                    f"horizon={horizon} is below init_L={init_L:g}: FIRE's normaliser is then ψ({horizon}) for every "
+                    f"query, and L neither matters nor learns. Give an init_L of at most {horizon} (a quarter of the "
+                    f"training length serves well), or horizon=None.",
+                    stacklevel=2,
+                )
         self.num_heads, self.first_position, self.eps, self.horizon = num_heads, first_position, eps, horizon
-        self.log, self.threshold, self.starts = log, threshold, {"c": init_c, "L": init_L}
+        self.log, self.threshold, self.init, self.init_c = log, threshold, init, init_c
+        self.starting_L = init_L  # init_L is a buffer, which weights bring along
 
         sizes = [1, *[width] * hidden_layers, num_heads]
         self.widest = max(sizes)
@@ -111,11 +127,13 @@ class FIRE(PositionEncoding):
         for layer in self.linears:
             layer.reset_parameters()
         if self.log:
-            self.c.fill_(self.starts["c"])
+            self.c.fill_(0.1 if self.init_c is None else self.init_c)
         if self.threshold is not None:
-            self.init_L.fill_(self.starts["L"])
+            self.init_L.fill_(self.starting_L)
         if self.threshold == "learned":
             self.L_multiplier.fill_(1.0)
+        if self.init != RANDOM:
+            self.init_as(self.init)
 
     @property
     def linears(self) -> list[nn.Linear]:
@@ -139,22 +157,25 @@ class FIRE(PositionEncoding):
         """ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i but beyond a horizon. The MLP's input."""
         dtype = self.compute_dtype
         distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(dtype)  # exact: integers
-        normalizer = (q_positions.long() + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
+        position = (q_positions.long() + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
+        return self.psi(distance) / self._normalizer(position)
+
+    def _normalizer(self, position: Tensor) -> Tensor:
+        """ψ(min{max{L, i}, horizon}) + ε for positions i."""
         L = self.L
         if L is not None:
-            normalizer = torch.maximum(normalizer, L)
+            position = torch.maximum(position, L)
         if self.horizon is not None:
-            normalizer = normalizer.clamp(max=self.horizon)
-        normalizer = self.psi(normalizer) + self.eps
-        if self.eps == 0:  # where ψ vanishes for the query it does for every distance up to it: 0 / 0 is 0
-            normalizer = normalizer.clamp(min=1e-6)
-        return self.psi(distance) / normalizer
+            position = position.clamp(max=self.horizon)
+        normalizer = self.psi(position) + self.eps
+        # where ψ vanishes for the query it does for every distance up to it: 0 / 0 is 0
+        return normalizer.clamp(min=1e-6) if self.eps == 0 else normalizer
 
     def f(self, x: Tensor) -> Tensor:
         """f_θ, the MLP, at x (…, T, S) → (…, H, T, S)."""
         x = x.unsqueeze(-1)
         for layer in self.mlp:
-            x = _linear(x, layer) if isinstance(layer, nn.Linear) else layer(x)
+            x = _linear(x, layer) if is_plain_linear(layer) else layer(x)
         return x.movedim(-1, -3)
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -195,14 +216,14 @@ class FIRE(PositionEncoding):
     def init_as(self, name: str, *, slopes: Sequence[float] | None = None, c: float | None = None) -> Self:
         """Start as another encoding, by the paper's Theorem 3.1: equal biases for all i ≤ L, and everything trainable.
 
-        `"kerple_log"` is −slope·log(1 + c·(i − j)), with a slope per head (spread evenly over (0, 2) unless given, the
-        range of Kerple's own start) and one c (1.0 unless given, whatever init_c was). `"alibi"`, for `log=False`, is
-        −slope·(i − j) with ALiBi's slopes unless given.
+        `FIRE(…, init=name)` does this from the start. `"kerple_log"` is −slope·log(1 + c·(i − j)), with a slope per
+        head (by default spread evenly over (0, 2), the range of Kerple's own start) and one c (by default `init_c` if
+        that was given, else 1.0). `"alibi"`, for `log=False`, is −slope·(i − j), by default with ALiBi's slopes.
 
         One unit of every hidden layer passes x on and only its outgoing weights are not 0; the other units keep their
         random start and come in as training moves their outgoing weights.
         """
-        one_of("the start", name, STARTS)
+        one_of("init", name, STARTS)
         needs = {
             f"log={name == 'kerple_log'}": self.log == (name == "kerple_log"),
             "a threshold": self.threshold is not None,
@@ -212,18 +233,15 @@ class FIRE(PositionEncoding):
             "no c, which log=False does not have": self.log or c is None,
         }
         if missing := [need for need, met in needs.items() if not met]:
-            raise ValueError(
-                f"init_as({name!r}) needs {' and '.join(missing)}; this is a FIRE with {self.extra_repr()}."
-            )
+            raise ValueError(f"init={name!r} needs {' and '.join(missing)}; this is a FIRE with {self.extra_repr()}.")
         if slopes is None and name == "kerple_log":
             slopes = [2 * (h + 0.5) / self.num_heads for h in range(self.num_heads)]
         elif slopes is None:
             slopes = alibi_slopes(self.num_heads)
         slope = torch.tensor(per_head("slopes", slopes, self.num_heads), dtype=self.compute_dtype)
         if self.log:
-            c = 1.0 if c is None else c
+            c = next((given for given in (c, self.init_c) if given is not None), 1.0)
             positive("c", c)
-            self.starts["c"] = c
             self.c.fill_(c)
 
         *hidden, output = self.linears
@@ -231,16 +249,16 @@ class FIRE(PositionEncoding):
             layer.weight[0] = 0
             layer.weight[0, 0] = 1
             layer.bias[0] = 0
-        assert self.L is not None
+        normalizer = self._normalizer(torch.zeros(1, dtype=slope.dtype, device=output.weight.device))  # of all i ≤ L
         output.weight.zero_()
-        output.weight[:, 0] = -slope.to(self.L.device) * (self.psi(self.L) + self.eps)
+        output.weight[:, 0] = -slope.to(normalizer.device) * normalizer
         output.bias.zero_()
         return self
 
     def extra_repr(self) -> str:
         return (
-            f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, "
-            f"first_position={self.first_position}, eps={self.eps}, horizon={self.horizon}"
+            f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, init={self.init!r}, "
+            f"first_position={self.first_position}, eps={self.eps}, horizon={self.horizon} (not in the state dict)"
         )
 
 

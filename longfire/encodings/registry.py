@@ -12,7 +12,7 @@ from longfire.errors import at_least, hint
 ENCODINGS: dict[str, type[PositionEncoding]] = {}
 """Every encoding by its name. A file of this folder adds its own with `@register`; so may anybody's."""
 
-BY_TRAINING = ("init_L", "horizon", "scale", "trained_length", "target_length")
+BY_TRAINING = ("init", "init_L", "horizon", "scale", "trained_length", "target_length")
 """Options that follow from how a model is trained."""
 SHARED = "-s"
 """After a name: one encoding for all layers. FIRE-S is `fire-s`."""
@@ -70,8 +70,8 @@ def title_of(name: str) -> str:
 
 
 def has_starts(encoding: type[PositionEncoding]) -> bool:
-    """Whether there is a choice of what it begins as."""
-    return hasattr(encoding, "init_as")
+    """Whether it has the option `init`, a choice of what it begins as, which recipes call `start`."""
+    return hasattr(encoding, "init_as") and "init" in option_names(encoding)
 
 
 def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:

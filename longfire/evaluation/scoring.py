@@ -1,7 +1,8 @@
 """The loss of each token under any Hugging Face causal model, without (tokens × vocabulary) logits.
 
 Most models are a decoder and a linear head, and the loss is made of the two in blocks of tokens. Some do more to their
-logits (Gemma's soft cap, Cohere's scale). Which one this is, is found out on a few tokens.
+logits (Gemma's soft cap, Cohere's scale, an adapter or a hook on the head). Which one this is, is found out on a few
+tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from longfire.model import loss
 from longfire.model.generate import encodings
 from longfire.model.loss import logit_losses, token_losses
+from longfire.operators import is_plain_linear
 
 HEAD = "hidden states and the head, in blocks of tokens"
 REPLAY = "hidden states and all that the model does after its decoder, in blocks of tokens"
@@ -89,7 +91,7 @@ class Scorer:
             return WHOLE, V
         if not _close(replayed, logits, torch.finfo(hidden.dtype).eps):
             return WHOLE, V
-        linear = type(self.head) is nn.Linear and self.head.weight.shape[0] == V
+        linear = is_plain_linear(self.head) and self.head.weight.shape[0] == V
         if linear and torch.allclose(self.head(magnified).float(), expected, rtol=0, atol=0, equal_nan=True):
             return HEAD, V
         return REPLAY, V

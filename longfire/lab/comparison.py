@@ -12,7 +12,7 @@ from longfire.data.corpus import local_paths, only
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import has_starts, option_names
 from longfire.errors import at_least
-from longfire.lab.labels import check_label, file_name, read_label, with_encoding
+from longfire.lab.labels import check_label, file_name, read_label, recorded, with_encoding
 from longfire.model.extension import STRETCHED
 from longfire.training import Recipe
 
@@ -48,6 +48,7 @@ class Comparison:
     def __post_init__(self) -> None:
         for label in self.encodings:
             check_label(label)
+        object.__setattr__(self, "encodings", tuple(recorded(label) for label in self.encodings))
         seeds = [f"seed {seed}" for seed in self.seeds]
         for names in ([file_name(label) for label in self.encodings], seeds, [name for name, _ in self.also]):
             if twice := [name for name, times in Counter(names).items() if times > 1]:

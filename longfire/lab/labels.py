@@ -1,6 +1,7 @@
 """An encoding as it is typed: `fire`, `fire-s` (one for all layers), `fire:horizon=64,hidden_layers=1` (options).
 
-One option is not the encoding's but of how it is trained: `fire:start=kerple_log`, what it begins as.
+`start` is an older name for FIRE's option `init`, and `start=None` for `init=random`. Either can be typed; records and
+folders of runs keep the older, so that runs are found again by both.
 """
 
 import ast
@@ -14,12 +15,20 @@ from longfire.errors import hint
 if TYPE_CHECKING:
     from longfire.training import Recipe
 
-START = "start"
+START, INIT = "start", "init"
+
+
+def recorded(label: str) -> str:
+    """The label as records and folders have it: with `start` for `init`."""
+    name = label.partition(":")[0].removesuffix(SHARED)
+    if name not in ENCODINGS or not has_starts(ENCODINGS[name]):
+        return label
+    return re.sub(r"([:,])\s*init\s*=\s*(random\b)?", lambda m: f"{m[1]}{START}={'None' if m[2] else ''}", label)
 
 
 def file_name(label: str) -> str:
     """What its runs' folders and pictures are called: with letters, digits, _, - and . alone, as every system takes."""
-    return re.sub(r"[^\w.-]+", "-", label, flags=re.ASCII)
+    return re.sub(r"[^\w.-]+", "-", recorded(label), flags=re.ASCII)
 
 
 def read_label(label: str) -> tuple[str, bool, dict[str, Any]]:
@@ -52,6 +61,8 @@ def check_label(label: str) -> None:
     if label.rstrip().endswith((":", ",")):
         raise ValueError(f"{label!r} ends where an option should follow, such as {name}:option=value.")
     known = [*option_names(ENCODINGS[name]), *([START] if has_starts(ENCODINGS[name]) else [])]
+    if START in options and INIT in options:
+        raise ValueError(f"{label!r} gives both start and init, two names for one option. Give {INIT} alone.")
     for option, value in options.items():
         if option not in known:
             raise ValueError(f"{name} has no option {option!r}. {hint(option, known)}")
@@ -60,14 +71,19 @@ def check_label(label: str) -> None:
 
 
 def with_encoding(recipe: "Recipe", label: str) -> "Recipe":
-    """A recipe with the encoding of a label, its options and its start."""
+    """A recipe with the encoding of a label and its options."""
+    return recipe.but(**encoding_changes(recipe, label))
+
+
+def encoding_changes(recipe: "Recipe", label: str) -> dict[str, Any]:
+    """What a label changes in a recipe."""
     name, shared, options = read_label(label)
-    changes: dict[str, Any] = {"encoding": name, "share": shared or recipe.share}
     if START in options:
-        changes["start"] = options.pop(START)
+        options[INIT] = options.pop(START)
+    changes: dict[str, Any] = {"encoding": name, "share": shared or recipe.share}
     if options:
         changes["encoding_options"] = {**recipe.encoding_options, **options}
-    return recipe.but(**changes)
+    return changes
 
 
 def written(label: str) -> str:

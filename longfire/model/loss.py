@@ -35,6 +35,13 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tens
     return loss
 
 
+def logits_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Σ −log softmax(logits)[label] over tokens whose label is not −100, in float32: (N, V) and (N,)."""
+    _check_labels(labels, logits.shape[-1])
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(exact, labels, ignore_index=IGNORED, reduction="sum")
+
+
 @torch.no_grad()
 def token_losses(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Tensor:
     """−log softmax(hidden · weightᵀ + bias)[label] of each token (N,), in float32 at least, without gradients.

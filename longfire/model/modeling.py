@@ -23,8 +23,9 @@ from longfire.engines import PreparedBias
 from longfire.model import attention
 from longfire.model.checkpoints import RefusesOtherEncodings
 from longfire.model.configuration import LongfireConfig
-from longfire.model.loss import IGNORED, linear_cross_entropy
+from longfire.model.loss import IGNORED, linear_cross_entropy, logits_cross_entropy
 from longfire.model.positions import Positions, find_positions
+from longfire.operators import is_plain_linear
 
 
 class LongfireAttention(nn.Module):
@@ -297,8 +298,8 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
             use_cache: return keys and values for the next call. Unless given, as the configuration says, and not where
                 there is none: in training and with labels.
             logits_to_keep: only of so many last tokens, or of these; 0 is all.
-            skip_logits: return the loss alone, which is made in blocks, so that all tokens' logits are never there.
-                Unless given, in training.
+            skip_logits: return the loss alone. It is made in blocks of tokens, so that the logits of all are never
+                there, unless the head is more than a linear layer (an adapter, a bias, hooks). Default: in training.
             num_items_in_batch: what the sum of losses is divided by; the number of labels that count, unless given.
             options: `shift_labels`, labels that are shifted already; for the decoder, output_hidden_states and
                 output_attentions.
@@ -318,12 +319,13 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         )
         hidden: Any = outputs.last_hidden_state
         loss: Any = None
-        logits = None
+        logits: Any = None
+        made = None
         if targets is not None:
-            loss = next_token_loss(hidden, self.lm_head.weight, targets, num_items_in_batch)
+            loss, made = next_token_loss(hidden, self.lm_head, targets, num_items_in_batch)
         if targets is None or not (self.training if skip_logits is None else skip_logits):
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(hidden[:, kept])
+            logits = self.lm_head(hidden[:, kept]) if made is None else made[:, kept]
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -333,10 +335,20 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         )
 
 
-def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, items: int | Tensor | None) -> Tensor:
-    """The mean loss of targets (B, T), or their sum divided by `items`."""
+def next_token_loss(
+    hidden: Tensor, head: nn.Module, targets: Tensor, items: int | Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The mean loss of targets (B, T), or their sum divided by `items`; and the logits, if the head was called.
+
+    A plain linear head is not: its weight is enough, and the loss is made in blocks.
+    """
+    logits = None
     targets = targets.reshape(-1).to(hidden.device)
-    total = linear_cross_entropy(hidden.reshape(-1, hidden.shape[-1]), weight, targets)
+    if is_plain_linear(head) and getattr(head, "bias", None) is None:
+        total = linear_cross_entropy(hidden.reshape(-1, hidden.shape[-1]), head.weight, targets)
+    else:
+        logits = head(hidden)  # (B, T, V)
+        total = logits_cross_entropy(logits.flatten(0, 1), targets.to(logits.device))
     if items is None:
         items = (targets != IGNORED).sum()
-    return total / (items.to(total.device) if isinstance(items, Tensor) else items)
+    return total / (items.to(total.device) if isinstance(items, Tensor) else items), logits

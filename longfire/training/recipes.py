@@ -6,13 +6,13 @@
 
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, Self
 
-import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from longfire.encodings import ENCODINGS
-from longfire.encodings.fire import STARTS
+from longfire.encodings import ENCODINGS, PositionEncoding
+from longfire.encodings.fire import RANDOM, STARTS
 from longfire.encodings.registry import SHARED, has_starts, option_names
 from longfire.errors import at_least, hint, one_of, positive
 from longfire.model import SIZES, LongfireConfig
@@ -21,6 +21,8 @@ from longfire.model.extension import STRETCHED
 PRECISIONS = ("auto", "bfloat16", "float32")
 FARTHEST = 64
 """Training lengths that a horizon may be: above, somebody means tokens."""
+INIT = "init"
+"""FIRE's own name for a recipe's `start`."""
 LAST_SEED = 2**32 - 1
 """NumPy's."""
 
@@ -115,9 +117,10 @@ class Recipe(AnyRecipe):
     share: bool = False
     """One encoding for all layers: FIRE-S."""
     start: str | None = None
-    """What FIRE begins as, by the paper's theorem: "kerple_log" or "alibi". None: random. Others have one start."""
+    """FIRE's `init`, for encodings that have one: "kerple_log" or "alibi". None: random. Either name can be given, here
+    and as an encoding's option; recipes, records and folders of runs keep this one."""
     horizon: float | None = None
-    """Where FIRE's normaliser stops to grow, as a multiple of the training length. None, the paper: never."""
+    """Where FIRE's normaliser stops growing, as a multiple of the training length. None, the paper: nowhere."""
     graphs: bool | None = None
     """Compiled layers as CUDA graphs: a small model's kernels are done sooner than started. None: on a single GPU,
     where a step is a single pass."""
@@ -136,7 +139,12 @@ class Recipe(AnyRecipe):
         one_of("the size", self.size, SIZES)
         if self.encoding not in ENCODINGS:
             raise ValueError(f"there is no encoding named {self.encoding!r}. {hint(self.encoding, ENCODINGS)}")
-        one_of("the start", self.start, (None, *STARTS))
+        own = self.encoding_options
+        if INIT in own and has_starts(ENCODINGS[self.encoding]):
+            given = {"start": self.start} if self.start is not None else {}
+            object.__setattr__(self, "start", one_start(given | {INIT: own[INIT]}))
+            object.__setattr__(self, "encoding_options", {name: own[name] for name in own if name != INIT})
+        one_of("start (FIRE's init)", self.start, (None, *STARTS))
         if self.horizon is not None:
             positive("horizon", self.horizon)
             if self.horizon > FARTHEST:
@@ -152,6 +160,18 @@ class Recipe(AnyRecipe):
                 raise ValueError(
                     f"extend_to={self.extend_to} extends a checkpoint with 'rope': say which (--from FOLDER)."
                 )
+
+    def but(self, **changes: Any) -> Self:
+        """The same, but for these. `init` is another name for `start`."""
+        options = dict(changes.get("encoding_options") or {})
+        given = {name: changes[name] for name in ("start", INIT) if name in changes}
+        if has_starts(ENCODINGS.get(changes.get("encoding", self.encoding), PositionEncoding)) and INIT in options:
+            given[f"the encoding's {INIT}"] = options.pop(INIT)
+            changes["encoding_options"] = options
+        if given:
+            changes.pop(INIT, None)
+            changes["start"] = one_start(given)
+        return super().but(**changes)
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same: a horizon as the option that it is, and a start where the encoding has one."""
@@ -177,6 +197,8 @@ class Recipe(AnyRecipe):
             options.setdefault("scale", LongfireConfig.initializer_range)
         if "horizon" in known and self.horizon is not None:
             options.setdefault("horizon", max(1, round(self.horizon * self.length)))
+        if has_starts(ENCODINGS[self.encoding]) and self.start is not None:
+            options[INIT] = self.start
         return {"name": self.encoding, **options}
 
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
@@ -186,43 +208,64 @@ class Recipe(AnyRecipe):
                 f"{self.encoding!r} extends a checkpoint with 'rope': say which, and how far (--from RUN --extend-to "
                 f"N); or, to train with it from scratch, give its options trained_length and target_length."
             )
+        encoding = self.position_encoding()
+        self._check_horizon(encoding)
         try:
-            config = LongfireConfig.of_size(
+            return LongfireConfig.of_size(
                 self.size,
                 vocab_size=math.ceil(vocab_size / 128) * 128,
                 max_position_embeddings=self.length,
-                position_encoding=self.position_encoding(),
+                position_encoding=encoding,
                 share_position_encoding=self.share,
                 attention_dropout=self.attention_dropout,
                 resid_dropout=self.dropout,
                 **special_tokens,
             )
         except StrictDataclassError as error:  # what was wrong is within
-            raise ValueError(str(error.__cause__ or error)) from error
-        self._check_start(config)
-        return config
+            raise ValueError(self._with_remedy(str(error.__cause__ or error))) from error
 
     def check(self) -> None:
         """Refuse options and a start that no new model can have, before any text is read."""
         if self.init_from is None:
             self.config(1)
 
-    def _check_start(self, config: LongfireConfig) -> None:
-        """Refuse a start that the encoding's options do not allow."""
-        if self.start is None or not has_starts(ENCODINGS[self.encoding]):
+    def _check_horizon(self, encoding: dict[str, Any]) -> None:
+        """Refuse a horizon that would make L, which is to be learned, of no effect."""
+        L, horizon = encoding.get("init_L"), encoding.get("horizon")
+        if not (isinstance(L, Real) and isinstance(horizon, Real)) or encoding.get("threshold", "learned") is None:
             return
-        with torch.device("meta"):
-            encoding: Any = config.build_encoding()
-            try:
-                encoding.init_as(self.start)
-            except ValueError as error:
-                whose = "recipe's start" if RECIPES.get(self.name, self).start == self.start else "start asked for"
-                without = {**self.encoding_options, "start": None}
-                options = ",".join(f"{name}={value}" for name, value in without.items())
-                raise ValueError(
-                    f"{error} The {whose} is {self.start}; for a random one add start=None to the encoding's options: "
-                    f"{self.encoding}{SHARED * self.share}:{options}."
-                ) from error
+        if 1 <= float(horizon) < float(L):
+            without = self._label(init_L=L, horizon=None)
+            raise ValueError(
+                f"init_L is {L:g}, above the horizon of {horizon} tokens: FIRE's normaliser would be the same for "
+                f"every query, and L would neither matter nor learn. Take an init_L of at most {horizon}, or no "
+                f"horizon: {without}. A normaliser that is constant on purpose is threshold=fixed,init_L={horizon},"
+                f"horizon={horizon}."
+            )
+
+    def _with_remedy(self, message: str) -> str:
+        """What the encoding said and, if that is about the start, where it is from and how to do without."""
+        if self.start is None or not message.startswith(f"{INIT}="):
+            return message
+        whose = "recipe's start" if RECIPES.get(self.name, self).start == self.start else "start asked for"
+        return (
+            f"{message} The {whose} is {self.start}; for a random one add init=random to the encoding's options: "
+            f"{self._label(init=RANDOM)}."
+        )
+
+    def _label(self, **changes: Any) -> str:
+        """The encoding as it is typed, with other options."""
+        options = ",".join(f"{name}={value}" for name, value in {**self.encoding_options, **changes}.items())
+        return f"{self.encoding}{SHARED * self.share}:{options}"
+
+
+def one_start(given: dict[str, Any]) -> str | None:
+    """What several names for the start say, where they say the same. "random" is None."""
+    first, *others = (None if value == RANDOM else value for value in given.values())
+    if any(other != first for other in others):
+        said = " and ".join(f"{name}={value}" for name, value in given.items())
+        raise ValueError(f"{said} contradict each other: start and init are two names for one thing. Give one of them.")
+    return first
 
 
 TINY = Recipe(

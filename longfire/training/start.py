@@ -9,7 +9,6 @@ import torch
 from tokenizers import Tokenizer
 from transformers import set_seed
 
-from longfire.encodings.registry import has_starts
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
 from longfire.model.checkpoints import checkpoint_in, found_checkpoint
 from longfire.model.extension import STRETCHED, extended
@@ -28,12 +27,7 @@ def starting_model(recipe: Recipe, corpus: "Corpus") -> LongfireForCausalLM:
         refuse_other_tokenizer(folder, corpus.tokenizer)
         return going_on(recipe, folder)
     eos = corpus.tokenizer.eos_token_id
-    model = LongfireForCausalLM(recipe.config(corpus.vocab_size, eos_token_id=eos, bos_token_id=eos, pad_token_id=eos))
-    if recipe.start is not None:
-        for encoding in model.model.encodings:
-            if has_starts(type(encoding)):
-                encoding.init_as(recipe.start)
-    return model
+    return LongfireForCausalLM(recipe.config(corpus.vocab_size, eos_token_id=eos, bos_token_id=eos, pad_token_id=eos))
 
 
 def going_on(recipe: Recipe, folder: Path) -> LongfireForCausalLM:

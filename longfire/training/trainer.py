@@ -3,12 +3,11 @@
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import RandomSampler
 from transformers import Trainer
 
-from longfire.encodings import position_parameters
+from longfire.encodings import parameter_groups
 from longfire.training.recipes import AnyRecipe, Recipe
 
 R = TypeVar("R", bound=AnyRecipe)
@@ -37,9 +36,15 @@ class RecipeTrainer(Trainer, Generic[R]):
         """Called by Trainer."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
-            groups = parameter_groups(trained, self.recipe)
+            recipe = self.recipe
+            groups = parameter_groups(
+                trained,
+                lr=recipe.learning_rate,
+                weight_decay=recipe.weight_decay,
+                position_lr=recipe.learning_rate * recipe.position_rate,
+            )
             fused = all(p.device.type in ("cuda", "cpu") for group in groups for p in group["params"])
-            self.optimizer = torch.optim.AdamW(groups, betas=self.recipe.betas, eps=1e-8, fused=fused)
+            self.optimizer = torch.optim.AdamW(groups, betas=recipe.betas, eps=1e-8, fused=fused)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
@@ -57,20 +62,3 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
         """Whole steps in every epoch: what is left over would be one of its own where batches are accumulated."""
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch * self.recipe.batch)
-
-
-def parameter_groups(model: nn.Module, recipe: AnyRecipe) -> list[dict[str, Any]]:
-    """Every parameter that learns, once."""
-    own = set(position_parameters(model))
-    rest = [p for p in model.parameters() if p.requires_grad and p not in own]
-    rate = recipe.learning_rate
-    groups = [
-        {"params": [p for p in rest if p.ndim > 1], "lr": rate, "weight_decay": recipe.weight_decay},
-        {"params": [p for p in rest if p.ndim <= 1], "lr": rate, "weight_decay": 0.0},
-        {
-            "params": [p for p in position_parameters(model) if p.requires_grad],
-            "lr": rate * recipe.position_rate,
-            "weight_decay": 0.0,
-        },
-    ]
-    return [group for group in groups if group["params"]]

@@ -15,8 +15,8 @@ def test_a_dry_run(capsys):
     encodings = ["fire", "fire-s:horizon=32,start=None", "rope", "yarn"]
     assert main(["compare", "--dry-run", "--seeds", "3", "--encodings", *encodings]) == 0
     shown = capsys.readouterr().out
-    assert "fire, seed 3: {'name': 'fire', 'init_L': 16.0, 'horizon': 64}, start kerple_log, in runs/fire-3\n" in shown
-    assert "start=None, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}, start None, in runs/fire-s-h" in shown
+    assert "{'name': 'fire', 'init_L': 16.0, 'horizon': 64, 'init': 'kerple_log'}, in runs/fire-3\n" in shown
+    assert "start=None, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}, in runs/fire-s-h" in shown
     assert "yarn, seed 3: {'name': 'yarn'}, of runs/rope-3, extended to 256, in runs/yarn-3\n" in shown
     assert "[64, 128, 256, 512, 1024]" in shown
 
@@ -28,15 +28,23 @@ def test_a_dry_run(capsys):
         (["--encodings", "fire:horizon=-1"], "fire:horizon=-1: horizon must be at least 1, not -1"),
         (
             ["--encodings", "fire-s:log=False"],
-            "fire-s:log=False: init_as('kerple_log') needs log=True; this is a FIRE with num_heads=4, log=False",
+            "fire-s:log=False: init='kerple_log' needs log=True; this is a FIRE with num_heads=4, log=False",
         ),
         (
             ["--encodings", "fire-s:log=False"],
-            "The recipe's start is kerple_log; for a random one add start=None to the encoding's options: "
-            "fire-s:log=False,start=None.",
+            "The recipe's start is kerple_log; for a random one add init=random to the encoding's options: "
+            "fire-s:log=False,init=random.",
         ),
-        (["--encodings", "fire:start=alibi"], "init_as('alibi') needs log=False; this is a FIRE with"),
+        (["--encodings", "fire:start=alibi"], "init='alibi' needs log=False; this is a FIRE with"),
         (["--encodings", "fire:start=alibi"], "The start asked for is alibi"),
+        (["--encodings", "fire:init=alibi,start=alibi"], "gives both start and init, two names for one option"),
+        (["--encodings", "fire:init=kerple"], "start (FIRE's init) cannot be 'kerple'. Did you mean 'kerple_log'?"),
+        (
+            ["--recipe", "small", "--encodings", "fire:init_L=8192"],
+            "init_L is 8192, above the horizon of 512 tokens: FIRE's normaliser would be the same for every query, and "
+            "L would neither matter nor learn. Take an init_L of at most 512, or no horizon: "
+            "fire:init_L=8192,horizon=None.",
+        ),
         (["--lengths", "0"], "a length to test at must be at least 2, not 0"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["--test-tokens", "0"], "tokens to test on must be at least 1, not 0"),
@@ -52,7 +60,7 @@ def test_values_are_looked_at_before_anything_is_done(arguments, message, capsys
 
 
 def test_starts_that_fit(capsys):
-    fit = ["fire:log=False,start=alibi", "fire:log=False,start=None", "fire:hidden_layers=0"]
+    fit = ["fire:log=False,init=alibi", "fire:log=False,start=None", "fire:hidden_layers=0"]
     assert main(["compare", "--dry-run", "--encodings", *fit]) == 0
 
 

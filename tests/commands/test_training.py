@@ -22,11 +22,11 @@ def test_a_dry_run_says_everything(capsys):
 
 def test_an_encoding_is_named_as_in_a_comparison(capsys):
     """With options, a start, and shared by the layers; and a folder of its own."""
-    assert main(["pretrain", "small", "--dry-run", "--encoding", "fire-s:horizon=64,start=None"]) == 0
+    assert main(["pretrain", "small", "--dry-run", "--encoding", "fire-s:horizon=256,init=random"]) == 0
     shown = capsys.readouterr().out
-    for expected in ("encoding_options   {'horizon': 64}", "start              None", "share              True"):
+    for expected in ("encoding_options   {'horizon': 256}", "start              None", "share              True"):
         assert expected in shown
-    assert "runs/small-fire-s-horizon-64-start-None-0" in shown
+    assert "runs/small-fire-s-horizon-256-start-None-0" in shown
     assert main(["pretrain", "small", "--dry-run", "--share"]) == 0
     assert "runs/small-fire-s-0" in capsys.readouterr().out
 
@@ -54,7 +54,11 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
         ),
         (
             ["pretrain", "tiny", "--dry-run", "--tokenizer", "my-tokens", "--encoding", "fire:log=False"],
-            "add start=None to the encoding's options: fire:log=False,start=None.",
+            "add init=random to the encoding's options: fire:log=False,init=random.",
+        ),
+        (
+            ["pretrain", "tiny", "--dry-run", "--encoding", "fire:init=kerple_log", "--set", "start=alibi"],
+            "start=alibi and the encoding's init=kerple_log contradict each other: start and init are two names for",
         ),
         (["pretrain", "tiny", "--dry-run", "--encoding", "yarn"], "say which, and how far (--from RUN --extend-to N)"),
     ],

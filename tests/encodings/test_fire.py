@@ -217,11 +217,30 @@ def test_beyond_the_horizon_only_the_distance_counts(options):
     assert published.normalized_distance(torch.tensor([5000]), torch.tensor([100])).item() <= 1
 
 
-def test_a_threshold_above_the_horizon_learns_nothing():
-    fire = FIRE(4, init_L=500.0, horizon=100)
+def test_a_threshold_above_the_horizon_learns_nothing_and_warns():
+    with pytest.warns(
+        UserWarning, match=r"horizon=100 is below init_L=500: .* an init_L of at most 100 .*horizon=None"
+    ):
+        fire = FIRE(4, init_L=500.0, horizon=100)
     fire.bias(torch.tensor([50, 600]), torch.arange(40)).sum().backward()
     assert fire.L_multiplier.grad.item() == 0
     assert fire.c.grad.item() != 0
+    FIRE(4, init_L=100.0, horizon=100)  # nothing to say: a constant normaliser, asked for
+    FIRE(4, threshold=None, horizon=100)
+
+
+def test_the_horizon_is_not_in_the_state_dict_and_the_repr_says_so():
+    near, far = FIRE(2, init_L=8.0, horizon=8), FIRE(2, init_L=8.0)
+    far.load_state_dict(near.state_dict())
+    assert "horizon=8 (not in the state dict)" in repr(near)
+    assert "not in the state dict" in FIRE.__doc__
+
+
+def test_layers_of_the_mlp_that_are_not_plain_are_called():
+    fire, positions = FIRE(2, init_L=8.0), torch.arange(20)
+    before = fire.bias(positions, positions)
+    fire.mlp[-1].register_forward_hook(lambda module, inputs, output: 2 * output)
+    torch.testing.assert_close(fire.bias(positions, positions), 2 * before)
 
 
 def test_small_limits():
@@ -340,6 +359,41 @@ class TestStarts:
         slopes = torch.tensor([0.25, 0.75, 1.25, 1.75])  # the middles of four equal parts of (0, 2)
         torch.testing.assert_close(fire.linears[-1].weight[:, 0], -slopes * (math.log(33) + 1e-6))
 
+    @pytest.mark.parametrize("options", [{}, {"log": False}])
+    @pytest.mark.parametrize("eps", [0.0, 1e-6])
+    @pytest.mark.filterwarnings("ignore:horizon=16 is below init_L=64")
+    def test_under_a_horizon_below_the_threshold(self, options, eps):
+        """The normaliser that counts is the horizon's."""
+        fire = FIRE(2, init_L=64.0, horizon=16, eps=eps, **options)
+        bias = fire.init_as("alibi" if options else "kerple_log", slopes=[0.5, 1.0]).bias(
+            self.positions, self.positions
+        )
+        distance = (self.positions[:, None] - self.positions).clamp(min=0).float()
+        expected = -torch.tensor([0.5, 1.0])[:, None, None] * (distance if options else torch.log1p(distance))
+        torch.testing.assert_close(bias * self.causal, expected, atol=2e-5, rtol=1e-5)
+
+    def test_as_an_option(self):
+        """The same numbers as init_as, after the same random draws, and again by reset_parameters."""
+        torch.manual_seed(0)
+        after = FIRE(3, init_L=16.0).init_as("kerple_log").state_dict()
+        torch.manual_seed(0)
+        fire = FIRE(3, init_L=16.0, init="kerple_log")
+        for name, tensor in fire.state_dict().items():
+            assert torch.equal(tensor, after[name]), name
+        fire.c.data.fill_(7.0)
+        fire.reset_parameters()
+        assert fire.c.item() == 1.0
+        assert not fire.linears[-1].weight[:, 1:].any()
+        random = FIRE(3, init_L=16.0)
+        random.load_state_dict(fire.state_dict())
+        assert torch.equal(random.bias(self.positions, self.positions), fire.bias(self.positions, self.positions))
+
+    def test_a_given_c_is_honoured(self):
+        assert FIRE(2).c.item() == pytest.approx(0.1)
+        assert FIRE(2, init="kerple_log").c.item() == 1.0
+        assert FIRE(2, init="kerple_log", init_c=0.5).c.item() == 0.5
+        assert FIRE(2, init_c=0.5).init_as("kerple_log").c.item() == 0.5
+
     def test_from_where_training_left_the_threshold(self):
         fire = FIRE(1, init_L=16.0, eps=0.1)
         fire.L_multiplier.data.fill_(-4.0)
@@ -375,6 +429,8 @@ class TestStarts:
     def test_what_cannot_be(self, options, start, message):
         with pytest.raises(ValueError, match=message):
             FIRE(3, **options).init_as(start)
+        with pytest.raises(ValueError, match=message):
+            FIRE(3, **options, init=start)
 
     def test_bad_c(self):
         with pytest.raises(ValueError, match="c must be above 0 and finite, not -1"):

@@ -92,6 +92,13 @@ def opt():
     return OPTForCausalLM(OPTConfig(**config, max_position_embeddings=64, word_embed_proj_dim=16)).eval()
 
 
+def hooked():
+    """A head whose outputs a hook changes, as an adapter's or a steering vector's does."""
+    model = llama()
+    model.lm_head.register_forward_hook(lambda module, inputs, output: 5 * output.flip(-1))
+    return model
+
+
 MODELS = {
     "fire": (small_model, HEAD),
     "rope": (lambda: small_model("rope"), HEAD),
@@ -100,6 +107,7 @@ MODELS = {
     "opt": (opt, HEAD),
     "gemma2": (gemma, REPLAY),
     "cohere": (cohere, REPLAY),
+    "hooked": (hooked, REPLAY),
 }
 
 

@@ -394,6 +394,8 @@ def test_not_under_torchrun(corpus, tmp_path, monkeypatch):
             "fire and fire:horizon=16 are the same model by the recipe tiny: .* --set horizon=None start=None",
         ),
         ({"encodings": ("fire:hidden_layers=2", "fire")}, "fire:hidden_layers=2 and fire are the same model"),
+        ({"encodings": ("fire:init=kerple_log", "fire:start=kerple_log")}, "asked for more than once"),
+        ({"encodings": ("fire:init=kerple_log", "fire")}, "fire:start=kerple_log and fire are the same model"),
     ],
 )
 def test_bad_comparisons(corpus, change, message):
@@ -459,10 +461,14 @@ def test_options_of_an_encoding_are_part_of_its_label(corpus, tmp_path):
         "FIRE (hidden_layers=1, threshold=None)",
         "FIRE-S (activation=gelu, init_L=3.5)",
     ]
-    record = compare(comparison(corpus, encodings=("fire:horizon=4",)), tmp_path, jobs=1, progress=False)
+    record = compare(comparison(corpus, encodings=("fire:start=None,horizon=4",)), tmp_path, jobs=1, progress=False)
     (run,) = record["runs"]
-    assert run["label"] == "FIRE (horizon=4)"
-    assert (tmp_path / "runs" / "fire-horizon-4-0" / "model").is_dir()
+    assert run["label"] == "FIRE (start=None, horizon=4)"
+    done = tmp_path / "runs" / "fire-start-None-horizon-4-0" / "done.json"
+    before = done.stat().st_mtime_ns
+    again = compare(comparison(corpus, encodings=("fire:init=random,horizon=4",)), tmp_path, jobs=1, progress=False)
+    assert again["runs"][0]["encoding"] == "fire:start=None,horizon=4"
+    assert done.stat().st_mtime_ns == before  # found, and not trained again
 
 
 @pytest.mark.parametrize(

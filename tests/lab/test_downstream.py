@@ -280,14 +280,16 @@ def test_others_models_are_not_fine_tuned(place, tmp_path, capsys):
 
 def test_what_fire_began_as_is_recorded(place, tmp_path):
     """Where a run says so; what has no start did not begin as anything, nor did what went on from a checkpoint."""
-    checkpoint(tmp_path / "far", {"name": "fire", "horizon": 32})
+    checkpoint(tmp_path / "far", {"name": "fire", "init_L": 8.0, "horizon": 32})
+    checkpoint(tmp_path / "own", {"name": "fire", "init_L": 8.0, "init": "kerple_log"})
     found = {"fire": {}, "rope": {}, "shared": {"init_from": "runs/one"}}
     for name, recipe in found.items():
         shutil.copytree(place / name, tmp_path / name / "model")
         (tmp_path / name / "done.json").write_text(json.dumps({"recipe": {"start": "kerple_log", **recipe}}))
-    abouts = [one.about() for one in entrants([str(tmp_path / name) for name in (*found, "far")])]
-    assert [about["start"] for about in abouts] == ["kerple_log", None, None, None]
-    assert [about["horizon"] for about in abouts] == [None, None, None, 32]
+    abouts = [one.about() for one in entrants([str(tmp_path / name) for name in (*found, "far", "own")])]
+    assert [about["start"] for about in abouts] == ["kerple_log", None, None, None, "kerple_log"]
+    assert [about["horizon"] for about in abouts] == [None, None, None, 32, None]
+    assert abouts[-1]["options"] == {"init_L": 8.0}  # so that rows from before `init` are like it
 
 
 def test_a_dry_run(place, tmp_path, capsys):

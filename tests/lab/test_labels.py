@@ -5,7 +5,7 @@ import re
 import pytest
 
 from longfire.lab.comparison import Comparison
-from longfire.lab.labels import check_label, file_name, read_label, written
+from longfire.lab.labels import check_label, file_name, read_label, recorded, with_encoding, written
 from longfire.training import RECIPES
 
 
@@ -33,8 +33,27 @@ def test_a_start_is_of_the_training_and_not_of_the_encoding():
     recipes = [recipe for _, _, recipe in Comparison(published, encodings=labels, seeds=(0,)).recipes()]
     assert [recipe.start for recipe in recipes] == [None, "kerple_log"]
     assert [recipe.identity() for recipe in recipes] == [published.identity(), small.identity()]
-    with pytest.raises(ValueError, match="alibi has no option 'start'"):
-        check_label("alibi:start=kerple_log")
+    for option in ("start", "init"):
+        with pytest.raises(ValueError, match=f"alibi has no option '{option}'"):
+            check_label(f"alibi:{option}=kerple_log")
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("fire:init=kerple_log,horizon=512", "fire:start=kerple_log,horizon=512"),
+        ("fire-s:horizon=512, init = random", "fire-s:horizon=512,start=None"),
+        ("fire:init_L=3,init_c=0.5", "fire:init_L=3,init_c=0.5"),
+        ("alibi", "alibi"),
+    ],
+)
+def test_init_and_start_are_one_label(typed, kept):
+    """In records and folders the older name, so that runs are found again by both."""
+    (found,) = Comparison(RECIPES["small"].but(start=None, horizon=None), encodings=(typed,), seeds=(0,)).encodings
+    assert recorded(typed) == recorded(kept) == found == kept
+    assert file_name(typed) == file_name(kept)
+    recipe = RECIPES["small"].but(start=None)
+    assert with_encoding(recipe, typed) == with_encoding(recipe, kept)
 
 
 def test_spaces_mean_nothing():
@@ -50,6 +69,7 @@ def test_spaces_mean_nothing():
         ("fire:", "'fire:' ends where an option should follow, such as fire:option=value"),
         ("fire:horizon=64, ", "ends where an option should follow"),
         ("fire:horizon=64,horizon=32", "gives 'horizon' twice"),
+        ("fire:init=alibi,start=kerple_log", "gives both start and init"),
         ("fire:horizon", "options have values"),
         ("fire,alibi", "no encoding named 'fire,alibi'. Several are separated by spaces: fire alibi"),
     ],

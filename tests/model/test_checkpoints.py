@@ -186,6 +186,30 @@ def test_options_that_do_not_fit_are_refused(options, tmp_path):
     assert "trained with position_encoding={'init_c': 0.25, 'name': 'fire'}" in str(refused.value)
 
 
+def test_what_a_fire_began_as_does_not_matter_to_its_weights(tmp_path):
+    """A checkpoint from before `init` loads, with and without asking for one, and comes back the same."""
+    model = saved(tmp_path / "old", position_encoding={"name": "fire", "init_L": 4.0})
+    assert "init" not in json.loads((tmp_path / "old" / "config.json").read_text())["position_encoding"]
+    asked = {"name": "fire", "init_L": 4.0, "init": "kerple_log"}
+    for options in ({}, {"position_encoding": asked}):
+        loaded = LongfireForCausalLM.from_pretrained(tmp_path / "old", **options)
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+    loaded.save_pretrained(tmp_path / "new")
+    again = LongfireForCausalLM.from_pretrained(tmp_path / "new", position_encoding=model.config.position_encoding)
+    assert torch.equal(again.model.encodings[0].c, model.model.encodings[0].c)
+
+
+@pytest.mark.filterwarnings("default:horizon=2 is below init_L=4")
+def test_a_checkpoint_with_a_horizon_below_its_threshold_loads_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="horizon=2 is below init_L=4"):
+        model = saved(tmp_path, position_encoding={"name": "fire", "init_L": 4.0, "horizon": 2})
+    with pytest.warns(UserWarning, match="horizon=2 is below init_L=4"):
+        loaded = LongfireForCausalLM.from_pretrained(tmp_path).eval()
+    tokens = torch.randint(0, model.config.vocab_size, (1, 9))
+    assert torch.equal(loaded(tokens).logits, model(tokens).logits)
+
+
 def test_a_trained_fire_may_be_given_a_horizon(tmp_path):
     """And be rid of it. Up to there nothing changes, to the bit; beyond it does. It is saved with the model."""
     model = saved(tmp_path / "plain", position_encoding={"name": "fire", "init_L": 4.0})

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from longfire import ENCODINGS, FIRE, __version__, position_parameters
+from longfire import ENCODINGS, FIRE, __version__, build_encoding, position_parameters
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
 from tests.model.models import NAMES, options_of, small_config, small_model, tokens
 
@@ -173,6 +173,20 @@ def test_the_training_length_limits_nothing_but_learned_positions(name):
         longer = small_model(name, max_position_embeddings=64)
         with torch.no_grad():
             assert torch.equal(model(ids).logits, longer(ids).logits)
+
+
+def test_fires_init_is_an_option():
+    """Of a configuration and of build_encoding, for every layer; a model with weights does not need it."""
+    encoding = {"name": "fire", "init_L": 16.0, "init": "kerple_log"}
+    model = LongfireForCausalLM(LongfireConfig.of_size("demo", vocab_size=64, position_encoding=encoding))
+    built = build_encoding("fire", num_heads=4, head_dim=16, init_L=16.0, init="kerple_log")
+    for fire in (*model.model.encodings, built):
+        positions = torch.arange(16)
+        kerple = -torch.tensor([0.25, 0.75, 1.25, 1.75])[:, None] * torch.log1p(15.0 - positions)
+        torch.testing.assert_close(fire.bias(positions[-1:], positions)[:, 0], kerple, atol=1e-5, rtol=1e-5)
+    with pytest.raises(Exception, match="alidation error") as refused:
+        LongfireConfig(position_encoding={"name": "fire", "init": "kerple"})
+    assert "init cannot be 'kerple'" in str(refused.value.__cause__)
 
 
 def test_position_parameters_are_few():

@@ -256,3 +256,88 @@ def test_gradients_of_the_whole_model_are_those_of_the_plain_loss(model):
     expected = torch.autograd.grad(ForCausalLMLoss(model(ids).logits, labels, vocab_size=61), list(model.parameters()))
     for gradient, value in zip(found, expected, strict=True):
         torch.testing.assert_close(gradient, value, atol=1e-5, rtol=1e-4)
+
+
+class Adapted(torch.nn.Module):
+    """A head with a low-rank addition beside it, as PEFT wraps one; `weight` is the head's alone, as there."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.a, self.b = base, torch.nn.Linear(32, 2, bias=False), torch.nn.Linear(2, 61, bias=False)
+
+    @property
+    def weight(self):
+        return self.base.weight
+
+    def forward(self, x):
+        return self.base(x) + self.b(self.a(x))
+
+
+def with_bias(model):
+    model.lm_head = torch.nn.Linear(32, 61)
+
+
+def adapted(model):
+    model.lm_head = Adapted(model.lm_head)
+
+
+def replaced(model):
+    plain = model.lm_head.forward
+    model.lm_head.forward = lambda x: 3 * plain(x)
+
+
+def quietly_more(model):
+    """A hook that draws: the loss and the logits must be of one call."""
+    model.lm_head.register_forward_hook(lambda module, inputs, output: output + torch.randn(61))
+
+
+HEADS = {
+    "adapter": adapted,
+    "bias": with_bias,
+    "forward hook": lambda model: model.lm_head.register_forward_hook(lambda module, inputs, output: 2 * output),
+    "pre-hook": lambda model: model.lm_head.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
+    "random hook": quietly_more,
+    "replaced forward": replaced,
+    "parametrisation": lambda model: torch.nn.utils.parametrizations.weight_norm(model.lm_head),
+    "subclass": lambda model: setattr(model, "lm_head", type("Own", (torch.nn.Linear,), {})(32, 61)),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_loss_is_that_of_the_logits_whatever_the_head_is(model, head):
+    HEADS[head](model)
+    ids = tokens(2, 17)
+    labels = some_labels(ids)
+    out = model(ids, labels=labels)
+    expected = ForCausalLMLoss(out.logits, labels, vocab_size=61)
+    torch.testing.assert_close(out.loss, expected)
+    learning = list(model.lm_head.parameters())
+    for found, value in zip(
+        torch.autograd.grad(out.loss, learning, retain_graph=True),
+        torch.autograd.grad(expected, learning),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, value, atol=1e-5, rtol=1e-4)
+    assert model.train()(ids, labels=labels).logits is None
+
+
+def test_a_backward_hook_on_the_head_is_called(model):
+    seen = []
+    model.lm_head.register_full_backward_hook(lambda module, inner, outer: seen.append(outer[0].shape))
+    ids = tokens(2, 17)
+    model.train()(ids, labels=ids).loss.backward()
+    assert seen == [(2, 17, 61)]
+
+
+def test_a_hook_on_all_modules_is_called(model):
+    ids = tokens(2, 17)
+    whole = model(ids, labels=ids).loss
+    handle = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: 2 * output if module is model.lm_head else None
+    )
+    try:
+        out = model(ids, labels=ids)
+    finally:
+        handle.remove()
+    assert out.loss != whole
+    torch.testing.assert_close(out.loss, ForCausalLMLoss(out.logits, ids, vocab_size=61))

@@ -292,6 +292,8 @@ def test_the_new_fire_is_for_the_training_length():
     assert [encoding.L.item() for encoding in encodings(new)] == [128.0, 128.0]
     assert encodings(new)[0].linears[0].out_features == 16
     assert new.config.max_position_embeddings == 512
+    kerple = retrofit(original("Llama"), max_length=512, init="kerple_log")
+    assert {encoding.c.item() for encoding in encodings(kerple)} == {1.0}
     with pytest.raises(ValueError, match="no option 'widht'"):
         retrofit(original("Llama"), max_length=512, widht=16)
 

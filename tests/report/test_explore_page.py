@@ -74,7 +74,7 @@ def test_fire_in_the_page_is_fire(browser, path, saved):
         {"activation": "gelu", "final_activation": True, "mlp_width": 5},
         {"log": False, "threshold": None},
         {"threshold": "fixed", "init_L": 32.0},
-        {"horizon": 128},
+        {"init_L": 32.0, "horizon": 128},
     ],
 )
 def test_every_fire_in_the_page(browser, tmp_path, options):
@@ -269,7 +269,7 @@ def test_the_formula_is_that_of_the_model(tmp_path):
     linear = formula(FIRE(2, log=False, threshold=None))
     assert linear == "FIRE is f( ψ(distance) ÷ ψ(query) ) with ψ(x) = x. The curve stretches with the query."
 
-    save(tmp_path / "m", position_encoding={"name": "fire", "horizon": 64})
+    save(tmp_path / "m", position_encoding={"name": "fire", "init_L": 32.0, "horizon": 64})
     found = explore_page([tmp_path / "m"], tmp_path / "explore.html")
     assert "ψ(min(max(L, query), 64))" in (tmp_path / "explore.html").read_text(encoding="utf-8")
     assert "fire, trained at 128, horizon 64\n" in explore_table(found)

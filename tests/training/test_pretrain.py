@@ -78,7 +78,7 @@ def test_a_run(whole, corpus):
     tokenizer = AutoTokenizer.from_pretrained(whole / "model")
     ids = tokenizer("def main():", return_tensors="pt")["input_ids"]
     assert model(ids).logits.shape == (1, ids.shape[1], model.config.vocab_size)
-    assert model.config.position_encoding == {"name": "fire", "init_L": 8.0, "horizon": 32}
+    assert model.config.position_encoding == {"name": "fire", "init_L": 8.0, "horizon": 32, "init": "kerple_log"}
 
 
 def test_without_a_terminal_progress_is_told_in_lines(corpus, tmp_path, monkeypatch, capsys):

@@ -4,12 +4,12 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from transformers import TrainingArguments
 
-from longfire import position_parameters
 from longfire.model import LongfireForCausalLM
 from longfire.training.recipes import RECIPES, Recipe, recipe_named
 from longfire.training.run import split_batch
-from longfire.training.trainer import parameter_groups
+from longfire.training.trainer import RecipeTrainer
 from tests.model.models import small_model
 
 
@@ -46,7 +46,8 @@ def test_the_rate_falls_to_a_tenth_at_the_end():
 
 
 def test_fires_threshold_begins_at_a_quarter_of_the_training_length():
-    assert RECIPES["small"].position_encoding() == {"name": "fire", "init_L": 128.0, "horizon": 512}
+    expected = {"name": "fire", "init_L": 128.0, "horizon": 512, "init": "kerple_log"}
+    assert RECIPES["small"].position_encoding() == expected
     given = RECIPES["small"].but(encoding_options={"init_L": 7.0})
     assert given.config(300).position_encoding["init_L"] == 7.0
     assert RECIPES["small"].but(encoding="rope").position_encoding() == {"name": "rope"}
@@ -85,6 +86,45 @@ def test_what_only_fire_has_makes_no_other_run_another():
     assert ours.but(start=None, encoding_options={"horizon": None}).identity() == published.identity()
 
 
+def test_start_and_init_are_one_thing():
+    """Whichever is given, and wherever: the run is the same, and a folder of one is known by the other."""
+    small = RECIPES["small"].but(start=None)
+    for change in ({"start": "kerple_log"}, {"init": "kerple_log"}, {"encoding_options": {"init": "kerple_log"}}):
+        assert small.but(**change) == RECIPES["small"]
+        assert small.but(**change).identity()["start"] == "kerple_log"  # as runs from before `init` have it
+    for change in ({"start": None}, {"init": "random"}, {"start": "random"}, {"encoding_options": {"init": "random"}}):
+        assert RECIPES["small"].but(**change) == small
+    made = Recipe("mine", 64, 8, 10, size="tiny", learning_rate=1e-3, encoding_options={"init": "alibi", "log": False})
+    assert (made.start, made.encoding_options) == ("alibi", {"log": False})
+    assert made.position_encoding()["init"] == "alibi"
+    assert RECIPES["small"].but(encoding="rope").position_encoding() == {"name": "rope"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"start": "alibi", "init": "kerple_log"},
+        {"start": "alibi", "encoding_options": {"init": "kerple_log"}},
+        {"start": None, "encoding_options": {"init": "kerple_log"}},
+    ],
+)
+def test_a_start_and_an_init_that_differ_are_refused(change):
+    with pytest.raises(ValueError, match="contradict each other: start and init are two names for one thing"):
+        RECIPES["small"].but(**change)
+    assert RECIPES["small"].but(init="kerple_log", start="kerple_log") == RECIPES["small"]
+
+
+def test_a_threshold_above_the_horizon_is_refused():
+    recipe = RECIPES["small"].but(encoding_options={"init_L": 8192})
+    with pytest.raises(ValueError, match=r"at most 512, or no horizon: fire:init_L=8192,horizon=None\."):
+        recipe.check()
+    recipe.but(encoding_options={"init_L": 8192, "horizon": None}).check()
+    RECIPES["small"].but(encoding_options={"init_L": 512, "horizon": 512}).check()  # a constant normaliser, asked for
+    RECIPES["small"].but(start=None, encoding_options={"horizon": 64, "threshold": None}).check()
+    with pytest.raises(ValueError, match="init_L is 128, above the horizon of 64 tokens"):
+        RECIPES["small"].but(encoding_options={"horizon": 64}).check()
+
+
 def test_the_vocabulary_is_rounded_up():
     config = RECIPES["small"].config(8193)
     assert (config.vocab_size, config.max_position_embeddings) == (8320, 512)
@@ -105,8 +145,8 @@ def test_small():
     [
         ({"size": "huge"}, "the size cannot be 'huge'"),
         ({"encoding": "fier"}, "Did you mean 'fire'"),
-        ({"start": "kerple"}, "the start cannot be 'kerple'"),
-        ({"start": "rope"}, "the start cannot be 'rope'. Known: None, kerple_log, alibi"),
+        ({"start": "kerple"}, r"start \(FIRE's init\) cannot be 'kerple'"),
+        ({"start": "rope"}, r"start \(FIRE's init\) cannot be 'rope'. Known: None, kerple_log, alibi"),
         ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"seed": 2**32}, r"seed must be at most 4294967295 \(32 bits\), not 4294967296"),
         ({"precision": "float8"}, "the precision cannot be"),
@@ -128,7 +168,7 @@ def test_options_that_the_encoding_refuses():
 def test_a_start_that_the_encodings_options_do_not_allow():
     """Is known without a model, and looking at one draws no random numbers, on which a run's weights depend."""
     recipe, before = RECIPES["tiny"].but(encoding_options={"log": False}), torch.get_rng_state()
-    with pytest.raises(ValueError, match=r"needs log=True.*recipe's start is kerple_log; .*fire:log=False,start=None"):
+    with pytest.raises(ValueError, match=r"needs log=True.*recipe's start is kerple_log; .*fire:log=False,init=random"):
         recipe.check()
     recipe.but(start="alibi").check()
     recipe.but(init_from="there").check()  # whose weights they are
@@ -140,19 +180,11 @@ def test_unknown_recipe():
         recipe_named("bse")
 
 
-@pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("name", ["fire", "t5", "rope", "learned"])
-def test_parameter_groups(name, share):
-    model = small_model(name, share_position_encoding=share)
+def test_the_optimiser_has_the_recipes_rates(tmp_path):
     recipe = Recipe("mine", 64, 8, 10, size="tiny", learning_rate=1e-3, position_rate=7.0, weight_decay=0.3)
-    groups = parameter_groups(model, recipe)
-    everything = [parameter for group in groups for parameter in group["params"]]
-    assert len(everything) == len(set(everything)) == len(list(model.parameters()))
-    own = set(position_parameters(model))
-    for group in groups:
-        for parameter in group["params"]:
-            assert group["lr"] == (7e-3 if parameter in own else 1e-3)
-            assert group["weight_decay"] == (0.3 if parameter.ndim > 1 and parameter not in own else 0.0)
+    args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    groups = RecipeTrainer(recipe, model=small_model(), args=args).create_optimizer().param_groups
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(1e-3, 0.3), (1e-3, 0.0), (7e-3, 0.0)]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from longfire.encodings.fire import FIRE
 from longfire.encodings.kernels.fire_programs import backward, forward
 from longfire.encodings.positions import is_transformed
-from longfire.operators import INTERPRETED, Operator
+from longfire.operators import INTERPRETED, Operator, is_plain_linear
 
 WIDEST = 64
 """The widest hidden layer, and the most heads: a program holds all of the MLP."""
@@ -35,7 +35,7 @@ def serves(fire: FIRE, q_positions: Tensor) -> bool:
     if type(fire) is not FIRE or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
         return False
     layers = list(fire.mlp)
-    linears = [layer for layer in layers[0::2] if type(layer) is nn.Linear]
+    linears = [layer for layer in layers[0::2] if is_plain_linear(layer)]
     activations = layers[1::2]
     if len(linears) not in (2, 3) or len(linears) != len(layers[0::2]):
         return False

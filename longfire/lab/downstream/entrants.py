@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from longfire.encodings import ENCODINGS
+from longfire.encodings.fire import RANDOM
 from longfire.encodings.registry import SHARED, changed_options, has_starts, option_names
 from longfire.errors import at_least, load_without_code, one_of
 from longfire.evaluation.scoring import position_limit
@@ -91,6 +92,13 @@ class Entrant:
         name = self.encoding.removesuffix(SHARED)
         return name in ENCODINGS and has_starts(ENCODINGS[name])
 
+    def began_as(self, recipe: dict[str, Any]) -> str | None:
+        """What its encoding began as, by its configuration or, if that is from before `init`, by its recipe."""
+        init = (getattr(self.config, "position_encoding", None) or {}).get("init")
+        if init is not None:
+            return None if init == RANDOM else str(init)
+        return recipe.get("start") if self.has_starts() and not recipe.get("init_from") else None
+
     def about(self) -> dict[str, Any]:
         """For the record: what it is, and what it was trained on and at, as far as it is known."""
         own, began = run_of(self.folder), pretrained_by(self.folder)
@@ -109,7 +117,7 @@ class Entrant:
             "extended_to": _target(self.config),
             "tokens_seen": own.get("tokens_seen"),
             "corpus": read_json(self.folder / "corpus.json").get("name"),
-            "start": began.get("start") if self.has_starts() and not began.get("init_from") else None,
+            "start": self.began_as(began),
             "horizon": _options(self.config).get("horizon"),
             "finetuned_length": recipe.get("length"),
             "finetuned_on": on.get("tasks"),
@@ -204,8 +212,10 @@ def _in_brackets(options: dict[str, Any]) -> str:
 
 
 def _options(config: Any) -> dict[str, Any]:
-    """Of its encoding, with the name; none of a model of others."""
-    return dict(getattr(config, "position_encoding", None) or {})
+    """Of its encoding, with the name and without what it began as; none of a model of others."""
+    options = dict(getattr(config, "position_encoding", None) or {})
+    options.pop("init", None)
+    return options
 
 
 def _all_options(config: Any) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def check(fire, q_positions, k_positions):
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()) or "default",
 )
+@pytest.mark.filterwarnings("ignore:horizon=12 is below init_L")
 def test_options(options):
     check(made(**options), torch.tensor([0, 3, 29, 30, 110]), torch.arange(111))
 
@@ -254,7 +255,7 @@ def test_several_at_once(options):
     torch.testing.assert_close(together, alone, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("other", [{"width": 16}, {"horizon": 9}, {"hidden_layers": 1}, {"threshold": None}], ids=str)
+@pytest.mark.parametrize("other", [{"width": 16}, {"horizon": 90}, {"hidden_layers": 1}, {"threshold": None}], ids=str)
 def test_unlike_ones_are_not_made_at_once(other):
     with torch.no_grad():
         assert not fire_kernel.serves_together([made(), made(**other)], torch.tensor([3], device=device))

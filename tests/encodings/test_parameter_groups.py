@@ -1,0 +1,113 @@
+"""Optimiser groups: what is in which, and the same order in every process."""
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+from torch import nn
+
+from longfire import ENCODINGS, build_encoding, parameter_groups, position_parameters
+
+RATES = {"lr": 1e-3, "weight_decay": 0.3, "position_lr": 7e-3}
+
+
+def make(name):
+    options = {"num_heads": 4, "head_dim": 8, "width": 32, "max_length": 64}
+    return build_encoding(name, **options, **ENCODINGS[name].example)
+
+
+@pytest.mark.parametrize("name", ["fire", "t5", "rope", "learned"])
+def test_every_parameter_that_learns_is_in_one_group(name):
+    shared = make(name)
+    model = nn.ModuleList([nn.Linear(4, 4), shared, nn.LayerNorm(4), nn.ModuleList([make(name), shared])])
+    model[2].weight.requires_grad_(False)
+    groups = parameter_groups(model, **RATES)
+    everything = [parameter for group in groups for parameter in group["params"]]
+    assert len(everything) == len(set(everything)) == len(list(model.parameters())) - 1
+    own = set(position_parameters(model))
+    for group in groups:
+        for parameter in group["params"]:
+            assert parameter.requires_grad
+            assert group["lr"] == (7e-3 if parameter in own else 1e-3)
+            assert group["weight_decay"] == (0.3 if parameter.ndim > 1 and parameter not in own else 0.0)
+
+
+def test_the_order_is_that_of_the_model():
+    model = nn.Sequential(nn.Linear(4, 4), make("fire"), nn.Linear(4, 4))
+    matrices, vectors, own = (group["params"] for group in parameter_groups(model, **RATES))
+    for found, expected in (
+        (matrices, [model[0].weight, model[2].weight]),
+        (vectors, [model[0].bias, model[2].bias]),
+        (own, list(model[1].parameters())),
+    ):
+        assert all(one is other for one, other in zip(found, expected, strict=True))
+
+
+def test_without_a_rate_of_their_own_encodings_have_the_models():
+    groups = parameter_groups(nn.Sequential(nn.Linear(4, 4), make("fire")), lr=1e-3, weight_decay=0.1)
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(1e-3, 0.1), (1e-3, 0.0), (1e-3, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": -1.0}, "lr must be at least 0 and finite, not -1.0"),
+        ({"weight_decay": float("nan")}, "weight_decay must be at least 0 and finite, not nan"),
+        ({"position_lr": -1.0}, "position_lr must be at least 0"),
+    ],
+)
+def test_bad_rates(change, message):
+    with pytest.raises(ValueError, match=message):
+        parameter_groups(make("fire"), **{**RATES, **change})
+
+
+class Wrapper(nn.Module):
+    """As PEFT's ModulesToSaveWrapper: the original, frozen, and the copy of it that is trained."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.modules_to_save = nn.ModuleDict({"default": copy.deepcopy(module)})
+        self.original_module = module.requires_grad_(False)
+
+
+def test_inside_wrappers_what_is_trained_is_found_and_what_is_frozen_is_not():
+    model = nn.Sequential(nn.Linear(4, 4).requires_grad_(False), Wrapper(make("fire")))
+    copied = list(model[1].modules_to_save["default"].parameters())
+    (group,) = parameter_groups(model, **RATES)
+    assert all(one is other for one, other in zip(group["params"], copied, strict=True))
+    assert (group["lr"], group["weight_decay"]) == (7e-3, 0.0)
+    assert set(copied) < set(position_parameters(model))
+
+
+PROCESS = """
+import sys, torch
+from torch import nn
+from longfire import FIRE, parameter_groups
+
+torch.manual_seed(0)
+model = nn.ModuleList([part for i in range(5) for part in (nn.Linear(3 + i, 4 + i), nn.LayerNorm(4), FIRE(2))])
+optimizer = torch.optim.AdamW(parameter_groups(model, lr=1e-3, weight_decay=0.1, position_lr=1e-2))
+names = {id(parameter): name for name, parameter in model.named_parameters()}
+if sys.argv[1] == "save":
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        parameter.grad = torch.full_like(parameter, number + 1.0)
+    optimizer.step()
+    kept = {names[id(parameter)]: state["exp_avg"] for parameter, state in optimizer.state.items()}
+    torch.save({"optimizer": optimizer.state_dict(), "kept": kept}, sys.argv[2])
+else:
+    saved = torch.load(sys.argv[2])
+    optimizer.load_state_dict(saved["optimizer"])
+    found = {names[id(parameter)]: state["exp_avg"] for parameter, state in optimizer.state.items()}
+    assert found.keys() == saved["kept"].keys() == set(names.values())
+    for name, tensor in found.items():
+        assert torch.equal(tensor, saved["kept"][name]), name
+"""
+
+
+def test_an_optimisers_state_returns_to_its_parameters_in_another_process(tmp_path):
+    for seed, what in (("1", "save"), ("2", "load")):
+        command = [sys.executable, "-c", PROCESS, what, str(tmp_path / "state.pt")]
+        done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
