@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -23,13 +24,19 @@ OF_EXTRAS = {
     *("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"),
 }
 """Libraries that come with our extras."""
+BROKEN_PIPE = 141
+"""The exit status where the reader of the output is gone, as shells have it for SIGPIPE: work may be missing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit status."""
     options = parser().parse_args(arguments)
     with Sigterm() as stop:
-        return stop.status_of(carried_out(options))
+        status = carried_out(options)
+    if status == INTERRUPTED and getattr(options, "resumes", False) and "RANK" not in os.environ:
+        same = shlex.join(["longfire", *(sys.argv[1:] if arguments is None else arguments)])
+        print(f"longfire: to resume: {same}", file=sys.stderr)
+    return stop.status_of(status)
 
 
 def carried_out(options: argparse.Namespace) -> int:
@@ -38,14 +45,23 @@ def carried_out(options: argparse.Namespace) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        leave_broken_pipes()
+        return BROKEN_PIPE
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         print(f"longfire: {explained(error, getattr(options, 'extra', 'lab'))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def leave_broken_pipes() -> None:
+    """What is still to be written to them goes nowhere, and is no error when Python ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,8 +1,12 @@
-"""Files that are whole: whoever looks sees the old content or the new, never a part, whatever happens meanwhile."""
+"""Atomic file writes: a reader sees the old content or the new, never a part of it."""
 
+import fcntl
 import json
 import os
+import re
+import secrets
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +24,47 @@ def refuse_unwritable(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file at once. Its folder is made if need be; a text is UTF-8."""
+    """Replace a file atomically; a text is UTF-8. Its folder is made if need be.
+
+    The draft lies beside the file under a name that cannot be guessed, and is never opened through a link. Where the
+    path itself is a symbolic link, the link is replaced and what it points to stays as it is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    _remove_abandoned_drafts(path)
+    draft, handle = _new_draft(path)
     try:
-        with draft.open("wb") as file:
+        with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+            draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _new_draft(path: Path) -> tuple[Path, int]:
+    """An empty file, open and locked: the lock, which ends with its process, says that somebody is writing."""
+    while True:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        with suppress(OSError):  # some network file systems have no locks: there abandoned drafts stay
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return draft, handle
+        os.close(handle)  # another writer took it for abandoned before it was locked
+
+
+def _remove_abandoned_drafts(path: Path) -> None:
+    """Those of this file whose writers were killed."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}")
+    for draft in [Path(entry.path) for entry in os.scandir(path.parent) if name.fullmatch(entry.name)]:
+        with suppress(OSError):  # locked, or gone by now
+            handle = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                draft.unlink()
+            finally:
+                os.close(handle)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -40,10 +74,10 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Of a file that may be missing: nothing, then. One that is damaged is named."""
-    if not path.is_file():
-        return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
     except ValueError as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(found, dict):

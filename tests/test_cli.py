@@ -1,6 +1,7 @@
 """The command line, as a person types it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -211,8 +212,11 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"longfire {__version__}\n"
 
 
-def test_a_reader_that_stops_early(tmp_path):
-    command = f"{sys.executable} -m longfire explore --out {tmp_path} | head -n 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert "query 128" in done.stdout
-    assert done.stderr == ""
+def test_a_reader_that_is_gone_is_no_success(tmp_path):
+    """As `| head -n 1` leaves it: silence, and the status that a shell has for it."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "longfire", "explore", "--out", str(tmp_path)]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

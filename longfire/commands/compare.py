@@ -73,7 +73,7 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     add_corpus_options(one)
     add_recipe_options(one)
     one.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, and do nothing")
-    one.set_defaults(run=run_compare)
+    one.set_defaults(resumes=True, run=run_compare)
 
 
 def tokens_to_test_on(text: str) -> int | str:
@@ -164,9 +164,7 @@ def carried_out(
     if record["runs"]:
         show(record)
     if record.get("interrupted"):
-        print(
-            f"\nlongfire: stopped. Missing: {missing(record, comparison)}. The same command goes on.", file=sys.stderr
-        )
+        print(f"\nlongfire: stopped. Missing: {missing(record, comparison)}.", file=sys.stderr)
         return INTERRUPTED
     return int(any("failed" in run for run in record["runs"]))
 

@@ -79,7 +79,7 @@ def add_finetune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     one.add_argument("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
     one.add_argument("--fsdp", action="store_true", help="shard the model over the GPUs (FSDP2) instead of copying it")
     one.add_argument("--dry-run", action="store_true", help="print recipe, questions and lengths; train nothing")
-    one.set_defaults(run=run_finetune)
+    one.set_defaults(resumes=True, run=run_finetune)
 
 
 def add_tasks(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -111,7 +111,7 @@ def add_tasks(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -
             "--dtype", choices=["bfloat16", "float16", "float32"], help="bfloat16 on a GPU, otherwise as saved"
         )
         one.add_argument("--out", type=Path, help="folder; evaluate/TASK, unless given")
-        one.set_defaults(run=run_task, task=name)
+        one.set_defaults(resumes=True, run=run_task, task=name)
 
 
 def run_finetune(options: argparse.Namespace) -> int:

@@ -56,7 +56,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     one.add_argument("--out", type=Path, default=Path("reproduce"), help="folder; reproduce, unless given")
     add_corpus_options(one)
     one.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, and do nothing")
-    one.set_defaults(run=run_reproduce)
+    one.set_defaults(resumes=True, run=run_reproduce)
 
 
 def run_reproduce(options: argparse.Namespace) -> int:

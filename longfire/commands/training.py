@@ -22,9 +22,8 @@ def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     one = commands.add_parser(
         "pretrain",
         help="train a model by a recipe",
-        description="Train a model by a recipe: tiny, small, base, large or base-512. Stopped and started again with "
-        "the same command, it goes on from its last checkpoint. On several GPUs: torchrun --nproc-per-node 8 -m "
-        "longfire pretrain …",
+        description="Train a model by a recipe: tiny, small, base, large or base-512. Ctrl-C saves a checkpoint first, "
+        "and the same command resumes. On several GPUs: torchrun --nproc-per-node 8 -m longfire pretrain …",
     )
     one.add_argument("recipe", metavar="RECIPE", help="tiny, small, base, large or base-512")
     one.add_argument("--out", type=Path, help="folder of the run; runs/RECIPE-ENCODING-SEED, unless given")
@@ -54,7 +53,7 @@ def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     one.add_argument(
         "--dry-run", action="store_true", help="print the whole recipe, parameters and tokens; train nothing"
     )
-    one.set_defaults(run=run_pretrain)
+    one.set_defaults(resumes=True, run=run_pretrain)
 
 
 def add_corpus_options(one: argparse.ArgumentParser) -> None:
@@ -168,8 +167,10 @@ def run_pretrain(options: argparse.Namespace) -> int:
         model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
     except KeyboardInterrupt:
         last = last_complete(out)
-        then = "begins again" if last is None else f"goes on from step {step_of(last)}"
-        print(f"\nlongfire: stopped. The same command {then}.", file=sys.stderr)
+        kept = (
+            "There is no checkpoint yet" if last is None else f"The checkpoint after step {step_of(last)} is complete"
+        )
+        print(f"\nlongfire: stopped. {kept}.", file=sys.stderr)
         return INTERRUPTED
     done = read_json(out / "done.json")
     print(

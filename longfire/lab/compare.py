@@ -101,8 +101,6 @@ def compare(
     with until_done(record, keep):
         for run in _carried_out(comparison, out, runs, at_once, options):
             record["runs"].append(run)
-            if options.get("progress", True):
-                say_ended(run, comparison.recipe.length, f"{len(record['runs'])} of {len(runs)}")
             if learned := run.pop("biases", []):
                 record["biases"][run["encoding"]] = learned
             if "provenance" in run:  # a run that was tested elsewhere says where
@@ -110,6 +108,8 @@ def compare(
                 record["provenance"] = together(made)
             record["runs"].sort(key=lambda one: (comparison.seeds.index(one["seed"]), _place(comparison, one)))
             keep(record)
+            if options.get("progress", True):
+                say_ended(run, comparison.recipe.length, f"{len(record['runs'])} of {len(runs)}")
     return record
 
 
@@ -147,7 +147,8 @@ def _carried_out(
             yield one_run(comparison, out, label, seed, options)
         return
     folders = [comparison.folder(out, label, seed) for label, seed, _ in runs]
-    with Bar(folders, sum(recipe.steps for _, _, recipe in runs), jobs) as bar:
+    steps = sum(recipe.steps for _, _, recipe in runs)
+    with Bar(folders, steps, jobs, lines=options.get("progress", True)) as bar:
         for extended in (False, True):
             part = [(label, seed) for label, seed, _ in runs if is_extension(label) == extended]
             yield from _tried(comparison, out, part, jobs, {**options, "progress": False}, bar.tick)
@@ -195,7 +196,7 @@ def _in_a_pool(
     try:
         with _deaf_to_interrupts():  # as its processes then are from their first line on: Ctrl-C is for this one
             waiting: dict[Future[dict[str, Any]], Path] = {
-                pool.submit(one_run, comparison, out, label, seed, options): comparison.folder(out, label, seed)
+                pool.submit(_run_in_worker, comparison, out, label, seed, options): comparison.folder(out, label, seed)
                 for label, seed in runs
             }
         while waiting:
@@ -205,11 +206,22 @@ def _in_a_pool(
             for future in done:
                 yield future.result()
     except (KeyboardInterrupt, GeneratorExit):
-        for process in list((pool._processes or {}).values()):
-            process.terminate()  # what is not done goes on from its checkpoint the next time
+        _stop(list((pool._processes or {}).values()), pool)
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _stop(workers: list[Any], pool: ProcessPoolExecutor) -> None:
+    """Let runs save a checkpoint, and start no others. A second Ctrl-C ends all at once."""
+    for worker in workers:
+        worker.terminate()
+    try:
+        pool.shutdown(wait=True, cancel_futures=True)
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.kill()
+        raise
 
 
 @contextmanager
@@ -224,8 +236,34 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+class _Worker:
+    """A process of the pool. SIGTERM ends its run as Ctrl-C would, once; without a run it waits for the pool to end."""
+
+    runs = stopped = False
+
+    def hear(self, *_: object) -> None:
+        before, self.stopped = self.stopped, True
+        if self.runs and not before:
+            raise KeyboardInterrupt
+
+
+_worker = _Worker()
+
+
+def _run_in_worker(*arguments: Any) -> dict[str, Any]:
+    """`one_run`, in a process of the pool."""
+    _worker.runs = True
+    try:
+        if _worker.stopped:
+            raise KeyboardInterrupt
+        return one_run(*arguments)
+    finally:
+        _worker.runs = False
+
+
 def _quiet_worker(parent: int) -> None:
     """One core, no progress bars among those of others, and an end when the parent ends, however it does."""
+    signal.signal(signal.SIGTERM, _worker.hear)
     torch.set_num_threads(1)
     disable_progress_bar()
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which outlives an ended process

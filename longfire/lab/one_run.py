@@ -63,7 +63,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
         if seed != comparison.seeds[0]:
             found["biases"] = []
         found["checkpoint"] = str(folder.relative_to(out))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):
         raise
     except Exception as error:
         found["failed"] = in_a_line(error)

@@ -1,4 +1,4 @@
-"""How far several runs are: a bar where stderr is a terminal, and otherwise a line for each that ended."""
+"""How far several runs are: a bar where stderr is a terminal; otherwise lines, now and then and when a run ends."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from longfire.training.callbacks import LOSSES, read_losses
+from longfire.training.callbacks import LOSSES, Lines, read_losses
 
 
 class Bar:
@@ -17,11 +17,15 @@ class Bar:
         folders: of all runs.
         steps: of all of them together.
         jobs: runs at a time.
+        lines: print lines, where there is no terminal for a bar.
     """
 
-    def __init__(self, folders: Sequence[Path], steps: int, jobs: int) -> None:
-        self.folders, self.jobs = folders, jobs
-        self.bar = tqdm(total=steps, unit="step", desc=f"{len(folders)} runs, {jobs} at a time", disable=None)
+    def __init__(self, folders: Sequence[Path], steps: int, jobs: int, lines: bool = True) -> None:
+        self.folders, self.jobs, self.steps = folders, jobs, steps
+        self.title = f"{len(folders)} runs, {jobs} at a time"
+        self.bar = tqdm(total=steps, unit="step", desc=self.title, disable=None)
+        self.lines = Lines(steps, self.done()) if lines and self.bar.disable else None
+        self.say()
 
     def __enter__(self) -> "Bar":
         return self
@@ -31,9 +35,20 @@ class Bar:
 
     def tick(self, left: Sequence[Path]) -> None:
         """Look again. `left`: the folders of runs that have not ended, in the order in which they are begun."""
-        self.bar.update(sum(map(steps_done, self.folders)) - self.bar.n)
+        self.bar.update(self.done() - self.bar.n)
+        if self.lines is not None and self.lines.are_due(self.done()):
+            self.say()
         tested = [folder.name for folder in left[: self.jobs] if (folder / "done.json").exists()]
         self.bar.set_postfix_str(f"testing {', '.join(tested)}" if tested else "")
+
+    def done(self) -> int:
+        """Steps of all runs so far."""
+        return sum(map(steps_done, self.folders))
+
+    def say(self) -> None:
+        """A line, where there is no terminal."""
+        if self.lines is not None:
+            print(f"{self.title}: {self.done():,} of {self.steps:,} steps", file=sys.stderr, flush=True)
 
 
 def steps_done(run: Path) -> int:

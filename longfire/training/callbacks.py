@@ -15,7 +15,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from longfire.storage import write_whole
-from longfire.training.checkpoints import mark_complete
+from longfire.training.checkpoints import discard_oldest, mark_complete
 
 LOSSES = "losses.jsonl"
 LINE_EVERY = 30.0
@@ -33,6 +33,21 @@ class MarkSteps(TrainerCallback):
         torch.compiler.cudagraph_mark_step_begin()
 
 
+class Lines:
+    """Progress where there is no terminal for a bar: a line at every tenth of the work and every half minute."""
+
+    def __init__(self, total: int, done: int = 0) -> None:
+        self.total, self.tenths, self.said = total, 10 * done // total, time.perf_counter()
+
+    def are_due(self, done: int) -> bool:
+        """Whether to print one now; it is taken as printed."""
+        tenths, now = 10 * done // self.total, time.perf_counter()
+        due = tenths > self.tenths or now - self.said >= LINE_EVERY
+        if due:
+            self.tenths, self.said = tenths, now
+        return due
+
+
 class Watch(TrainerCallback):
     """Progress with loss, tokens a second and time left; losses.jsonl; and an error where the loss is not finite.
 
@@ -41,7 +56,7 @@ class Watch(TrainerCallback):
     Args:
         run: the folder.
         tokens: how many there are in so many steps.
-        progress: a bar, where stderr is a terminal; a line now and then, where it is not.
+        progress: a bar, where stderr is a terminal; lines, where it is not.
     """
 
     def __init__(self, run: Path, tokens: Callable[[int], int], progress: bool) -> None:
@@ -49,16 +64,19 @@ class Watch(TrainerCallback):
         self.bar: Any = None
         self.began = self.first = 0.0
         self.first_step = 0
-        self.said = 0.0
+        self.lines: Lines | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.began, self.first, self.first_step = time.perf_counter(), 0.0, state.global_step
-        self.said = self.began
         if not state.is_world_process_zero:
             return
         forget_after(self.run / LOSSES, state.global_step)
         off = None if self.progress else True
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc=self.run.name, disable=off)
+        if self.progress and self.bar.disable:
+            self.lines = Lines(state.max_steps, state.global_step)
+            begins = f"resumes after step {state.global_step:,}" if state.global_step else "begins"
+            self.say(f"{begins}; {state.max_steps:,} steps, {self.tokens(state.max_steps):,} tokens")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == state.max_steps or state.global_step % args.save_steps == 0:
@@ -67,6 +85,8 @@ class Watch(TrainerCallback):
             self.first, self.first_step = time.perf_counter(), state.global_step
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
+            if not control.should_log:
+                self.show(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
@@ -91,21 +111,28 @@ class Watch(TrainerCallback):
         }
         with (self.run / LOSSES).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        shown = f"loss {loss:.3f}" + (f", {rate:,.0f} tokens/s" if rate else "")
-        self.bar.set_postfix_str(shown)
-        now = time.perf_counter()
-        if self.progress and self.bar.disable and now - self.said >= LINE_EVERY:
-            self.said = now
+        self.show(state, f", loss {loss:.3f}")
+
+    def show(self, state: Any, loss: str = "") -> None:
+        """In the bar or, if one is due, in a line."""
+        rate, step = self.tokens_per_second(state.global_step), state.global_step
+        speed = f", {rate:,.0f} tokens/s" if rate else ""
+        if loss:
+            self.bar.set_postfix_str(f"{loss}{speed}".removeprefix(", "))
+        if self.lines is not None and self.lines.are_due(step):
             left = (self.tokens(state.max_steps) - self.tokens(step)) / rate if rate else 0
             in_time = f", {tqdm.format_interval(left)} left" if left else ""
-            print(
-                f"{self.run.name}: step {step:,} of {state.max_steps:,}, {shown}{in_time}", file=sys.stderr, flush=True
-            )
+            self.say(f"step {step:,} of {state.max_steps:,}{loss}{speed}{in_time}")
+
+    def say(self, what: str) -> None:
+        """A line, of this run."""
+        print(f"{self.run.name}: {what}", file=sys.stderr, flush=True)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         refuse_not_finite(model, f"after step {state.global_step}")
         if state.is_world_process_zero:
             mark_complete(self.run / f"checkpoint-{state.global_step}")
+            discard_oldest(self.run, args.save_total_limit)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""A recipe, a checkpoint and rows with targets → the best model of a run. Killed, it goes on where it was."""
+"""A recipe, a checkpoint and rows with targets → the best model of a run. Interrupted runs resume."""
 
 import shutil
 import sys
@@ -23,12 +23,15 @@ from longfire.training.finetune_recipes import FinetuneRecipe
 from longfire.training.judging import Judging, refuse_no_number
 from longfire.training.rows import InTurn, Padded, Row, checked_lengths, order_of_steps
 from longfire.training.run import (
+    DRAFT,
     alone_in,
     as_json,
     carry_out,
     compiles,
     conclude,
     is_done,
+    leftovers,
+    remove,
     track,
     training_arguments,
 )
@@ -73,7 +76,7 @@ def finetune(
     by = "score" if score is not None else "last" if dev_rows is None else "loss"
     counts = {"rows": len(rows), "dev_rows": None if dev_rows is None else len(dev_rows)}
     same = {**recipe.identity(), "checkpoint": digest(checkpoint), **counts, "chosen_by": by, "on": dict(identity)}
-    if is_done(run, same):
+    if is_done(run, same) and not leftovers(run):
         return run / "model"
     model = begun(recipe, checkpoint)
     lengths = checked_lengths(rows, "train", recipe.length, model.config.vocab_size)
@@ -81,6 +84,9 @@ def finetune(
         checked_lengths(dev_rows, "judge", recipe.length, model.config.vocab_size)
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     with alone_in(run):
+        if is_done(run, same):  # by a process that was killed while it cleaned up
+            remove(leftovers(run))
+            return run / "model"
         args = training_arguments(recipe, run, tracker, options, length=int(lengths.max()))
         trainer = FinetuneTrainer(
             recipe,
@@ -97,10 +103,10 @@ def finetune(
         track(trainer, tracker, run)
 
         def deliver(seconds: float) -> None:
-            best = trainer.deliver(run / ".model")
+            best = trainer.deliver(run / DRAFT)
             if trainer.is_world_process_zero():
-                tokenizer.save_pretrained(run / ".model")
-                keep_corpus(checkpoint, run / ".model")
+                tokenizer.save_pretrained(run / DRAFT)
+                keep_corpus(checkpoint, run / DRAFT)
                 began = pretrained_by(checkpoint)
                 made = {"pretrained_by": began, "seconds": round(seconds, 2), "identity": as_json(same)}
                 finish(run, trainer, {**best, **made})

@@ -1,4 +1,4 @@
-"""A recipe and a corpus → a trained model in a folder. Killed and started again, it goes on where it was."""
+"""A recipe and a corpus → a trained model in a folder. Interrupted runs resume."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +9,18 @@ from transformers import TrainingArguments, default_data_collator
 from longfire.model import LongfireForCausalLM
 from longfire.training.callbacks import LOSSES, MarkSteps, Watch, read_losses, refuse_not_finite
 from longfire.training.recipes import Recipe
-from longfire.training.run import alone_in, carry_out, compiles, conclude, is_done, track, training_arguments
+from longfire.training.run import (
+    DRAFT,
+    alone_in,
+    carry_out,
+    compiles,
+    conclude,
+    is_done,
+    leftovers,
+    remove,
+    track,
+    training_arguments,
+)
 from longfire.training.start import checkpoint_folder, digest, starting_model
 from longfire.training.trainer import PretrainTrainer
 
@@ -41,15 +52,16 @@ def pretrain(
     run = Path(run)
     recipe.check()
     same = identity(recipe, corpus)
-    if is_done(run, same):
+    if is_done(run, same) and not leftovers(run):
         return run / "model"
     with alone_in(run, wait):
-        if is_done(run, same):  # by the process that was waited for
+        if is_done(run, same):  # by the process that was waited for, or by one that was killed while it cleaned up
+            remove(leftovers(run))
             return run / "model"
         trainer = make_trainer(recipe, corpus, run, tracker, progress, **options)
 
         def deliver(seconds: float) -> None:
-            trainer.save_model(str(run / ".model"))
+            trainer.save_model(str(run / DRAFT))
             if trainer.is_world_process_zero():
                 finish(run, trainer, corpus, seconds)
 
@@ -110,10 +122,10 @@ def finish(run: Path, trainer: PretrainTrainer, corpus: "Corpus", seconds: float
     """Put the model in its place and say that all is done."""
     model = cast(LongfireForCausalLM, trainer.model)
     refuse_not_finite(model, "at the end")
-    corpus.save_tokenizer(run / ".model")
+    corpus.save_tokenizer(run / DRAFT)
     recipe = trainer.recipe
     source = None if recipe.init_from is None else checkpoint_folder(recipe.init_from)
-    corpus.save_description(run / ".model", source)
+    corpus.save_description(run / DRAFT, source)
     losses = read_losses(run / LOSSES)
     done = {
         "recipe": asdict(recipe),

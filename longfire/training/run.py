@@ -1,8 +1,8 @@
-"""What all training runs share: a folder of their own, one command at a time, and going on where they were.
+"""What all training runs share: a folder of their own, one command at a time, and resuming.
 
 RUN/recipe.json   what is trained, on what
     losses.jsonl  a line for every few steps
-    checkpoint-N/ to go on from; the last two, each marked when it is whole
+    checkpoint-N/ to resume from; the last two, each marked when it is complete
     model/        the trained model with its tokenizer, at the end
     done.json     when all of this is there
 """
@@ -11,9 +11,11 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +30,7 @@ from longfire.errors import at_least, there_and_here, unlike
 from longfire.storage import read_json, write_json
 from longfire.training.callbacks import Watch
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
+from longfire.training.interruption import Interruption
 from longfire.training.recipes import AnyRecipe
 from longfire.training.start import digest
 from longfire.training.trainer import RecipeTrainer
@@ -47,8 +50,10 @@ SHARDED: dict[str, Any] = {
 }
 """Options that spread a model over all processes, layer by layer (FSDP2)."""
 TRACKERS = ("tensorboard", "wandb", "trackio", "none")
-FULL = ("No space left", "inline_container")
-"""In what PyTorch says when a disk is full; the second is of its zip files."""
+DRAFT = ".model"
+"""The folder of the trained model until it is complete."""
+FULL = ("No space left", "Disk quota exceeded", "inline_container")
+"""In what libraries say when a disk is full; the last is of PyTorch's zip files."""
 
 
 @contextmanager
@@ -99,7 +104,18 @@ def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
 def is_done(run: Path, identity: Mapping[str, Any]) -> bool:
     """Whether all is trained. Refuses a folder where something else is."""
     refuse_another(run, identity)
-    return (run / "done.json").exists()
+    return bool(read_json(run / "done.json"))
+
+
+def leftovers(run: Path) -> list[Path]:
+    """What a run no longer needs once it is done; still there where it was killed while it cleaned up."""
+    return [folder for folder in (run / DRAFT, *checkpoints(run), *checkpoints(run, "best")) if folder.exists()]
+
+
+def remove(folders: Iterable[Path]) -> None:
+    """Delete folders with all they hold."""
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 def training_arguments(
@@ -179,7 +195,9 @@ def track(trainer: RecipeTrainer[Any], tracker: str, run: Path) -> None:
 def carry_out(
     trainer: RecipeTrainer[Any], run: Path, identity: Mapping[str, Any], deliver: Callable[[float], None]
 ) -> Path:
-    """Train to the end, from the last whole checkpoint if there is one. Returns the model's folder.
+    """Train to the end, from the last complete checkpoint if there is one. Returns the model's folder.
+
+    The first Ctrl-C or SIGTERM ends it after a step, with a checkpoint (`Interruption`).
 
     Args:
         trainer: of the run.
@@ -195,23 +213,20 @@ def carry_out(
     last = last_complete(run)
     if first:
         for folder in discard_incomplete(run):
-            print(f"{folder} was cut off while it was written, and is left out.")
+            print(f"{folder} was cut off while it was written, and is left out.", file=sys.stderr)
+        shutil.rmtree(run / DRAFT, ignore_errors=True)
     with_others()
+    trainer.last_step_is_done = last is not None and step_of(last) >= trainer.recipe.steps
     started = time.time()
     try:
-        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        with Interruption() as interruption:
+            trainer.add_callback(interruption)
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
         deliver(time.time() - started)
-    except OSError as error:
-        raise _explained(error, run) from error
-    except RuntimeError as error:
-        if any(sign in str(error) for sign in FULL):
-            raise _explained(OSError(errno.ENOSPC, str(error)), run) from error
-        if "DataLoader worker" in str(error):
-            raise ChildProcessError(
-                f"a process that reads the data was lost ({error}): often memory ran out. {_kept(run)}. Start again "
-                f"with the same command."
-            ) from error
-        raise
+    except Exception as error:
+        if (told := _in_words(error, run)) is None:
+            raise
+        raise told from error
     finally:
         for one in trainer.callback_handler.callbacks:
             if isinstance(one, Watch):  # it is told of no other end than the last step
@@ -221,26 +236,38 @@ def carry_out(
 
 
 def conclude(run: Path, done: Mapping[str, Any]) -> None:
-    """Put the model from `.model` in its place, say that all is done, and delete what was to go on from."""
+    """Put the model from its draft in its place, say that all is done, and delete what it could resume from."""
     from longfire.provenance import provenance
 
-    (run / ".model" / "training_args.bin").unlink(missing_ok=True)
+    (run / DRAFT / "training_args.bin").unlink(missing_ok=True)
     if (run / "model").exists():
         shutil.rmtree(run / "model")
-    (run / ".model").replace(run / "model")
+    (run / DRAFT).replace(run / "model")
     write_json(run / "done.json", {"provenance": provenance(), **done, "digest": digest(run / "model")})
-    for folder in (*checkpoints(run), *checkpoints(run, "best")):
-        shutil.rmtree(folder)
+    remove(leftovers(run))
 
 
-def _explained(error: OSError, run: Path) -> OSError:
-    """A full disk, in words."""
-    if error.errno != errno.ENOSPC:
-        return error
-    what = f"the disk is full; {_kept(run)}. Make room and start again with the same command"
-    return OSError(errno.ENOSPC, what, str(run))
+def _in_words(error: Exception, run: Path) -> Exception | None:
+    """A full disk, or a reader of the data that was lost. None: another error, which speaks for itself."""
+    said = str(error)
+    in_rust = re.search(r"\(os error (\d+)\)", said)  # of safetensors and tokenizers, whose errors are no OSErrors
+    code = error.errno if isinstance(error, OSError) else in_rust and int(in_rust[1])
+    if code in (errno.ENOSPC, errno.EDQUOT) or any(sign in said for sign in FULL):
+        what = f"the disk is full; {_kept(run)}. Make room and start again with the same command"
+        return OSError(errno.ENOSPC, what, str(run))
+    if in_rust and not isinstance(error, OSError):
+        return OSError(code, f"{said}; {_kept(run)}", str(run))
+    if isinstance(error, RuntimeError) and "DataLoader worker" in said:
+        return ChildProcessError(
+            f"a process that reads the data was lost ({error}): often memory ran out. {_kept(run)}. Start again "
+            f"with the same command."
+        )
+    return None
 
 
 def _kept(run: Path) -> str:
-    last = last_complete(run)
-    return "there is no checkpoint yet" if last is None else f"the checkpoint after step {step_of(last)} is whole"
+    try:
+        last = last_complete(run)
+    except OSError as error:
+        return str(error.strerror)
+    return "there is no checkpoint yet" if last is None else f"the checkpoint after step {step_of(last)} is complete"

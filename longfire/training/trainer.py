@@ -16,13 +16,26 @@ R = TypeVar("R", bound=AnyRecipe)
 class RecipeTrainer(Trainer, Generic[R]):
     """AdamW in three groups: matrices, which decay; vectors; and the encoding's own parameters, at their own rate."""
 
+    last_step_is_done = False
+    """Whether what is resumed from is the checkpoint after the last step."""
+
     def __init__(self, recipe: R, **options: Any) -> None:
         self.recipe = recipe
         super().__init__(**options)
 
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """Called by Trainer, which would train one more step of an epoch that had not ended at the last one."""
+        epochs, *others = super().set_initial_training_values(args, dataloader)
+        return (0 if self.last_step_is_done else epochs, *others)
+
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-        """Whole when this returns, on all processes: it is then marked."""
+        """Whole when this returns, on all processes: it is then marked.
+
+        Old ones are not deleted here, where the Trainer would go by the clock, but once this one is marked.
+        """
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
         super()._save_checkpoint(*arguments, **options)
+        self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:

@@ -92,7 +92,7 @@ def test_what_is_missing_when_it_is_stopped(tmp_path, capsys, monkeypatch):
     asked, shown = Comparison(RECIPES["tiny"], ("fire", "nope")), []
     assert carried_out(asked, tmp_path, tmp_path / "compare.json", None, shown.append) == 130
     assert shown == [record]
-    assert "stopped. Missing: fire (seed 2), nope (seeds 0, 1, 2). The same command goes on." in capsys.readouterr().err
+    assert "stopped. Missing: fire (seed 2), nope (seeds 0, 1, 2).\n" in capsys.readouterr().err
 
 
 def test_compare_end_to_end(tmp_path, capsys, monkeypatch):
@@ -130,3 +130,23 @@ def test_compare_end_to_end(tmp_path, capsys, monkeypatch):
     assert "fire-0, rope-0: steps 3 there, 4 here" in capsys.readouterr().err
     assert (tmp_path / "out" / "report.html").read_bytes() == page
     assert json.loads((tmp_path / "out" / "compare.json").read_text()) == record
+
+
+def test_a_reader_that_is_gone_is_no_failure_of_a_run(tmp_path, monkeypatch):
+    """`compare 2>&1 | head -n 1`: a status that is no success, and what was done is kept."""
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("\n".join(" ".join(str(n * k % 97) for n in range(300)) for k in range(1, 40)))
+    arguments = ["compare", "--corpus", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out"), "--steps", "2"]
+    arguments += ["--batch", "4", "--length", "16", "--seeds", "0", "--jobs", "1", "--encodings", "nope", "alibi"]
+
+    def gone(watch, what):
+        if watch.run.name == "alibi-0":
+            raise BrokenPipeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("longfire.training.callbacks.Watch.say", gone)
+        assert main(arguments) == 141
+    record = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert record["interrupted"]
+    assert [(run["encoding"], "failed" in run) for run in record["runs"]] == [("nope", False)]
+    assert main(arguments) == 0

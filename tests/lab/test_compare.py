@@ -28,6 +28,7 @@ from longfire.provenance import cpu_name, provenance, together
 from longfire.report.compare import compare_table
 from longfire.report.page import report_page
 from longfire.training import RECIPES
+from longfire.training.checkpoints import last_complete
 
 RECIPE = RECIPES["tiny"].but(steps=3, batch=4, length=16, log_every=1, checkpoint_every=10)
 
@@ -419,7 +420,8 @@ def test_ctrl_c_is_quiet(corpus, tmp_path):
     stdout, stderr = started.communicate(timeout=60)
     assert started.returncode == 130
     assert stdout == ""  # nothing has ended, so there is no table
-    assert "longfire: stopped. Missing: alibi (seed 0), nope (seed 0). The same command goes on." in stderr
+    assert "longfire: stopped. Missing: alibi (seed 0), nope (seed 0).\nlongfire: to resume: longfire compare" in stderr
+    assert last_complete(losses.parent) is not None  # each run saved one before it ended
     assert not (tmp_path / "out" / "compare.json").exists()
     assert "Traceback" not in stderr
     assert "leaked" not in stderr

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from longfire.model import LongfireForCausalLM, LongfireModel, extend
 from longfire.training import FINETUNE_RECIPES, finetune_recipe_named
 from longfire.training.callbacks import read_losses
-from longfire.training.checkpoints import checkpoints
+from longfire.training.checkpoints import checkpoints, last_complete
 from longfire.training.start import pretrained_by
 from tests.training.toys import RECIPE, checkpoint, right, rows, tune
 
@@ -143,6 +143,23 @@ def test_killed_and_started_again(source, whole, tmp_path):
     tune(source, run, **DROPOUT)
     assert losses(run) == losses(whole)
     assert scores(run) == scores(whole)
+    assert same(weights(run / "model"), weights(whole / "model"))
+
+
+def test_interrupted_while_it_is_judged(source, whole, tmp_path):
+    """A checkpoint is saved first, with the best so far."""
+    run = tmp_path / "run"
+
+    def stops(model, step):
+        if step == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        return right(model)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(source, run, score=stops, **DROPOUT)
+    assert last_complete(run).name == "checkpoint-8"
+    tune(source, run, **DROPOUT)
+    assert (losses(run), scores(run)) == (losses(whole), scores(whole))
     assert same(weights(run / "model"), weights(whole / "model"))
 
 

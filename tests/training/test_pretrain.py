@@ -1,28 +1,35 @@
 """Training: killed, cut off, diverged, out of space, in one process and in two."""
 
+import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from filelock import FileLock
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from longfire.cli import main
 from longfire.data import Sequences, load_corpus
 from longfire.training import RECIPES, callbacks, pretrain
+from longfire.training import checkpoints as module
 from longfire.training.callbacks import DivergedError, read_losses
 from longfire.training.checkpoints import MARK, checkpoints, is_complete, last_complete
+from longfire.training.interruption import Interruption
 from longfire.training.pretrain import plays_graphs
+from longfire.training.trainer import PretrainTrainer
 
 RECIPE = RECIPES["tiny"].but(steps=12, batch=4, length=32, log_every=1, checkpoint_every=4)
 ON_THE_COMMAND_LINE = ["--steps", "12", "--batch", "4", "--length", "32", "--set", "log_every=1", "checkpoint_every=4"]
@@ -82,15 +89,16 @@ def test_a_run(whole, corpus):
 
 
 def test_without_a_terminal_progress_is_told_in_lines(corpus, tmp_path, monkeypatch, capsys):
-    """No more often than every so many seconds."""
-    recipe = RECIPE.but(steps=3, checkpoint_every=10)
-    pretrain(recipe, corpus, tmp_path / "seldom", tracker="none")
-    assert "step" not in capsys.readouterr().err
+    """At the start, at every tenth whether or not a loss is logged there, at the end; and every so many seconds."""
+    pretrain(RECIPE.but(steps=20, checkpoint_every=50, log_every=8), corpus, tmp_path / "short", tracker="none")
+    begins, *lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("short: ")]
+    assert begins == "short: begins; 20 steps, 2,560 tokens"
+    assert [line.partition(",")[0] for line in lines] == [f"short: step {step} of 20" for step in range(2, 21, 2)]
+    assert re.search(r"step 8 of 20, loss \d\.\d{3}, [\d,]+ tokens/s, 00:0\d left$", lines[3])
+    assert re.search(r"step 10 of 20, [\d,]+ tokens/s, 00:0\d left$", lines[4])
+    assert re.search(r"step 20 of 20, loss \d\.\d{3}, [\d,]+ tokens/s$", lines[-1])
     monkeypatch.setattr(callbacks, "LINE_EVERY", 0.0)
-    pretrain(recipe, corpus, tmp_path / "often", tracker="none")
-    lines = [line for line in capsys.readouterr().err.splitlines() if "step" in line]
-    assert [line.partition(",")[0] for line in lines] == [f"often: step {step} of 3" for step in (1, 2, 3)]
-    assert re.search(r"loss \d\.\d{3}, [\d,]+ tokens/s, 00:0\d left$", lines[1])
+    assert all(callbacks.Lines(10**6).are_due(step) for step in (1, 2))
 
 
 def test_when_it_is_stopped_the_bar_ends_before_that_is_said(text, tmp_path, monkeypatch, capsys):
@@ -101,9 +109,10 @@ def test_when_it_is_stopped_the_bar_ends_before_that_is_said(text, tmp_path, mon
     monkeypatch.setattr(callbacks.Watch, "on_log", stop)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(command(text, tmp_path / "run")[3:]) == 130
-    *_, bar, blank, said, end = capsys.readouterr().err.split("\n")
+    *_, bar, blank, said, resume, end = capsys.readouterr().err.split("\n")
     assert re.search(r"run: .*1/12 \[.*step", bar)
-    assert (blank, said, end) == ("", "longfire: stopped. The same command begins again.", "")
+    assert (blank, said, end) == ("", "longfire: stopped. There is no checkpoint yet.", "")
+    assert resume.startswith("longfire: to resume: longfire pretrain tiny --corpus ")
 
 
 def test_a_run_that_is_done_is_not_done_again(whole, corpus):
@@ -134,60 +143,169 @@ def test_killed_and_started_again(text, whole, environment, tmp_path):
         file.write('{"step": 7, "lo')  # as if it had been cut off there
     subprocess.run(command(text, run), env=environment, check=True, capture_output=True)
     assert losses(run) == losses(whole)
-    found, expected = (load_file(one / "model" / "model.safetensors") for one in (run, whole))
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert same_model(run, whole)
 
 
-def test_a_checkpoint_that_was_cut_off_is_never_loaded(corpus, whole, tmp_path):
-    run = tmp_path / "cut"
+class StopError(Exception):
+    pass
 
-    class StopError(Exception):
-        pass
 
-    def stop_at(step):
-        from longfire.training.callbacks import Watch
+def raises(error):
+    def function(*_, **__):
+        raise error
 
-        original = Watch.on_step_end
+    return function
 
-        def on_step_end(self, args, state, control, **kwargs):
-            original(self, args, state, control, **kwargs)
-            if state.global_step == step:
-                raise StopError
 
-        return on_step_end
+@contextmanager
+def at_step(step, act):
+    """Something happens when a step ends."""
+    original = callbacks.Watch.on_step_end
+
+    def on_step_end(self, args, state, control, **options):
+        original(self, args, state, control, **options)
+        if state.global_step == step:
+            act()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("longfire.training.callbacks.Watch.on_step_end", stop_at(10))
-        with pytest.raises(StopError):
-            pretrain(RECIPE, corpus, run, tracker="none", progress=False)
+        patch.setattr(callbacks.Watch, "on_step_end", on_step_end)
+        yield
+
+
+@pytest.fixture
+def half(corpus, tmp_path):
+    """A run that ended with an error at step 10."""
+    run = tmp_path / "half"
+    with at_step(10, raises(StopError)), pytest.raises(StopError):
+        pretrain(RECIPE, corpus, run, tracker="none", progress=False)
     assert [folder.name for folder in checkpoints(run)] == ["checkpoint-4", "checkpoint-8"]
-    assert last_complete(run).name == "checkpoint-8"
-    damaged = run / "checkpoint-8" / "model.safetensors"
+    return run
+
+
+def same_model(run, other):
+    found, expected = (load_file(one / "model" / "model.safetensors") for one in (run, other))
+    return all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_checkpoint_that_was_cut_off_is_never_loaded(half, corpus, whole):
+    damaged = half / "checkpoint-8" / "model.safetensors"
     content = bytearray(damaged.read_bytes())
     content[-5] ^= 1
     damaged.write_bytes(content)
-    assert not is_complete(run / "checkpoint-8")
-    assert last_complete(run).name == "checkpoint-4"
-    (run / "checkpoint-11").mkdir()  # never got its mark
-    pretrain(RECIPE, corpus, run, tracker="none", progress=False)
-    assert losses(run) == losses(whole)
+    assert not is_complete(half / "checkpoint-8")
+    assert last_complete(half).name == "checkpoint-4"
+    (half / "checkpoint-11").mkdir()  # never got its mark
+    pretrain(RECIPE, corpus, half, tracker="none", progress=False)
+    assert losses(half) == losses(whole)
+
+
+def test_a_clock_that_was_set_back_and_an_end_after_the_last_step(half, corpus, whole):
+    """The last two checkpoints stay, by their steps; and from the last one no step is trained."""
+    for folder in checkpoints(half):
+        os.utime(folder, (time.time() + 10**6,) * 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longfire.training.run.digest", raises(StopError))
+        with pytest.raises(StopError):
+            pretrain(RECIPE, corpus, half, tracker="none", progress=False)
+    assert [folder.name for folder in checkpoints(half)] == ["checkpoint-8", "checkpoint-12"]
+    assert last_complete(half).name == "checkpoint-12"
+    pretrain(RECIPE, corpus, half, tracker="none", progress=False)
+    assert losses(half) == losses(whole)
+    assert same_model(half, whole)
+
+
+def test_a_checkpoint_that_cannot_be_read_for_once_stays(half, corpus, whole, monkeypatch, caplog):
+    """Nothing is trained while the last one cannot be read; an older one is named."""
+
+    def unreadable(name):
+        def checksum(file):
+            if file.parent.name == name:
+                raise OSError(errno.EIO, "Input/output error")
+            return original(file)
+
+        monkeypatch.setattr("longfire.training.checkpoints.checksum", checksum)
+
+    original = module.checksum
+    unreadable("checkpoint-8")
+    with pytest.raises(
+        OSError, match=r"checkpoint-8 cannot be read \(Input/output error\)\. Nothing was deleted\. Start"
+    ):
+        pretrain(RECIPE, corpus, half, tracker="none", progress=False)
+    assert [folder.name for folder in checkpoints(half)] == ["checkpoint-4", "checkpoint-8"]
+    unreadable("checkpoint-4")
+    assert module.discard_incomplete(half) == []
+    assert "checkpoint-4 is left as it is" in caplog.text
+    with at_step(9, raises(StopError)), pytest.raises(StopError):
+        pretrain(RECIPE, corpus, half, tracker="none", progress=False)
+    assert [line[0] for line in losses(half)] == list(range(1, 9))  # it went on from step 8
 
 
 def test_a_mark_is_of_every_file(tmp_path):
-    from longfire.training.checkpoints import mark_complete
-
     folder = tmp_path / "checkpoint-1"
+    with pytest.raises(FileNotFoundError, match="was deleted while it was written"):
+        module.mark_complete(folder)
+    assert not folder.exists()
     folder.mkdir()
     assert not is_complete(folder)
     (folder / "a").write_bytes(b"something")
     (folder / "b").write_bytes(b"")
-    mark_complete(folder)
+    module.mark_complete(folder)
     assert is_complete(folder)
     assert set(json.loads((folder / MARK).read_text())) == {"a", "b"}
     (folder / "a").write_bytes(b"somethinh")
     assert not is_complete(folder)
     (folder / "a").unlink()
     assert not is_complete(folder)
+
+
+def test_what_a_killed_command_did_not_clean_up(corpus, whole, tmp_path):
+    """Even where the run is done."""
+    run = shutil.copytree(whole, tmp_path / "run")
+    for name in (".model", "checkpoint-12", "best-4"):
+        (run / name).mkdir()
+    before = (run / "model" / "model.safetensors").stat().st_mtime_ns
+    pretrain(RECIPE, corpus, run, tracker="none", progress=False)
+    assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
+    assert (run / "model" / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_checkpoint_is_saved_before_it_stops(stop, status, text, corpus, whole, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+    run, handlers = tmp_path / "run", [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with at_step(6, lambda: os.kill(os.getpid(), stop)):
+        assert main(command(text, run)[3:]) == status
+    assert last_complete(run).name == "checkpoint-6"
+    said = capsys.readouterr().err
+    assert "longfire: stopped. The checkpoint after step 6 is complete.\nlongfire: to resume: longfire pretrain" in said
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+    pretrain(RECIPE, corpus, run, tracker="none", progress=False)
+    assert losses(run) == losses(whole)
+    assert same_model(run, whole)
+
+
+def test_twice_it_stops_at_once(corpus, tmp_path):
+    def stop():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with at_step(6, stop), pytest.raises(KeyboardInterrupt):
+        pretrain(RECIPE, corpus, tmp_path / "run", tracker="none", progress=False)
+    assert last_complete(tmp_path / "run").name == "checkpoint-4"
+
+
+def test_several_processes_stop_at_the_same_step(monkeypatch):
+    """All of them where losses are logged, also those that heard nothing."""
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda heard, _: heard.fill_(1))
+    args, control = SimpleNamespace(world_size=2, device="cpu"), SimpleNamespace(should_log=False)
+    interruption = Interruption().__enter__()
+    interruption.on_step_end(args, None, control)
+    assert not control.should_log
+    interruption.on_log(args, None, control, logs={"loss": 1.0})
+    assert control.should_save
+    assert control.should_training_stop
+    with pytest.raises(KeyboardInterrupt):
+        interruption.__exit__(None, None, None)
 
 
 def test_a_loss_that_is_not_finite(corpus, tmp_path):
@@ -206,12 +324,16 @@ def test_a_loss_that_is_not_finite(corpus, tmp_path):
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(28, "No space left on device"), RuntimeError("[enforce fail at inline_container.cc:672]")],
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        RuntimeError("[enforce fail at inline_container.cc:672]"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        Exception("No space left on device (os error 28)"),  # as tokenizers has it
+    ],
 )
 def test_a_full_disk(error, corpus, tmp_path):
     run = tmp_path / "full"
-    from longfire.training.trainer import PretrainTrainer
-
     original = PretrainTrainer._save_optimizer_and_scheduler
 
     def full(self, output_dir):
@@ -222,10 +344,17 @@ def test_a_full_disk(error, corpus, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PretrainTrainer, "_save_optimizer_and_scheduler", full)
         with pytest.raises(
-            OSError, match=r"the disk is full; the checkpoint after step 4 is whole\. Make room and start"
+            OSError, match=r"the disk is full; the checkpoint after step 4 is complete\. Make room and start"
         ):
             pretrain(RECIPE, corpus, run, tracker="none", progress=False)
     assert last_complete(run).name == "checkpoint-4"
+
+
+def test_another_error_of_a_disk(corpus, tmp_path, monkeypatch):
+    broken = SafetensorError("Error while serializing: I/O error: Input/output error (os error 5)")
+    monkeypatch.setattr(PretrainTrainer, "save_model", raises(broken))
+    with pytest.raises(OSError, match=r"Input/output error \(os error 5\); there is no checkpoint yet"):
+        pretrain(RECIPE, corpus, tmp_path / "run", tracker="none", progress=False)
 
 
 def test_a_lost_reader(corpus, tmp_path, monkeypatch):
@@ -240,7 +369,7 @@ def test_a_lost_reader(corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Sequences, "__getitem__", deadly)
     options = {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 1}
-    with pytest.raises(ChildProcessError, match=r"was lost .*the checkpoint after step 4 is whole\. Start again"):
+    with pytest.raises(ChildProcessError, match=r"was lost .*the checkpoint after step 4 is complete\. Start again"):
         pretrain(RECIPE.but(steps=400), corpus, tmp_path / "lost", tracker="none", progress=False, **options)
 
 

@@ -60,6 +60,7 @@ def examined(
     if any(example.options for example in examples):
         asked["chance"] = "of options"  # without it: scored when only answers to other questions stood beside them
     if (folder / PREDICTIONS).is_file() and (before := kept(folder / SCORES, asked)) is not None:
+        (folder / DRAFT).unlink(missing_ok=True)  # of a test that was killed before it did this itself
         return before
     loaded, tokenizer = load()
 
@@ -85,6 +86,8 @@ def examined_or_failed(load: Loader, task: Task, examples: Sequence[Example], fo
     """`examined`; or, where that fails, the reason, so that the others are tested all the same."""
     try:
         found = examined(load, task, examples, folder, **options)
+    except BrokenPipeError:  # whoever was reading is gone: no failure of the test
+        raise
     except Exception as error:
         found = {"task": task.name, "length": options["length"], "failed": failure(error)}
     result = f"failed: {found['failed']}" if "failed" in found else f"{found['score']:.2f}"

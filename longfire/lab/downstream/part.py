@@ -61,7 +61,7 @@ class Part:
             folder = self.train(tracker, options)
             release()
             self.test(folder)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenPipeError):
             raise
         except Exception as error:
             self.found["failed"] = failure(error)

@@ -1,0 +1,23 @@
+"""Killed at any of its file operations and started again, a command ends as if nothing had been (kill_points.py).
+
+A few points of each command; LONGFIRE_KILL_POINTS=all tries all of them, in about half an hour.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+COMMANDS = ("pretrain", "finetune", "compare")
+
+
+def test_killed_at_any_file_operation(tmp_path):
+    points = os.environ.get("LONGFIRE_KILL_POINTS", "6")
+    command = [sys.executable, "-m", "tests.training.kill_points", str(tmp_path), *(f"{c}={points}" for c in COMMANDS)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert {command: one["wrong"] for command, one in found.items()} == {command: {} for command in COMMANDS}
+    assert all(one["points"] > 100 for one in found.values())
