@@ -30,7 +30,8 @@ class Layout:
 def fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
     """Positions the fused kernels can serve, each sequence's keys in order from 0 after masked padding; or why not."""
     found: Layout | str = _once(_look, q_positions, k_positions, key_mask, B)
-    if isinstance(found, Layout) and found.shift is not None and torch.cuda.is_current_stream_capturing():
+    shift = found.shift if isinstance(found, Layout) else None
+    if shift is not None and shift.is_cuda and torch.cuda.is_current_stream_capturing():
         _PINNED[id(found)] = found
     return found
 
