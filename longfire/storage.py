@@ -59,7 +59,7 @@ def _remove_abandoned_drafts(path: Path) -> None:
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}")
     for draft in [Path(entry.path) for entry in os.scandir(path.parent) if name.fullmatch(entry.name)]:
         with suppress(OSError):  # locked, or gone by now
-            handle = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            handle = os.open(draft, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)  # NFS locks what is open for writing
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 draft.unlink()

@@ -145,9 +145,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from longfire.data import load_corpus
     from longfire.encodings.registry import SHARED
     from longfire.lab.labels import file_name, read_label
-    from longfire.training.checkpoints import last_complete, step_of
     from longfire.training.pretrain import pretrain, training_sequences
-    from longfire.training.run import SHARDED
+    from longfire.training.run import SHARDED, what_is_kept
 
     disable_progress_bar()  # of saving and loading; training has one of its own
     recipe = chosen_recipe(options, options.recipe)
@@ -166,11 +165,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     try:
         model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
     except KeyboardInterrupt:
-        last = last_complete(out)
-        kept = (
-            "There is no checkpoint yet" if last is None else f"The checkpoint after step {step_of(last)} is complete"
-        )
-        print(f"\nlongfire: stopped. {kept}.", file=sys.stderr)
+        print(f"\nlongfire: stopped; {what_is_kept(out)}.", file=sys.stderr)
         return INTERRUPTED
     done = read_json(out / "done.json")
     print(

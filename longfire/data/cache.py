@@ -124,12 +124,10 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise DamagedError(f"{folder / RECORD} was altered")
     for name, (size, sums) in record["files"].items():
         path = folder / name
-        try:
-            found = path.stat().st_size
-        except (FileNotFoundError, NotADirectoryError):  # what cannot be read for another reason may be whole
-            raise DamagedError(f"{path} is missing") from None
-        if found != size:
-            raise DamagedError(f"{path} has {found} bytes, not the {size} that were written")
+        if not path.is_file():
+            raise DamagedError(f"{path} is missing")
+        if path.stat().st_size != size:
+            raise DamagedError(f"{path} has {path.stat().st_size} bytes, not the {size} that were written")
         if checksums(path) != sums:
             raise DamagedError(f"{path} was altered")
     return dict(record)

@@ -11,13 +11,14 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,8 @@ def _stop(workers: list[Any], pool: ProcessPoolExecutor) -> None:
     """Let runs save a checkpoint, and start no others. A second Ctrl-C ends all at once."""
     for worker in workers:
         worker.terminate()
+    with suppress(BrokenPipeError):
+        tqdm.write("\nlongfire: runs save a checkpoint first. Ctrl-C again stops at once.", file=sys.stderr)
     try:
         pool.shutdown(wait=True, cancel_futures=True)
     except KeyboardInterrupt:

@@ -132,7 +132,7 @@ class Watch(TrainerCallback):
         refuse_not_finite(model, f"after step {state.global_step}")
         if state.is_world_process_zero:
             mark_complete(self.run / f"checkpoint-{state.global_step}")
-            discard_oldest(self.run, args.save_total_limit)
+            discard_oldest(self.run, args.save_total_limit or 0)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.close()

@@ -85,6 +85,6 @@ def discard_incomplete(run: Path, kind: str = "checkpoint") -> list[Path]:
 
 
 def discard_oldest(run: Path, kept: int) -> None:
-    """Delete all but the last so many checkpoints, by their steps: a clock may have been set back."""
+    """Delete all but the last so many checkpoints (0: none), by step: a clock may have been set back."""
     for folder in checkpoints(run)[:-kept]:
         shutil.rmtree(folder, ignore_errors=True)  # what stays is tried again after the next checkpoint

@@ -27,11 +27,11 @@ from longfire.training.run import (
     alone_in,
     as_json,
     carry_out,
+    clean_up,
     compiles,
     conclude,
     is_done,
     leftovers,
-    remove,
     track,
     training_arguments,
 )
@@ -85,7 +85,7 @@ def finetune(
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     with alone_in(run):
         if is_done(run, same):  # by a process that was killed while it cleaned up
-            remove(leftovers(run))
+            clean_up(run)
             return run / "model"
         args = training_arguments(recipe, run, tracker, options, length=int(lengths.max()))
         trainer = FinetuneTrainer(

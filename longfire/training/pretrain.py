@@ -13,11 +13,11 @@ from longfire.training.run import (
     DRAFT,
     alone_in,
     carry_out,
+    clean_up,
     compiles,
     conclude,
     is_done,
     leftovers,
-    remove,
     track,
     training_arguments,
 )
@@ -56,7 +56,7 @@ def pretrain(
         return run / "model"
     with alone_in(run, wait):
         if is_done(run, same):  # by the process that was waited for, or by one that was killed while it cleaned up
-            remove(leftovers(run))
+            clean_up(run)
             return run / "model"
         trainer = make_trainer(recipe, corpus, run, tracker, progress, **options)
 

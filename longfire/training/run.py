@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -112,9 +112,9 @@ def leftovers(run: Path) -> list[Path]:
     return [folder for folder in (run / DRAFT, *checkpoints(run), *checkpoints(run, "best")) if folder.exists()]
 
 
-def remove(folders: Iterable[Path]) -> None:
-    """Delete folders with all they hold."""
-    for folder in folders:
+def clean_up(run: Path) -> None:
+    """Delete what a run that is done no longer needs, on the first process alone."""
+    for folder in leftovers(run) if int(os.environ.get("RANK", "0")) == 0 else ():
         shutil.rmtree(folder)
 
 
@@ -244,7 +244,7 @@ def conclude(run: Path, done: Mapping[str, Any]) -> None:
         shutil.rmtree(run / "model")
     (run / DRAFT).replace(run / "model")
     write_json(run / "done.json", {"provenance": provenance(), **done, "digest": digest(run / "model")})
-    remove(leftovers(run))
+    clean_up(run)
 
 
 def _in_words(error: Exception, run: Path) -> Exception | None:
@@ -253,19 +253,20 @@ def _in_words(error: Exception, run: Path) -> Exception | None:
     in_rust = re.search(r"\(os error (\d+)\)", said)  # of safetensors and tokenizers, whose errors are no OSErrors
     code = error.errno if isinstance(error, OSError) else in_rust and int(in_rust[1])
     if code in (errno.ENOSPC, errno.EDQUOT) or any(sign in said for sign in FULL):
-        what = f"the disk is full; {_kept(run)}. Make room and start again with the same command"
+        what = f"the disk is full; {what_is_kept(run)}. Make room and start again with the same command"
         return OSError(errno.ENOSPC, what, str(run))
     if in_rust and not isinstance(error, OSError):
-        return OSError(code, f"{said}; {_kept(run)}", str(run))
+        return OSError(code, f"{said}; {what_is_kept(run)}", str(run))
     if isinstance(error, RuntimeError) and "DataLoader worker" in said:
         return ChildProcessError(
-            f"a process that reads the data was lost ({error}): often memory ran out. {_kept(run)}. Start again "
+            f"a process that reads the data was lost ({error}): often memory ran out. {what_is_kept(run)}. Start again "
             f"with the same command."
         )
     return None
 
 
-def _kept(run: Path) -> str:
+def what_is_kept(run: Path) -> str:
+    """For whoever asks where a run that ended early would resume."""
     try:
         last = last_complete(run)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Kill a command before one of its file operations, start it again, and compare with a run that nothing disturbed.
 
 `python -m tests.training.kill_points FOLDER COMMAND=POINTS …` prints, as JSON, how many points each command has and
-what was wrong at those tried. POINTS: how many, spread evenly from the first to the last, or "all".
+what was wrong at those tried. POINTS: how many, spread evenly, or "all".
 
 A point is a file operation of Python's in the command's folder, or a file that a library writes: there twice, before it
 and with half of it written. Processes are forked from one that has imported everything and trained nothing.
@@ -174,7 +174,8 @@ def sweep(command: str, folder: Path, asked: str) -> dict[str, object]:
     status, count = in_a_process(line, work)
     assert status == 0, (folder / "log").read_text()
     expected = state(work)
-    numbers = torch.linspace(1, count, count if asked == "all" else int(asked)).round().int().tolist()
+    some = count if asked == "all" else int(asked)
+    numbers = [int((k + 0.5) * count / some) + 1 for k in range(some)]
     wrong: dict[int, list[str]] = {}
     for number in numbers:
         shutil.rmtree(work)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -123,27 +122,6 @@ def command(source, run, **changes):
 
 def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
-
-
-def test_killed_and_started_again(source, whole, tmp_path):
-    """kill -9 after step 9, judged after 8 and saved after 6: losses, scores and weights are the same bits."""
-    run = tmp_path / "killed"
-    start = [sys.executable, *command(source, run, **DROPOUT)]
-    process = subprocess.Popen(start, env=environment(), cwd=ROOT, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if (run / "losses.jsonl").exists() and len(read_losses(run / "losses.jsonl")) >= 9:
-            break
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert process.returncode == -signal.SIGKILL
-    assert not (run / "done.json").exists()
-    assert 8 in scores(run)
-    tune(source, run, **DROPOUT)
-    assert losses(run) == losses(whole)
-    assert scores(run) == scores(whole)
-    assert same(weights(run / "model"), weights(whole / "model"))
 
 
 def test_interrupted_while_it_is_judged(source, whole, tmp_path):
