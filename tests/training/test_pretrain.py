@@ -463,5 +463,8 @@ def test_cuda_graphs_change_no_loss(name, corpus, tmp_path):
         recipe = RECIPE.but(encoding=name, graphs=graphs, length=128, steps=20)
         pretrain(recipe, corpus, tmp_path / str(graphs), tracker="none", progress=False)
         found[graphs] = losses(tmp_path / str(graphs))
-    assert found[True] == found[False]
+    if name == "rope":  # PyTorch's flash kernel adds gradients in no fixed order
+        torch.testing.assert_close(torch.tensor(found[True]), torch.tensor(found[False]), rtol=1e-3, atol=0)
+    else:
+        assert found[True] == found[False]
     assert found[True][-1][1] < found[True][0][1]
