@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import (
+    can_check_values,
     check_pair,
     check_same_device,
     check_shape,
@@ -53,7 +54,7 @@ class Request:
             raise ValueError(f"dropout_p must be at least 0 and below 1, not {self.dropout_p!r}.")
         scale = self.scale
         if scale is not None and not (isinstance(scale, float | int) and math.isfinite(scale) and scale > 0):
-            raise ValueError(f"scale must be above 0 and finite, or None (D^−½), not {scale!r}.")
+            raise ValueError(f"scale must be a Python number above 0 and finite, or None (D^−½), not {scale!r}.")
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -138,10 +139,15 @@ class Request:
         Apart from the other checks, since it waits for a GPU once per tensor: a model looks once for all its layers.
         """
         bias = self.bias
-        if self.in_order or (isinstance(bias, PreparedBias) and bias.padding is not None):
-            return  # known, or promised
+        if self.in_order:
+            return
         k_positions, mask = self.positions[1], self.key_mask
         tensors = [k_positions] if mask is None else [k_positions, mask]
+        if isinstance(bias, PreparedBias) and bias.padding is not None:
+            if mask is None:
+                raise ValueError("the bias was prepared for padding that key_mask hides: give key_mask.")
+            if not all(map(can_check_values, tensors)):
+                return  # promised
         if not all(map(has_values, tensors)):
             if not k_positions.is_meta:
                 torch._assert_async(strictly_increase(k_positions, mask), f"{OUT_OF_ORDER} along each sequence")
@@ -154,7 +160,7 @@ class Request:
     def _refuse_order(self, where: str) -> NoReturn:
         raise ValueError(
             f"{OUT_OF_ORDER} along each sequence{where}: documents that share a row would see each other. Give each "
-            f"document a row of its own, and hide padding with key_mask."
+            f"document a row of its own, hide padding with key_mask, and sort k and v by position."
         )
 
     def _check_tensors(self) -> None:

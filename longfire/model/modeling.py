@@ -241,6 +241,12 @@ def masks_and_positions(
                 f"a 4-D attention mask is boolean (True is kept) or floating point (added to the logits), not "
                 f"{attention_mask.dtype}: attention_mask.bool()."
             )
+        if attention_mask.shape[2] != T:
+            raise ValueError(
+                f"a 4-D attention mask is (B, 1, T, S) with a row for each of the {T} queries, not "
+                f"{tuple(attention_mask.shape)}: one row for all would let each see later tokens. For padding give "
+                f"(B, tokens so far)."
+            )
     positions = find_positions(x, past, slots, by_token, position_ids, packed=not ours)
     if ours:
         return None, positions

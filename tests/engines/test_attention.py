@@ -346,6 +346,17 @@ def test_a_promise_of_order_that_is_not_kept():
             prepare_bias(fire, q_positions, k_positions, in_order=True, padding=padding)
 
 
+def test_promised_padding_that_no_mask_hides():
+    padded = torch.tensor([[0, 0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6]])
+    prepared = prepare_bias(make("fire"), padded, padded, in_order=True, padding=torch.tensor([2, 0]))
+    key_mask = torch.arange(7) >= torch.tensor([[2], [0]])
+    attention(*random(), prepared, key_mask=key_mask)
+    with pytest.raises(ValueError, match="give key_mask"):
+        attention(*random(), prepared)
+    with pytest.raises(ValueError, match="in sequence 0 0 follows 0"):
+        attention(*random(), prepared, key_mask=torch.ones(2, 7, dtype=torch.bool))
+
+
 def test_plan():
     q, k, v = random()
     mask = torch.ones(2, 7, dtype=torch.bool)
@@ -481,7 +492,10 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
         ({"key_mask": MASK[:1]}, ValueError, r"shape \(B, S\) = \(2, 7\), not \(1, 7\)"),
         ({"key_mask": MASK.to("meta")}, ValueError, "key_mask is on meta"),
         ({"key_mask": [[True] * 7] * 2}, TypeError, "key_mask must be a bool tensor, not list"),
-        *(({"scale": scale}, ValueError, "scale must be above 0 and finite") for scale in (float("nan"), 0.0, -0.3)),
+        *(
+            ({"scale": scale}, ValueError, "scale must be a Python number above 0")
+            for scale in (float("nan"), 0.0, -0.3)
+        ),
         ({"bias": torch.ones(7, 7, dtype=torch.bool)}, TypeError, "must be floating point, not torch.bool.* key_mask"),
         (dict.fromkeys("kv", torch.zeros(2, 0, 7, 8).double()), ValueError, "share 0 key heads"),
         ({"dropout_p": 1.0}, ValueError, "dropout_p must be at least 0 and below 1, not 1.0"),

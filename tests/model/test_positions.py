@@ -191,6 +191,8 @@ def test_packed_documents_by_a_mask_of_ones_own(implementation):
         assert torch.allclose(logits(model, ids, position_ids=position_ids, attention_mask=mask), expected, atol=2e-4)
     with pytest.raises(ValueError, match=r"4-D attention mask is boolean .* not torch\.int64"):
         model(ids, position_ids=position_ids, attention_mask=numbers)
+    with pytest.raises(ValueError, match="one row for all would let each see later tokens"):
+        model(ids, attention_mask=torch.ones(1, 1, 1, 17, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("retrofitted", [False, True])
