@@ -28,10 +28,16 @@ Hashes = npt.NDArray[np.uint64]
 """(N,): of what documents say; see `content_hash`."""
 
 
+INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\ufeff"))
+"""Soft hyphen, zero-width space and byte order mark."""
+
+
 def content_hash(document: bytes) -> int:
-    """Of a text in Unicode's form NFC, without its whitespace."""
+    """Of a text in Unicode's form NFC, without whitespace and characters that nobody sees."""
     text = document.translate(None, b" \t\n\r\v\f")
-    return _hash(text if text.isascii() else unicodedata.normalize("NFC", text.decode()).encode())
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", "".join(text.decode().translate(INVISIBLE).split())).encode()
+    return _hash(text)
 
 
 def _hash(text: bytes) -> int:

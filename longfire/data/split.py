@@ -89,9 +89,10 @@ class TokenSplit:
         positions, documents = _whole_pieces(self.starts, length)
         if len(positions) == 0:
             longest = int(np.diff(self.starts).max())
+            held = f"{self.num_documents:,} document{'s' * (self.num_documents != 1)}"
             raise CorpusError(
-                f"no document of the {self.name} split has {length} tokens; the longest has {longest}. "
-                "Take a shorter length, or text with longer documents."
+                f"no document of the {self.name} split ({held}) has {length} tokens; the longest has {longest}. Take "
+                f"shorter lengths, more text with long documents, or text of your own to test on (--validation)."
             )
         return positions, documents
 

@@ -163,7 +163,7 @@ def how_much(seen: npt.NDArray[np.bool_], split: TokenSplit) -> dict[str, int]:
     }
 
 
-def in_words(trained_on: dict[str, int] | None, source: str) -> str | None:
+def in_words(trained_on: dict[str, int] | None, source: str, same_corpus: bool) -> str | None:
     """What to know about text that may have been trained on; None if there is nothing to know."""
     if trained_on is None:
         return (
@@ -171,11 +171,16 @@ def in_words(trained_on: dict[str, int] | None, source: str) -> str | None:
             f"seen it is not known. To score the text held out from training, give the same --corpus and --validation."
         )
     if not trained_on["documents"]:
-        return None
+        if same_corpus:
+            return None
+        return (
+            f"the model was trained on {source}. None of those documents is in this text, but only whole documents are "
+            f"compared: an excerpt, or the same text divided otherwise, is not recognised."
+        )
     share = trained_on["tokens"] / trained_on["of_tokens"]
     return (
-        f"the model was trained on {trained_on['documents']:,} of the {trained_on['of_documents']:,} documents scored "
-        f"here ({share:.1%} of the tokens). Expect a higher perplexity on text that it has not seen."
+        f"the model was trained on {trained_on['documents']:,} of the {trained_on['of_documents']:,} documents of "
+        f"this text ({share:.1%} of the tokens). Expect a higher perplexity on text that it has not seen."
     )
 
 
@@ -208,7 +213,7 @@ def measure_perplexity(
     if trained := read_json(setting.checkpoint / "corpus.json"):
         seen = seen_in_training(setting.checkpoint, corpus, split)
         record["trained_on"] = None if seen is None else how_much(seen, split)
-        if note := in_words(record["trained_on"], trained["source"]):
+        if note := in_words(record["trained_on"], trained["source"], trained["fingerprint"] == corpus.fingerprint):
             record["note"] = note
 
     def keep(found: dict[str, Any]) -> None:

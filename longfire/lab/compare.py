@@ -76,7 +76,7 @@ def compare(
     refuse_other_runs(comparison, out, corpus)
     training_sequences(comparison.recipe, corpus)  # what no run could do is said before the first
     getattr(corpus, comparison.split).pieces(max(comparison.tested_lengths()))
-    notes = [*held_out(corpus, comparison.split), *check_other_texts(comparison, corpus)]
+    notes = [*held_out(corpus, comparison.split, comparison.tokens), *check_other_texts(comparison, corpus)]
     for note in notes[1:]:
         log.warning(note)
     record: dict[str, Any] = {
@@ -114,15 +114,17 @@ def compare(
     return record
 
 
-def held_out(corpus: Corpus, split: str) -> Iterator[str]:
-    """How much text is tested on; then, where it is little, that it is."""
+def held_out(corpus: Corpus, split: str, limit: int | None) -> Iterator[str]:
+    """How much text is tested on, at most `limit` tokens at each length; then, where it is little, that it is."""
     described = corpus.describe()
     tested, trained = (_amount(described["splits"][name]) for name in (split, "train"))
     cut = "the ends of " if described["divided"].startswith("by position") else ""
     passed_over = f" In the folder: {described['passed_over']}." if described["passed_over"] else ""
-    yield f"Held out for testing ({split}): {cut}{tested}. Trained on: {trained}.{passed_over}"
     sizes = described["splits"][split]
-    if sizes["documents"] < FEW_DOCUMENTS or sizes["tokens"] < FEW_TOKENS:
+    if limit is not None and limit < sizes["tokens"]:
+        tested += f", of which {limit:,} tokens are scored at each length"
+    yield f"Held out for testing ({split}): {cut}{tested}. Trained on: {trained}.{passed_over}"
+    if sizes["documents"] < FEW_DOCUMENTS or min(sizes["tokens"], limit or sizes["tokens"]) < FEW_TOKENS:
         yield (
             f"{tested} is too little held-out text to tell encodings apart: the ranking may differ on other documents. "
             f"Give more documents, or separate text to test on (--validation)."
@@ -206,7 +208,7 @@ def _in_a_pool(
             tick(list(waiting.values()))
             for future in done:
                 yield future.result()
-    except (KeyboardInterrupt, GeneratorExit):
+    except (KeyboardInterrupt, GeneratorExit, BrokenPipeError):
         _stop(list((pool._processes or {}).values()), pool)
         raise
     finally:

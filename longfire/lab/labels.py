@@ -23,7 +23,8 @@ def recorded(label: str) -> str:
     name = label.partition(":")[0].removesuffix(SHARED)
     if name not in ENCODINGS or not has_starts(ENCODINGS[name]):
         return label
-    return re.sub(r"([:,])\s*init\s*=\s*(random\b)?", lambda m: f"{m[1]}{START}={'None' if m[2] else ''}", label)
+    start = r"([:,])\s*(?:init|start)\s*=\s*(random\b)?"
+    return re.sub(start, lambda m: f"{m[1]}{START}={'None' if m[2] else ''}", label)
 
 
 def file_name(label: str) -> str:

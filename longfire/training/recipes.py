@@ -182,6 +182,8 @@ class Recipe(AnyRecipe):
         same["encoding_options"] = others if horizon is None else {**others, "horizon": horizon}
         if not has_starts(ENCODINGS[self.encoding]):
             same.pop("start")
+        elif self.start is not None and others.get("init_c") is not None:
+            same["init_c_honoured"] = True  # runs from before started with c = 1 whatever init_c was
         return same
 
     def position_encoding(self) -> dict[str, Any]:

@@ -38,8 +38,15 @@ def test_every_document_in_one_split(tmp_path_factory, texts):
 
 
 def test_what_is_the_same_document():
-    same = ["Caf\u00e9 noir.", "Cafe\u0301 noir.", " Caf\u00e9\r\n\tnoir.\n"]
+    same = [
+        "Caf\u00e9 noir.",
+        "Cafe\u0301 noir.",
+        " Caf\u00e9\r\n\tnoir.\n",
+        "Caf\u00e9\u00a0noir.",
+        "\ufeffCaf\u00e9 noir.\u2028",
+    ]
     assert len(set(map(said, same))) == 1
+    assert said("a b") == said("a\u00a0b") == said("a\u200bb")
     assert len({*map(said, same), said("Cafe noir."), said("caf\u00e9 noir.")}) == 3
 
 

@@ -403,7 +403,7 @@ def test_relative_and_rotary_positions_do_not_end():
 def test_a_length_that_no_document_has():
     rows = evaluate(small_model(), lengths=(64, 101))["rows"]
     assert rows[0]["sequences"] == 3
-    assert "no document of the validation split has 101 tokens; the longest has 100" in rows[1]["failed"]
+    assert "no document of the validation split (6 documents) has 101 tokens; the longest has 100" in rows[1]["failed"]
     for row in evaluate(small_model(), lengths=(16, 101), protocol="paired")["rows"]:
         assert "has 101 tokens" in row["failed"]
 
@@ -597,12 +597,17 @@ def test_text_that_was_trained_on_is_called_so(texts, checkpoint, tmp_path, caps
         trained_on = record["trained_on"]
         assert (trained_on["documents"], trained_on["of_documents"]) == (documents, of)
         share = trained_on["tokens"] / trained_on["of_tokens"]
-        said = f"the model was trained on {documents} of the {of} documents scored here ({share:.1%} of the tokens)."
+        said = f"the model was trained on {documents} of the {of} documents of this text ({share:.1%} of the tokens)."
         assert said in record["note"]
         assert said in shown
     record, shown = found(texts, "validation")
     assert record["trained_on"]["documents"] == 0
     assert "note" not in record
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "one.txt").write_text("".join(file.read_text() for file in sorted(texts.iterdir())))
+    record, shown = found(tmp_path / "all", "all")  # all of it was trained on, as other documents
+    assert record["trained_on"]["documents"] == 0
+    assert "the same text divided otherwise, is not recognised" in shown
     (checkpoint / "corpus.npy").unlink()
     record, shown = found(part, "all")
     assert record["trained_on"] is None
@@ -625,7 +630,7 @@ def test_the_command_says_what_failed(texts, checkpoint, tmp_path, capsys):
     save_checkpoint(checkpoint, max_position_embeddings=64)
     out = tmp_path / "found.json"
     assert command(checkpoint, texts, "--split", "train", "--tokens", "64", "--out", str(out)) == 1
-    assert "– length 1,024: no document of the train split has 1024 tokens" in capsys.readouterr().out
+    assert "– length 1,024: no document of the train split (" in capsys.readouterr().out
     assert "log_perplexity" in json.loads(out.read_text())["rows"][0]
 
 
@@ -634,7 +639,7 @@ def test_the_command_refuses_a_length_that_no_document_has(texts, checkpoint, tm
     out = tmp_path / "found.json"
     assert command(checkpoint, texts, "--split", "all", "--lengths", "32", "99999999999", "--out", str(out)) == 2
     longest = len(f"6. {TEXT * 7}") + 2  # a digit more, and the token that ends it
-    said = f"no document of the whole split has 99999999999 tokens; the longest has {longest}."
+    said = f"no document of the whole split (40 documents) has 99999999999 tokens; the longest has {longest}."
     assert said in capsys.readouterr().err
     assert not out.exists()
 

@@ -43,6 +43,7 @@ def test_a_start_is_of_the_training_and_not_of_the_encoding():
     [
         ("fire:init=kerple_log,horizon=512", "fire:start=kerple_log,horizon=512"),
         ("fire-s:horizon=512, init = random", "fire-s:horizon=512,start=None"),
+        ("fire:start=random", "fire:start=None"),
         ("fire:init_L=3,init_c=0.5", "fire:init_L=3,init_c=0.5"),
         ("alibi", "alibi"),
     ],

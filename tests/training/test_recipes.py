@@ -100,6 +100,14 @@ def test_start_and_init_are_one_thing():
     assert RECIPES["small"].but(encoding="rope").position_encoding() == {"name": "rope"}
 
 
+def test_runs_that_ignored_init_c_are_not_those_that_honour_it():
+    """A start used to overrule it, so the same recipe was another run."""
+    given = RECIPES["small"].but(encoding_options={"init_c": 0.5})
+    assert given.identity()["init_c_honoured"]
+    assert "init_c_honoured" not in given.but(start=None).identity()
+    assert "init_c_honoured" not in RECIPES["small"].identity()
+
+
 @pytest.mark.parametrize(
     "change",
     [
