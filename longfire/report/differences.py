@@ -26,7 +26,8 @@ NEAR = 0.25
 """Nats. Under normal errors means are independent of residuals, so choosing by them does not bias the variance."""
 RULE = (
     "two-sided t-tests over the seeds, with the variance pooled over encodings and Holm's correction over all pairs at "
-    "a length: if all encodings were equal, at most 1 length in 20 would show a significant difference"
+    "a length: if all encodings were equal and varied alike from seed to seed, at most 1 length in 20 would show a "
+    "significant difference"
 )
 LISTED = 8
 """Encodings at most; of more only how many."""

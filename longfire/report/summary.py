@@ -139,7 +139,7 @@ def sentences(record: Record) -> list[str]:
         "Log perplexity is the mean loss of a token, natural logarithm: lower is better.",
     ]
     if others := list(texts_of(record))[1:]:
-        found.append(f"Other texts, of which nothing was trained on, were read too: {', '.join(others)}.")
+        found.append(f"Other texts, none of whose documents is in the corpus, were read too: {', '.join(others)}.")
     if record.get("interrupted"):
         found.append("It was interrupted: what is missing was not run.")
     return found

@@ -249,7 +249,7 @@ def test_what_was_run_with_one_encoding():
     text = what_was_run(record)
     assert text.startswith("FIRE: with this position encoding a model of 820k parameters was trained from scratch, ")
     assert "FIRE begins as kerple_log and has its horizon at 64 tokens. Then held-out text was read " in text
-    assert ". Other texts, of which nothing was trained on, were read too: latex, code." in text
+    assert ". Other texts, none of whose documents is in the corpus, were read too: latex, code." in text
     named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
     assert "at 64 tokens, where options that are named do not say otherwise. Then" in what_was_run(named)
     record["setting"]["recipe"] |= {"share": True, "encoding_options": {"log": False}, "horizon": None, "steps": 1600}
@@ -389,7 +389,7 @@ def test_a_picture_has_a_panel_for_each_text(tmp_path, monkeypatch):
 
 def test_a_page_has_every_text():
     page = compare_markdown(with_other_texts(compare_record()))
-    assert "Other texts, of which nothing was trained on, were read too: latex, code." in page
+    assert "Other texts, none of whose documents is in the corpus, were read too: latex, code." in page
     assert [page.count(f"| log perplexity{on} at |") for on in ("", " on latex", " on code")] == [1, 1, 1]
     assert "| FIRE | **2.510 ± 0.010** |" in page
     assert [page.count(f"significant ({rule}") for rule in (RULE, "by the same rule")] == [1, 2]
