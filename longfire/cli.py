@@ -51,7 +51,13 @@ def carried_out(options: argparse.Namespace) -> int:
         print(f"longfire: {explained(error, getattr(options, 'extra', 'lab'))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print("longfire: stopped.", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        if type(error.__cause__) is ValueError and "StrictDataclass" in type(error).__name__:
+            print(f"longfire: {error.__cause__}", file=sys.stderr)  # what a checkpoint's configuration refuses
+            return 2
+        raise
     return status
 
 

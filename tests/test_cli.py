@@ -129,6 +129,7 @@ def test_bench_dry_run(tmp_path, capsys):
         (["bench", "attention", "--tokens", "0"], "tokens must be at least 1"),
         (["bench", "attention", "--seconds", "-1"], "seconds must be at least 0"),
         (["explore", "--out", __file__], "Not a directory"),
+        (["pretrain", "tiny", "--vocab", "300", "--dry-run"], "--vocab 300 is for --tokenizer bpe"),
     ],
 )
 def test_errors_are_for_people(command, message, capsys):
@@ -136,6 +137,22 @@ def test_errors_are_for_people(command, message, capsys):
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
+
+
+def test_a_checkpoint_with_an_encoding_that_is_not_known(tmp_path, capsys):
+    """transformers wraps what a configuration refuses in an error of its own."""
+    config = {"model_type": "longfire", "position_encoding": {"name": "recency"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["explore", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("longfire: there is no encoding named 'recency'.")
+    assert "Traceback" not in shown
+
+
+def test_options_are_not_abbreviated(capsys):
+    with pytest.raises(SystemExit):
+        main(["pretrain", "tiny", "--step", "3", "--dry-run"])
+    assert "unrecognized arguments: --step 3" in capsys.readouterr().err
 
 
 def test_a_missing_library_is_named(monkeypatch, capsys, tmp_path):
@@ -177,7 +194,7 @@ def test_all_libraries_of_the_extras_are_known():
 @pytest.mark.parametrize(
     ("command", "usage"),
     [
-        (["compare", "--seed", "1", "--bogus"], "usage: longfire compare "),
+        (["compare", "--seeds", "1", "--bogus"], "usage: longfire compare "),
         (["bench", "bias", "--bogus"], "usage: longfire bench bias "),
         (["--bogus", "compare"], "usage: longfire "),
     ],

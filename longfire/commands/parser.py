@@ -13,6 +13,9 @@ NO_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.
 class Parser(argparse.ArgumentParser):
     """Commands within it are of its kind too."""
 
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **{"allow_abbrev": False, **options})
+
     def parse_known_args(self, *given: Any, **options: Any) -> Any:
         """An unknown option is an error of the command it was given to, with the usage of that command."""
         namespace, unknown = super().parse_known_args(*given, **options)

@@ -133,7 +133,11 @@ def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int 
         "skip_bad": options.skip_bad,
         "max_documents": options.max_documents,
     }
-    if is_saved(options.corpus):
+    saved = is_saved(options.corpus)
+    if options.vocab_size is not None and (saved or tokenizer != "bpe"):
+        whose = "the saved tokens have" if saved else f"{tokenizer!r} has"
+        raise ValueError(f"--vocab {options.vocab_size} is for --tokenizer bpe; {whose} a vocabulary already.")
+    if saved:
         return {**given, "tokenizer": options.tokenizer}
     return {**given, "tokenizer": tokenizer, "vocab_size": vocab_size if tokenizer == "bpe" else None}
 
