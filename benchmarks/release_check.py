@@ -12,7 +12,7 @@ def problems() -> list[str]:
     """One line for each record, page or picture that a release should not have."""
     measured = {path: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("bench/*.json"))}
     captions = {path: outdated(record) for path, record in measured.items()}
-    pages = {ROOT / name: change for name, change in PAGES.items()}
+    pages = {ROOT / name: change for name, change in PAGES.items() if (ROOT / name).exists()}
     drawn = {ROOT / "docs" / name: record for name, (record, _) in pictures().items()}
     stale = [
         *not_compact(),
