@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench docs clean
+.PHONY: demo test check format bench docs release-check clean
 
 demo: .venv/installed
 	$(BIN)/longfire compare
@@ -23,6 +23,9 @@ bench: .venv/installed
 	$(BIN)/longfire bench bias --out results/bench/cpu-bias.json
 	$(BIN)/longfire bench attention --device cpu --out results/bench/cpu-attention.json
 	$(BIN)/python benchmarks/update.py
+
+release-check: .venv/installed
+	$(BIN)/python benchmarks/release_check.py
 
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -1,4 +1,4 @@
-"""Make the tables of benchmarks/README.md, README.md and docs/, and the pictures, anew from results/."""
+"""Compact the records in results/, and generate the pictures and the tables of README.md, docs/ and this folder."""
 
 import json
 import re
@@ -13,6 +13,7 @@ from longfire.commands.downstream import PAPERS
 from longfire.lab.entry import Entry, LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
+from longfire.provenance import kernel_hash
 from longfire.report.biases import plot_biases
 from longfire.report.claims.names import OURS
 from longfire.report.claims.page import claims_markdown
@@ -36,6 +37,7 @@ from longfire.report.stamp import stamp
 from longfire.report.summary import in_a_row, sentences
 from longfire.report.table import markdown_table
 from longfire.report.tasks import tasks_markdown
+from longfire.storage import write_whole
 from longfire.tasks import SUITES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +47,7 @@ BY_LENGTH = [entry for entry in ENTRIES.values() if type(entry) is LengthEntry]
 """The paper's tables and figures of perplexity."""
 UNTRAINED: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "theorem": ("theorem", theorem_markdown),
-    "speed": ("h200-model", lambda record: f"{forward_markdown(record)}\n\n{FORWARD_PART}"),
+    "speed": ("h200-model", lambda record: f"{captioned(forward_markdown(record), record)}\n\n{FORWARD_PART}"),
 }
 """The records of what is not trained, and what shows them."""
 TASKS = {
@@ -97,6 +99,46 @@ a small-scale run can be compared with each other, and not with the paper's.
 """
 
 
+def compacted(name: str, record: dict[str, Any]) -> str:
+    """A record as results/ keeps it: without learned biases that no page draws, and a line for each row or run.
+
+    A record is small that way, and a diff still shows which run changed.
+    """
+    drawn = {entry.name for entry in BY_LENGTH if entry.draws_biases}
+    return in_lines({key: value for key, value in record.items() if key != "biases" or name in drawn}) + "\n"
+
+
+def in_lines(value: Any, depth: int = 2) -> str:
+    """JSON whose outer `depth` levels have a line for each item."""
+    if not depth or not value or not isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(in_lines(item, depth - 1) for item in value) + "\n]"
+    fields = (f"{json.dumps(key, ensure_ascii=False)}: {in_lines(item, depth - 1)}" for key, item in value.items())
+    return "{\n" + ",\n".join(fields) + "\n}"
+
+
+def not_compact(results: Path = RESULTS) -> dict[Path, str]:
+    """Records that are not written as `compacted` writes them, and what they should be."""
+    files = {path: path.read_text(encoding="utf-8") for path in sorted(results.glob("*/*.json"))}
+    written = {path: compacted(path.stem, json.loads(text)) for path, text in files.items()}
+    return {path: text for path, text in written.items() if text != files[path]}
+
+
+def outdated(record: dict[str, Any]) -> str:
+    """The caption of a performance record if it was measured with other kernels than today's; otherwise nothing."""
+    made = record["provenance"]
+    if made.get("kernels") == kernel_hash():
+        return ""
+    where = f"commit {made['commit']}" if made.get("commit") else "an unknown commit"
+    return f"Measured at {where}; the kernels have changed since."
+
+
+def captioned(table: str, record: dict[str, Any]) -> str:
+    """A table in Markdown, with a caption if its record is outdated."""
+    return "\n\n".join(filter(None, (table, outdated(record))))
+
+
 def result(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
     """The record of this name, in whichever folder it is; one of two is nobody's."""
     files = sorted(results.glob(f"*/{name}.json"))
@@ -125,6 +167,8 @@ def updated(page: str) -> str:
     def table(match: re.Match[str]) -> str:
         record = shown_record(match[1])
         shown = model_table(record) if is_of_a_model(record) else speed_table(record)
+        if caption := outdated(record):
+            shown = shown.replace("\n", f"\n{caption}\n", 1)  # below the line that says what was measured
         return f"<!-- {match[1]} -->\n```\n{shown}\n```"
 
     return re.sub(r"<!-- ([\w-]+) -->\n```\n.*?```", table, page, flags=re.DOTALL)
@@ -148,7 +192,8 @@ def with_figures(page: str, results: Path = RESULTS) -> str:
             paper = {table: reported(table) for table in PAPERS}
             shown = f"\n### {TASKS.get(name, name)}\n\n{downstream_markdown(record, paper, PICTURES.get(name))}\n"
         else:
-            shown = f"{model_figures(record) if is_of_a_model(record) else figures_table(record)}\n"
+            table = model_figures(record) if is_of_a_model(record) else figures_table(record)
+            shown = f"{captioned(table, record)}\n"
         return f"<!-- {name}-figures -->\n{shown}<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+)-figures -->\n.*?<!-- end -->", figures, page, flags=re.DOTALL)
@@ -253,6 +298,9 @@ def with_claims(page: str, results: Path = RESULTS) -> str:
         for path in sorted(results.glob("*/*.json"))
     }
     shown = claims_markdown(records, {table: reported(table) for table in TABLES})
+    for name, record in records.items():
+        if name.startswith("bench/") and (caption := outdated(record)):
+            shown = re.sub(rf"^- `{name}`: .*", rf"\g<0> {caption}", shown, flags=re.MULTILINE)
     return replaced(page, "claims", f"\n{shown}\n")
 
 
@@ -321,6 +369,8 @@ PAGES: dict[str, Callable[[str], str]] = {
 """And what makes each anew."""
 
 if __name__ == "__main__":
+    for path, text in not_compact().items():
+        write_whole(path, text)
     draw_pictures()
     for path, change in ((ROOT / name, change) for name, change in PAGES.items() if (ROOT / name).exists()):
         path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")

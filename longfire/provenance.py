@@ -1,10 +1,13 @@
-"""What a result was made with: hardware, versions, commit."""
+"""What a result was made with: hardware, versions, commit, kernels."""
 
+import ast
+import hashlib
 import os
 import platform
 import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,21 @@ from typing import Any
 import torch
 
 from longfire import __version__
+
+KERNELS = (
+    "engines/**/*.py",
+    "encodings/kernels/*.py",
+    "encodings/base.py",
+    "encodings/fire.py",
+    "encodings/positions.py",
+    "model/kernels/*.py",
+    "model/attention.py",
+    "model/loss.py",
+    "model/modeling.py",
+    "model/positions.py",
+    "operators.py",
+)
+"""The sources whose speed `longfire bench` measures. A new encoding is not among them: it slows no other down."""
 
 
 def provenance() -> dict[str, Any]:
@@ -27,6 +45,34 @@ def provenance() -> dict[str, Any]:
             **{name: _version(name) for name in ("triton", "transformers", "numpy")},
         },
     }
+
+
+@cache
+def kernel_hash() -> str:
+    """Of today's kernels. A performance record whose hash differs was measured with others."""
+    package = Path(__file__).parent
+    files = sorted(path for pattern in KERNELS for path in package.glob(pattern))
+    return syntax_hash([path.read_text(encoding="utf-8") for path in files])
+
+
+def syntax_hash(sources: Sequence[str]) -> str:
+    """Of Python sources in any order; comments, docstrings and layout do not count."""
+    trees = sorted(_syntax(ast.parse(source)) for source in sources)
+    return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:16]
+
+
+def _syntax(node: Any) -> str:
+    """As `ast.dump`, without bare strings and empty fields: which fields exist depends on Python's version."""
+    if isinstance(node, ast.AST):
+        fields = [f"{name}={_syntax(value)}" for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return f"{type(node).__name__}({', '.join(fields)})"
+    if isinstance(node, list):
+        return f"[{', '.join(_syntax(item) for item in node if not _is_docstring(item))}]"
+    return repr(node)
+
+
+def _is_docstring(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def together(several: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the documents say is true: their code runs, their tables are the results'."""
 
 import importlib.util
+import json
 import os
 import re
 import runpy
@@ -94,6 +95,27 @@ def test_pictures_are_drawn_of_the_results():
     assert set((ROOT / "docs" / "images").iterdir()) == set(made)
     for picture, record in made.items():
         assert stamp_of(picture) == digest(record), f"{picture.name} is stale: run python benchmarks/update.py"
+
+
+def test_records_are_compact():
+    assert not UPDATE["not_compact"](), "run python benchmarks/update.py"
+    record = {
+        "setting": {"a": [1, 2], "÷": {}},
+        "runs": [{"seed": 0, "losses": [[1, 2.5]]}, {"seed": 1}],
+        "biases": {"fire": []},
+    }
+    lines = [
+        "{",
+        '"setting": {',
+        '"a": [1,2],',
+        '"÷": {}',
+        "},",
+        '"runs": [',
+        '{"seed":0,"losses":[[1,2.5]]},',
+        '{"seed":1}',
+    ]
+    assert UPDATE["compacted"]("encodings", record) == "\n".join([*lines, "]", "}", ""])
+    assert json.loads(UPDATE["compacted"]("biases", record)) == record  # where they are drawn
 
 
 def test_pages_have_every_result():

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from longfire.encodings import ENCODINGS, PositionEncoding, build_encoding
 from longfire.errors import at_least, hint, positive
 from longfire.evaluation.timing import added_memory, available_memory, timed
-from longfire.provenance import provenance
+from longfire.provenance import kernel_hash, provenance
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def measure_bias(setting: BiasSetting) -> dict[str, Any]:
             else:
                 row |= _measure_one(setting, name, n)
             rows.append(row)
-    return {"provenance": provenance(), "setting": asdict(setting), "rows": rows}
+    made = provenance() | {"kernels": kernel_hash()}
+    return {"provenance": made, "setting": asdict(setting), "rows": rows}
 
 
 @torch.no_grad()

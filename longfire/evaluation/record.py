@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from longfire.provenance import provenance
+from longfire.provenance import kernel_hash, provenance
 
 Row = dict[str, Any]
 Save = Callable[[dict[str, Any]], object]
@@ -32,7 +32,8 @@ def record_of(
     setting: Any, measure_case: Callable[[Any, Any], Row], add_ratios: Callable[[list[Row]], None], save: Save
 ) -> dict[str, Any]:
     """Every case of the setting as a row of a record, which is saved after each."""
-    record: dict[str, Any] = {"provenance": provenance(), "setting": asdict(setting), "rows": []}
+    made = provenance() | {"kernels": kernel_hash()}
+    record: dict[str, Any] = {"provenance": made, "setting": asdict(setting), "rows": []}
     cases = tqdm(setting.cases(), unit="case", desc=f"bench {setting.subject}", disable=None)
     with until_done(record, save), cases as progress:
         for case in progress:

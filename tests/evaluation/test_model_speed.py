@@ -10,6 +10,7 @@ from longfire.cli import main
 from longfire.evaluation import model_speed
 from longfire.evaluation.model_speed import Case, ModelSetting, add_ratios, measure_case, measure_model
 from longfire.model import LongfireConfig
+from longfire.provenance import kernel_hash
 
 SMALL = {"size": "tiny", "forward": (), "training": (), "decoding": (), "tokens": 32, "seconds": 0.001}
 NO_BIAS = [name for name, cls in ENCODINGS.items() if cls.bias is ENCODINGS["nope"].bias]
@@ -109,6 +110,7 @@ def test_rows():
     assert saved == [*((number, True) for number in range(1, 9)), (8, False)]
     assert record["setting"]["subject"] == "model"
     assert json.loads(json.dumps(record))["provenance"]["versions"]["torch"] == torch.__version__
+    assert record["provenance"]["kernels"] == kernel_hash()
     for row, case in zip(record["rows"], setting.cases(), strict=True):
         assert "failed" not in row, row
         assert (row["kind"], row["encoding"], row["n"]) == (case.kind, case.encoding, case.n)

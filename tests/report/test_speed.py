@@ -3,11 +3,13 @@
 import json
 import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from longfire.evaluation.speed import add_ratios
+from longfire.provenance import kernel_hash
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed
 from tests.report.records import attention_record
@@ -108,19 +110,31 @@ def test_picture(tmp_path, rows):
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pages_are_updated_from_the_results_there_are(tmp_path):
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "results" / "bench").mkdir(parents=True)
-    script = str(shutil.copy(ROOT / "benchmarks" / "update.py", tmp_path / "benchmarks" / "update.py"))
-    (tmp_path / "docs" / "images").mkdir(parents=True)
-    (tmp_path / "docs" / "results.md").write_text("nothing yet\n", encoding="utf-8")
-    page, readme = tmp_path / "benchmarks" / "README.md", tmp_path / "README.md"
+def a_repository(root):
+    """With two pages that show a record of attention, which is missing."""
+    for folder in ("benchmarks", "results/bench", "docs/images"):
+        (root / folder).mkdir(parents=True)
+    for name in ("update.py", "release_check.py"):
+        shutil.copy(ROOT / "benchmarks" / name, root / "benchmarks" / name)
+    (root / "docs" / "results.md").write_text("nothing yet\n", encoding="utf-8")
+    page, readme = root / "benchmarks" / "README.md", root / "README.md"
     page.write_text("<!-- h200-attention -->\n```\n```\nbetween\n```\nold\n```\n", encoding="utf-8")
     readme.write_text("# Speed\n<!-- h200-attention-figures -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    return str(root / "benchmarks" / "update.py"), page, readme
+
+
+def measured_with(kernels):
+    record = attention_record()
+    record["provenance"] |= {"commit": "abc1234"} | ({"kernels": kernels} if kernels else {})
+    return record
+
+
+def test_pages_are_updated_from_the_results_there_are(tmp_path):
+    script, page, readme = a_repository(tmp_path)
     with pytest.raises(ValueError, match=r"a page shows h200-attention, and .* has no h200-attention.json"):
         runpy.run_path(script, run_name="__main__")
 
-    record = attention_record()
+    record = measured_with(kernel_hash())
     (tmp_path / "results" / "bench" / "h200-attention.json").write_text(json.dumps(record), encoding="utf-8")
     for _ in range(2):  # again: nothing changes
         runpy.run_path(script, run_name="__main__")
@@ -134,3 +148,26 @@ def test_pages_are_updated_from_the_results_there_are(tmp_path):
     shutil.copy(tmp_path / "results" / "bench" / "h200-attention.json", tmp_path / "results" / "other")
     with pytest.raises(ValueError, match="two records have one name"):
         runpy.run_path(script, run_name="__main__")
+
+
+@pytest.mark.parametrize("kernels", ["those of today", "others", None])
+def test_outdated_speeds_are_captioned_and_hold_up_a_release(tmp_path, monkeypatch, kernels):
+    script, page, readme = a_repository(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "benchmarks")
+    record = measured_with(kernel_hash() if kernels == "those of today" else kernels)
+    file = tmp_path / "results" / "bench" / "h200-attention.json"
+    file.write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+    def problems():
+        monkeypatch.delitem(sys.modules, "update", raising=False)
+        return runpy.run_path(str(tmp_path / "benchmarks" / "release_check.py"))["problems"]()
+
+    before = "\n".join(problems())
+    for name in ("results/bench/h200-attention.json", "README.md", "benchmarks/README.md", "attention-h200.png"):
+        assert f"{name} is stale: run python benchmarks/update.py." in before
+    runpy.run_path(script, run_name="__main__")
+    caption = "Measured at commit abc1234; the kernels have changed since."
+    outdated = kernels != "those of today"
+    assert (f"\n\n{caption}\n<!-- end -->" in readme.read_text()) == outdated
+    assert (f"torch 2.11.0+cu130\n{caption}\n" in page.read_text()) == outdated
+    assert problems() == [f"results/bench/h200-attention.json: {caption} Measure it again."] * outdated
