@@ -518,7 +518,7 @@ def test_other_texts_are_tested_on(corpus, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"Short. " * 20, r"no document of the whole split \(1 document\) has 999 tokens; the longest has 1"),
+        (b"Short. " * 20, r"no document of the whole split \(3 documents\) has 999 tokens; the longest has 1"),
         (b"Short.", "too short to be divided"),
         (b" ", "holds no text"),
         (b"f\xfcr " * 900, "not UTF-8"),
