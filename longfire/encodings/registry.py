@@ -33,15 +33,23 @@ def register(name: str) -> Callable[[E], E]:
 def build_encoding(
     name: str,
     *,
-    num_heads: int,
-    head_dim: int,
+    num_heads: int | None = None,
+    head_dim: int | None = None,
     width: int | None = None,
     max_length: int | None = None,
     **options: Any,
 ) -> PositionEncoding:
-    """An encoding by name, for a model of this shape: `width` is the model's, `max_length` its training length.
+    """An encoding by name.
 
-    The encoding takes what it needs of the shape; `options` are its constructor's own (FIRE's `width` is `mlp_width`).
+    Args:
+        name: a key of `ENCODINGS`.
+        num_heads: attention heads.
+        head_dim: the size of a head.
+        width: of the model.
+        max_length: the number of positions, for encodings that have only so many (`learned`).
+        options: of the encoding's constructor. FIRE's `width` is called `mlp_width` here.
+
+    An encoding takes what it needs of the model's shape and ignores the rest, so one call serves them all.
     """
     if name not in ENCODINGS:
         raise ValueError(f"there is no encoding named {name!r}. {hint(name, ENCODINGS)}")

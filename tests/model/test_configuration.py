@@ -179,7 +179,7 @@ def test_fires_init_is_an_option():
     """Of a configuration and of build_encoding, for every layer; a model with weights does not need it."""
     encoding = {"name": "fire", "init_L": 16.0, "init": "kerple_log"}
     model = LongfireForCausalLM(LongfireConfig.of_size("demo", vocab_size=64, position_encoding=encoding))
-    built = build_encoding("fire", num_heads=4, head_dim=16, init_L=16.0, init="kerple_log")
+    built = build_encoding("fire", num_heads=4, init_L=16.0, init="kerple_log")
     for fire in (*model.model.encodings, built):
         positions = torch.arange(16)
         kerple = -torch.tensor([0.25, 0.75, 1.25, 1.75])[:, None] * torch.log1p(15.0 - positions)

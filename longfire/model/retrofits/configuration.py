@@ -42,17 +42,17 @@ class FireConfig:
                 f"'max_length': …}}, and has {self.position_encoding!r}. longfire.model.retrofit(model, max_length=…) "
                 f"gives a model one."
             )
-        shape = {"num_heads": self.num_attention_heads, "head_dim": self.hidden_size // self.num_attention_heads}
+        num_heads = self.num_attention_heads
         if theorem is None:
             refuse_given("fire", options)
-            return build_encoding(**shape, **options)
+            return build_encoding(num_heads=num_heads, **options)
         max_length = options.pop("max_length", None)
         if max_length is None or options:
             raise ValueError(
                 f"position_encoding by the theorem is {{'theorem': {{'name': …}}, 'max_length': …}} and nothing else, "
                 f"not {self.position_encoding!r}."
             )
-        return as_fire(build_encoding(**shape, **theorem), max_length)
+        return as_fire(build_encoding(num_heads=num_heads, **theorem), max_length)
 
     def to_json_string(self, use_diff: bool = True) -> str:
         """As it is saved: nested."""
