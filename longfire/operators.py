@@ -27,10 +27,17 @@ def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
     return (
         type(module) is nn.Linear
         and type(module.weight) in PLAIN
-        and "forward" not in vars(module)
-        and not (module._forward_hooks or module._forward_pre_hooks)
-        and not (module._backward_hooks or module._backward_pre_hooks)
-        and not _has_any_global_hook()
+        and not has_hooks(module)
+    )
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module does more than its class's `forward`."""
+    return (
+        "forward" in vars(module)
+        or bool(module._forward_hooks or module._forward_pre_hooks)
+        or bool(module._backward_hooks or module._backward_pre_hooks)
+        or _has_any_global_hook()
     )
 
 

@@ -21,6 +21,9 @@ LOW_PRECISION = (torch.bfloat16, torch.float16)
 class PositionEncoding(nn.Module):
     """Base of all encodings. A model calls all three hooks and never asks which encoding it has.
 
+    `encoding(q_positions, k_positions)` is its bias, with forward hooks and `encoding.compile()` honoured; subclasses
+    define `bias`.
+
     Positions are 0-based token indices: integer tensors of shape (T,) or (B, T).
 
     When a model is cast to bfloat16 or float16, the encoding's parameters stay in float32: a bias is a few numbers that
@@ -58,6 +61,8 @@ class PositionEncoding(nn.Module):
     max_length: int | None = None
     """How many positions there are. None: any number."""
 
+    __call__: Callable[..., Tensor | None]
+
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Token embeddings (B, T, C) → the same with absolute positions added."""
         return x
@@ -74,14 +79,33 @@ class PositionEncoding(nn.Module):
         """
         return None
 
-    def forward(self, *_: Any, **__: Any) -> Tensor:
-        """An encoding is not called; its hooks are."""
-        raise TypeError(f"{type(self).__name__} is not called itself: call its hooks embed, rotate and bias.")
+    def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        """The bias; None for NoPE. An encoding that works by `rotate` or `embed` instead is refused."""
+        self.refuse_without_bias()
+        return self.bias(q_positions, k_positions)
 
     @property
     def has_bias(self) -> bool:
         """Whether `bias` does anything."""
         return type(self).bias is not PositionEncoding.bias
+
+    def refuse_without_bias(self) -> None:
+        """Refuse, where a bias is wanted, an encoding whose positions come in another way and would be lost."""
+        if self.has_bias:
+            return
+        hooks = [
+            call
+            for hook, call in (
+                ("rotate", "q = encoding.rotate(q, q_positions) and k = encoding.rotate(k, k_positions)"),
+                ("embed", "x = encoding.embed(x, positions), on the token embeddings"),
+            )
+            if getattr(type(self), hook) is not getattr(PositionEncoding, hook)
+        ]
+        if hooks:
+            raise ValueError(
+                f"{type(self).__name__} has no bias for attention to add. Call {', and '.join(hooks)}; then leave the "
+                f"bias out."
+            )
 
     def reset_parameters(self) -> None:
         """Give parameters and buffers their starting values again."""

@@ -222,6 +222,14 @@ def padded(T, padding):
     return (key_mask.cumsum(1) - 1).clamp(min=0), key_mask
 
 
+def test_a_hook_on_the_encoding_counts():
+    calls, (q, k, v) = [], torch.randn(3, 1, 2, 40, 16, device=device)
+    encoding = Sloped(2).to(device)
+    encoding.register_forward_hook(lambda _, given, bias: calls.append(given) or 3 * bias)
+    close(*both(encoding, q, k, v))
+    assert len(calls) == 2  # one by the reference
+
+
 def test_promised_padding():
     """The same as padding that the engine finds by itself, where it may not look."""
     encoding, (q, k, v) = kinked(2), torch.randn(3, 2, 2, 40, 16, device=device)
@@ -325,7 +333,7 @@ def test_decoding_at_nodes():
             close([attention(q, k, v, encoding, impl="fused", **options)], [expected], tolerance=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["alike", "unlike", "another encoding"])
+@pytest.mark.parametrize("kind", ["alike", "unlike", "another encoding", "hooked"])
 def test_decoding_at_nodes_for_layers_at_once(kind, monkeypatch):
     """Rows of several encodings are each its own, and what hides keys is in them."""
     monkeypatch.setattr(fire_kernel, "serve_cpu", True)
@@ -336,13 +344,15 @@ def test_decoding_at_nodes_for_layers_at_once(kind, monkeypatch):
     if kind == "another encoding":
         encodings[1] = KerpleLog(2).to(device)
         encodings[1].distance_only, encodings[1].smooth_beyond = False, encodings[0].smooth_beyond
+    if kind == "hooked":
+        encodings[1].register_forward_hook(lambda _, positions, bias: bias + 1)
     S = 1000
     positions, key_mask = padded(S, [0, 333])
     positions = positions + 5000
     with torch.no_grad():
         rows = row_biases(encodings, positions[:, -9:-8], positions, key_mask)
         for encoding, row in zip(encodings, rows, strict=True):
-            own = encoding.bias(positions[:, -9:-8], positions)[:, :, 0]
+            own = encoding(positions[:, -9:-8], positions)[:, :, 0]
             seen = (key_mask & (positions <= positions[:, -9:-8]))[:, None].expand_as(own)
             assert row.shape == own.shape
             assert (row[~seen] == -torch.inf).all()

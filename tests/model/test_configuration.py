@@ -88,6 +88,18 @@ def test_options_reach_the_encoding():
     assert shared.slopes.tolist() == [4.0, 3.0, 2.0, 1.0]
 
 
+@pytest.mark.parametrize("implementation", ["longfire", "sdpa", "eager"])
+@pytest.mark.parametrize("share", [False, True])
+def test_an_encoding_is_called_once_in_a_forward_pass(implementation, share):
+    """So a hook on it sees its bias, and what it returns is added."""
+    model, ids, calls = small_model(implementation=implementation, share_position_encoding=share), tokens(2, 9), []
+    before = model(ids).logits
+    for encoding in model.model.encodings:
+        encoding.register_forward_hook(lambda module, given, bias: calls.append(module) or 3 * bias)
+    assert not torch.allclose(model(ids).logits, before)
+    assert calls == model.model.encodings
+
+
 def test_an_encoding_has_the_models_heads():
     """All of them: ports that split heads among devices have taken one number for the other."""
     model = small_model(hidden_size=48, num_attention_heads=6)

@@ -216,7 +216,7 @@ def _row(request: Request) -> tuple[Tensor, Tensor | None]:
 
 
 def _row_error(request: Request) -> float:
-    own = _encoding(request).bias(*request.positions)
+    own = _encoding(request)(*request.positions)
     visible = request.visible()
     assert own is not None
     error = _row(request)[0][:, :, None] - own
