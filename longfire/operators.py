@@ -24,11 +24,7 @@ def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
 
     Not so for adapters, parametrised, quantised or sharded layers, hooks, and a forward that was replaced.
     """
-    return (
-        type(module) is nn.Linear
-        and type(module.weight) in PLAIN
-        and not has_hooks(module)
-    )
+    return type(module) is nn.Linear and type(module.weight) in PLAIN and not has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from longfire.encodings.positions import can_check_values, check_pair, check_same_device
 from longfire.errors import positive
 
+LEAST_SMOOTH_BEYOND = 64
+"""The fused engine computes every distance below this exactly, whatever an encoding's `smooth_beyond`."""
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
@@ -55,7 +57,7 @@ class PositionEncoding(nn.Module):
     """A distance W from which straight lines over a few keys are as good as the bias. None: unknown, or never.
 
     The fused engine then draws them over gaps of up to 2/W of the distance and, at one distance, of up to 4/W of the
-    query's position: over 4 keys at distance 256 for a W of 128. A larger W on an instance is more exact and slower.
+    query's position: over 4 keys at distance 256 for a W of 128. A larger W is more exact and slower.
     """
 
     max_length: int | None = None

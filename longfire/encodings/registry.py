@@ -12,8 +12,8 @@ from longfire.errors import at_least, hint
 ENCODINGS: dict[str, type[PositionEncoding]] = {}
 """Every encoding by its name. A file of this folder adds its own with `@register`; so may anybody's."""
 
-BY_TRAINING = ("init", "init_L", "horizon", "scale", "trained_length", "target_length")
-"""Options that follow from how a model is trained."""
+BY_TRAINING = ("init", "init_L", "horizon", "scale", "trained_length", "target_length", "smooth_beyond")
+"""Options that follow from how a model is trained and computed."""
 SHARED = "-s"
 """After a name: one encoding for all layers. FIRE-S is `fire-s`."""
 E = TypeVar("E", bound=type[PositionEncoding])

@@ -35,7 +35,7 @@ def test_the_models_width_is_not_fires():
         ("FIRE", {}, "Did you mean 'fire'"),
         ("xyz", {}, "Known: .*kerple_log"),
         ("fire", {"hidden_layer": 1}, "'fire' has no option 'hidden_layer'. Did you mean 'hidden_layers'"),
-        ("fire", {"foo": 3}, r"'fire' has no option 'foo'. Known: hidden_layers, .*, eps, horizon\.$"),
+        ("fire", {"foo": 3}, r"'fire' has no option 'foo'. Known: hidden_layers, .*, eps, horizon, smooth_beyond\.$"),
         ("fire", {"init_l": 3.0}, "Did you mean 'init_L'"),
         ("nope", {"base": 3}, "'nope' has no option 'base'. It has none"),
         ("t5", {"buckets": 3}, "Did you mean 'num_buckets'"),

@@ -41,12 +41,11 @@ class Sloped(PositionEncoding):
 
 def kinked(heads, W=64, **options):
     """A FIRE with large slopes and sharp kinks."""
-    fire = FIRE(heads, **{"init_L": 64.0, **options})
+    fire = FIRE(heads, **{"init_L": 64.0, "smooth_beyond": W, **options})
     with torch.no_grad():
         for layer in fire.linears:
             layer.weight *= 2
             layer.bias.normal_()
-    fire.smooth_beyond = W
     return fire.to(device)
 
 
@@ -484,8 +483,22 @@ def test_ones_own_encoding():
     q, k, v = torch.randn(3, 1, 1, 70, 16, device=device)
     close(*both(OfDistance(1).to(device), q, k, v), tolerance=1e-4)
     close(*both(Sloped(1).to(device), q, k, v, gradients=False))
-    with pytest.raises(ValueError, match="Undeclared declares neither distance_only nor smooth_beyond"):
-        attention(q, k, v, Undeclared(1).to(device), impl="fused")
+    for undeclared in (Undeclared(1), FIRE(1, smooth_beyond=None)):
+        with pytest.raises(
+            ValueError, match=r"neither distance_only nor smooth_beyond.*\(smooth_beyond=128 would allow"
+        ):
+            attention(q, k, v, undeclared.to(device), impl="fused")
+
+
+def test_the_plan_names_the_option_that_makes_it_more_exact():
+    q, k, v = torch.randn(3, 1, 2, 700, 16, device=device)
+    torch.manual_seed(0)
+    fire = kinked(2)
+    plan = attention_plan(q, k, v, fire, impl="fused")
+    assert "smooth_beyond=128 would be more exact than 64: the bias is interpolated by at most" in str(plan)
+    better = FIRE(2, init_L=64.0, smooth_beyond=128).to(device)
+    better.load_state_dict(fire.state_dict())
+    assert attention_plan(q, k, v, better, impl="fused").error < plan.error
 
 
 @pytest.mark.parametrize(

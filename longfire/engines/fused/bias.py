@@ -55,7 +55,7 @@ def refuses(encoding: PositionEncoding, keys: int) -> str | None:
     if encoding.smooth_beyond is None:
         return (
             f"{name} declares neither distance_only nor smooth_beyond, so its bias can neither be a table of distances "
-            f"nor be interpolated"
+            f"nor be interpolated (smooth_beyond=128 would allow that)"
         )
     whole_blocks = -(-keys // BLOCK) * BLOCK
     if encoding.max_length is not None and encoding.max_length < whole_blocks:
