@@ -29,7 +29,8 @@ class FireConfig:
             longfire_version: str = __version__
 
     `position_encoding` is `{"name": "fire", …}`, options as `longfire.build_encoding` takes them, or
-    `{"theorem": {"name": "alibi", …}, "max_length": 2048}`: `longfire.theorem.as_fire` of that encoding.
+    `{"theorem": {"name": "alibi", …}, "max_length": 2048}`: `longfire.theorem.as_fire` of that encoding,
+    with `max_length` as its `exact_length` (checkpoints keep the older name).
     """
 
     def build_encoding(self: Any) -> PositionEncoding:
@@ -39,8 +40,8 @@ class FireConfig:
         if theorem is None and options.get("name") != "fire":
             raise ValueError(
                 f"{type(self).__name__} needs a position_encoding, {{'name': 'fire', …}} or {{'theorem': …, "
-                f"'max_length': …}}, and has {self.position_encoding!r}. longfire.model.retrofit(model, max_length=…) "
-                f"gives a model one."
+                f"'max_length': …}}, and has {self.position_encoding!r}. longfire.model.retrofit(model, "
+                f"training_length=…) gives a model one."
             )
         num_heads = self.num_attention_heads
         if theorem is None:
