@@ -52,7 +52,10 @@ def build_encoding(
     An encoding takes what it needs of the model's shape and ignores the rest, so one call serves them all.
     """
     if name not in ENCODINGS:
-        raise ValueError(f"there is no encoding named {name!r}. {hint(name, ENCODINGS)}")
+        one = str(name).removesuffix(SHARED)
+        shared = f"One {one} for all layers of a model is {one!r} with share_position_encoding=True."
+        remedy = shared if one in ENCODINGS else hint(name, ENCODINGS)
+        raise ValueError(f"there is no encoding named {name!r}. {remedy}")
     cls = ENCODINGS[name]
     shape = {"num_heads": num_heads, "head_dim": head_dim, "width": width, "max_length": max_length}
     for key, value in shape.items():

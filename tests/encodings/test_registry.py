@@ -34,6 +34,7 @@ def test_the_models_width_is_not_fires():
         ("fier", {}, "no encoding named 'fier'. Did you mean 'fire'"),
         ("FIRE", {}, "Did you mean 'fire'"),
         ("xyz", {}, "Known: .*kerple_log"),
+        ("fire-s", {}, "no encoding named 'fire-s'. One fire for all .* is 'fire' with share_position_encoding=True"),
         ("fire", {"hidden_layer": 1}, "'fire' has no option 'hidden_layer'. Did you mean 'hidden_layers'"),
         ("fire", {"foo": 3}, r"'fire' has no option 'foo'. Known: hidden_layers, .*, eps, horizon, smooth_beyond\.$"),
         ("fire", {"init_l": 3.0}, "Did you mean 'init_L'"),
