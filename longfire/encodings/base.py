@@ -16,7 +16,7 @@ from longfire.encodings.positions import can_check_values, check_pair, check_sam
 from longfire.errors import positive
 
 LEAST_SMOOTH_BEYOND = 64
-"""The fused engine computes every distance below this exactly, whatever an encoding's `smooth_beyond`."""
+"""The least `smooth_beyond` that the fused engine honours; it takes a smaller one as this."""
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
