@@ -1,10 +1,15 @@
 """Messages for people: what was wrong, with the value, and what to do."""
 
 import math
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def hint(name: object, choices: Iterable[object]) -> str:
@@ -38,6 +43,26 @@ def positive(what: str, value: object, zero_too: bool = False) -> None:
     number = float(value)
     if not (math.isfinite(number) and (number > 0 or (zero_too and number == 0))):
         raise ValueError(f"{what} must be {'at least' if zero_too else 'above'} 0 and finite, not {value!r}.")
+
+
+def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator: keyword arguments by their old names, each with its new one, work for one release and warn."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*arguments: P.args, **given: P.kwargs) -> R:
+            for old, new in names.items():
+                if old in given:
+                    if new in given:
+                        raise TypeError(f"{function.__name__}: {old} is an old name for {new}; give {new} alone.")
+                    message = f"{function.__name__}({old}=…) is now {new}=…; the next release drops the old name."
+                    warnings.warn(message, FutureWarning, stacklevel=2)
+                    given[new] = given.pop(old)
+            return function(*arguments, **given)
+
+        return call
+
+    return decorate
 
 
 def unlike(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

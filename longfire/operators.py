@@ -24,13 +24,16 @@ def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
 
     Not so for adapters, parametrised, quantised or sharded layers, hooks, and a forward that was replaced.
     """
+    return type(module) is nn.Linear and type(module.weight) in PLAIN and not has_hooks(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module does more than its class's `forward`."""
     return (
-        type(module) is nn.Linear
-        and type(module.weight) in PLAIN
-        and "forward" not in vars(module)
-        and not (module._forward_hooks or module._forward_pre_hooks)
-        and not (module._backward_hooks or module._backward_pre_hooks)
-        and not _has_any_global_hook()
+        "forward" in vars(module)
+        or bool(module._forward_hooks or module._forward_pre_hooks)
+        or bool(module._backward_hooks or module._backward_pre_hooks)
+        or _has_any_global_hook()
     )
 
 

@@ -14,18 +14,19 @@ from torch import Tensor, nn
 
 from longfire.encodings import FIRE, T5, ALiBi, KerpleLog, KerplePower, PositionEncoding, Sandwich
 from longfire.encodings.kerple import bounded
-from longfire.errors import at_least
+from longfire.errors import at_least, renamed
 
 
-def as_fire(encoding: PositionEncoding, max_length: int) -> FIRE:
-    """A FIRE whose bias equals this encoding's for all 0 < j ≤ i ≤ max_length (0-based positions below max_length).
+@renamed(max_length="exact_length")
+def as_fire(encoding: PositionEncoding, exact_length: int) -> FIRE:
+    """A FIRE whose bias equals this encoding's for all 0 < j ≤ i ≤ exact_length (0-based: positions below it).
 
     Takes ALiBi, both Kerples, T5 and Sandwich, with any parameters in every head. The result has its own parameters,
-    trainable, in the encoding's precision and on its device. Beyond max_length it interpolates, as FIRE does.
+    trainable, in the encoding's precision and on its device. Beyond exact_length it interpolates, as FIRE does.
     """
-    at_least("max_length", max_length, 1)
+    at_least("exact_length", exact_length, 1)
     with torch.no_grad():
-        fire = _construct(encoding, max_length)
+        fire = _construct(encoding, exact_length)
     fire.smooth_beyond = encoding.smooth_beyond  # as smooth as what it stands for
     tensor = next(iter((*encoding.parameters(), *encoding.buffers())))
     return fire.to(tensor.device, encoding.compute_dtype)

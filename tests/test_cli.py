@@ -103,7 +103,7 @@ def test_bench_attention_dry_run(tmp_path, capsys):
     command = ["bench", "attention", "--dry-run", "--device", "cpu", "--tokens", "1024", "--engines", "sdpa"]
     assert main([*command, "--shared-layers", "2", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == ["no bias sdpa n=512, batch 2", "fire sdpa n=512, batch 2", "fire (shared) sdpa n=512, batch 2"]
+    assert lines[:3] == ["no bias sdpa n=512, batch 2", "fire sdpa n=512, batch 2", "fire-s sdpa n=512, batch 2"]
     assert lines[-1] == f"16 measurements of attention on cpu in float32, to be written to {out}"
     assert not out.exists()
 

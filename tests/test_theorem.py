@@ -124,5 +124,13 @@ def test_what_the_theorem_does_not_cover(encoding):
 
 
 def test_bad_length():
-    with pytest.raises(ValueError, match="max_length must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="exact_length must be at least 1, not 0"):
         as_fire(ALiBi(2), 0)
+
+
+def test_the_old_name_of_the_length_warns():
+    with pytest.warns(FutureWarning, match=r"as_fire\(max_length=…\) is now exact_length=…"):
+        fire = as_fire(ALiBi(2), max_length=10)
+    assert fire.L.item() == 10
+    with pytest.raises(TypeError, match="give exact_length alone"):
+        as_fire(ALiBi(2), exact_length=10, max_length=10)

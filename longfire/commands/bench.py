@@ -60,7 +60,10 @@ def add_bench_attention(subjects: "argparse._SubParsersAction[argparse.ArgumentP
         "--encodings", nargs="+", metavar="NAME", help="all that have a bias, unless given; no bias is always measured"
     )
     one.add_argument(
-        "--shared-layers", type=int, metavar="N", help="layers that share one FIRE: on cuda 12, on cpu 0 (left out)"
+        "--shared-layers",
+        type=int,
+        metavar="N",
+        help="layers of FIRE-S, in a row fire-s: on cuda 12, on cpu 0 (left out)",
     )
     add_common_options(one, "attention", seconds=1.0)
     one.set_defaults(run=run_bench_attention)
@@ -82,7 +85,7 @@ def add_bench_model(subjects: "argparse._SubParsersAction[argparse.ArgumentParse
             f"--{kind}", type=int, nargs="*", metavar="N", help=f"{what}, for {kind}; none to leave it out"
         )
     one.add_argument("--tokens", type=int, metavar="N", help="in all sequences together: on cuda 32768, on cpu 2048")
-    one.add_argument("--encodings", nargs="+", metavar="NAME", help="in forward; all, unless given")
+    one.add_argument("--encodings", nargs="+", metavar="NAME", help="in forward; all and fire-s, unless given")
     one.add_argument("--compile", action=argparse.BooleanOptionalAction, help="on cuda, unless given")
     one.add_argument("--seconds", type=float, default=1.0, help="how long to repeat each measurement")
     one.add_argument("--out", type=Path, default=Path("bench/model.json"), help="JSON file to write")

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,10 @@ def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     one.add_argument(
         "--encoding",
         metavar="NAME",
-        help="position encoding: fire, rope, alibi, …; with options: fire:horizon=512,init=kerple_log",
+        help="position encoding: fire, fire-s (FIRE-S: one for all layers), rope, …; with options: "
+        "fire:horizon=512,init=kerple_log",
     )
-    one.add_argument("--share", action="store_true", default=None, help="one encoding for all layers (FIRE-S)")
+    one.add_argument("--share", action="store_true", default=None, help=argparse.SUPPRESS)  # until the next release
     one.add_argument("--seed", type=int, help="of weights and of the order of the text")
     one.add_argument(
         "--from",
@@ -95,6 +97,9 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     from longfire.training import recipe_named
 
     given = {field: getattr(options, field, None) for field in (*OWN, "share", "init_from", "extend_to")}
+    if given["share"]:
+        message = "--share is now --encoding fire-s (or NAME-s); the next release drops the old option."
+        warnings.warn(message, FutureWarning, stacklevel=2)
     changes = {field: value for field, value in given.items() if value is not None}
     recipe = recipe_named(name)
     if label := changes.pop("encoding", None):

@@ -15,11 +15,16 @@ from torch import Tensor, nn
 from longfire.encodings.positions import can_check_values, check_pair, check_same_device
 from longfire.errors import positive
 
+LEAST_SMOOTH_BEYOND = 64
+"""The least `smooth_beyond` that the fused engine honours; it takes a smaller one as this."""
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
 class PositionEncoding(nn.Module):
     """Base of all encodings. A model calls all three hooks and never asks which encoding it has.
+
+    `encoding(q_positions, k_positions)` is its bias, with forward hooks and `encoding.compile()` honoured; subclasses
+    define `bias`.
 
     Positions are 0-based token indices: integer tensors of shape (T,) or (B, T).
 
@@ -52,11 +57,13 @@ class PositionEncoding(nn.Module):
     """A distance W from which straight lines over a few keys are as good as the bias. None: unknown, or never.
 
     The fused engine then draws them over gaps of up to 2/W of the distance and, at one distance, of up to 4/W of the
-    query's position: over 4 keys at distance 256 for a W of 128. A larger W on an instance is more exact and slower.
+    query's position: over 4 keys at distance 256 for a W of 128. A larger W is more exact and slower.
     """
 
     max_length: int | None = None
     """How many positions there are. None: any number."""
+
+    __call__: Callable[..., Tensor | None]
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Token embeddings (B, T, C) → the same with absolute positions added."""
@@ -74,14 +81,33 @@ class PositionEncoding(nn.Module):
         """
         return None
 
-    def forward(self, *_: Any, **__: Any) -> Tensor:
-        """An encoding is not called; its hooks are."""
-        raise TypeError(f"{type(self).__name__} is not called itself: call its hooks embed, rotate and bias.")
+    def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        """The bias; None for NoPE. An encoding that works by `rotate` or `embed` instead is refused."""
+        self.refuse_without_bias()
+        return self.bias(q_positions, k_positions)
 
     @property
     def has_bias(self) -> bool:
         """Whether `bias` does anything."""
         return type(self).bias is not PositionEncoding.bias
+
+    def refuse_without_bias(self) -> None:
+        """Refuse, where a bias is wanted, an encoding whose positions come in another way and would be lost."""
+        if self.has_bias:
+            return
+        hooks = [
+            call
+            for hook, call in (
+                ("rotate", "q = encoding.rotate(q, q_positions) and k = encoding.rotate(k, k_positions)"),
+                ("embed", "x = encoding.embed(x, positions), on the token embeddings"),
+            )
+            if getattr(type(self), hook) is not getattr(PositionEncoding, hook)
+        ]
+        if hooks:
+            raise ValueError(
+                f"{type(self).__name__} has no bias for attention to add. Call {', and '.join(hooks)}; then leave the "
+                f"bias out."
+            )
 
     def reset_parameters(self) -> None:
         """Give parameters and buffers their starting values again."""

@@ -16,7 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longfire.encodings.alibi import alibi_slopes
-from longfire.encodings.base import PositionEncoding, at_least_float32, full_precision, per_head
+from longfire.encodings.base import (
+    LEAST_SMOOTH_BEYOND,
+    PositionEncoding,
+    at_least_float32,
+    full_precision,
+    per_head,
+)
 from longfire.encodings.positions import is_transformed
 from longfire.encodings.registry import register
 from longfire.errors import at_least, one_of, positive
@@ -49,15 +55,17 @@ class FIRE(PositionEncoding):
             training length it changes nothing in training as long as L stays below it, and beyond it a distance keeps
             the meaning that training gave it. It is not in the state dict, so weights load into a FIRE with any
             horizon. Below L it makes the normaliser constant, and L gets no gradient; a horizon below init_L warns.
+        smooth_beyond: the distance from which the fused engine interpolates the bias linearly over a few keys, rounded
+            up to a power of two; at least 64. Larger is more exact and slower. None: never, so another engine is
+            taken. Other engines are exact and do not use it. It is not in the state dict either.
 
     `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing: the same operations in the same order,
     so the same bits, and its state dicts load.
     """
 
     takes = ("num_heads",)
-    free = ("horizon", "init")
+    free = ("horizon", "init", "smooth_beyond")
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
-    smooth_beyond: int | None = 128
     init_L: Tensor
 
     activations: ClassVar[dict[str, type[nn.Module]]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -78,6 +86,7 @@ class FIRE(PositionEncoding):
         first_position: int = 1,
         eps: float = 1e-6,
         horizon: int | None = None,
+        smooth_beyond: int | None = 128,
     ) -> None:
         super().__init__()
         at_least("num_heads", num_heads, 1)
@@ -102,7 +111,10 @@ class FIRE(PositionEncoding):
                     f"training length serves well), or horizon=None.",
                     stacklevel=2,
                 )
+        if smooth_beyond is not None:
+            at_least("smooth_beyond", smooth_beyond, LEAST_SMOOTH_BEYOND)
         self.num_heads, self.first_position, self.eps, self.horizon = num_heads, first_position, eps, horizon
+        self.smooth_beyond = smooth_beyond
         self.log, self.threshold, self.init, self.init_c = log, threshold, init, init_c
         self.starting_L = init_L  # init_L is a buffer, which weights bring along
 
@@ -258,7 +270,8 @@ class FIRE(PositionEncoding):
     def extra_repr(self) -> str:
         return (
             f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, init={self.init!r}, "
-            f"first_position={self.first_position}, eps={self.eps}, horizon={self.horizon} (not in the state dict)"
+            f"first_position={self.first_position}, eps={self.eps}; not in the state dict: horizon={self.horizon}, "
+            f"smooth_beyond={self.smooth_beyond}"
         )
 
 

@@ -12,8 +12,8 @@ from longfire.errors import at_least, hint
 ENCODINGS: dict[str, type[PositionEncoding]] = {}
 """Every encoding by its name. A file of this folder adds its own with `@register`; so may anybody's."""
 
-BY_TRAINING = ("init", "init_L", "horizon", "scale", "trained_length", "target_length")
-"""Options that follow from how a model is trained."""
+BY_TRAINING = ("init", "init_L", "horizon", "scale", "trained_length", "target_length", "smooth_beyond")
+"""Options that follow from how a model is trained and computed."""
 SHARED = "-s"
 """After a name: one encoding for all layers. FIRE-S is `fire-s`."""
 E = TypeVar("E", bound=type[PositionEncoding])
@@ -33,18 +33,29 @@ def register(name: str) -> Callable[[E], E]:
 def build_encoding(
     name: str,
     *,
-    num_heads: int,
-    head_dim: int,
+    num_heads: int | None = None,
+    head_dim: int | None = None,
     width: int | None = None,
     max_length: int | None = None,
     **options: Any,
 ) -> PositionEncoding:
-    """An encoding by name, for a model of this shape: `width` is the model's, `max_length` its training length.
+    """An encoding by name.
 
-    The encoding takes what it needs of the shape; `options` are its constructor's own (FIRE's `width` is `mlp_width`).
+    Args:
+        name: a key of `ENCODINGS`.
+        num_heads: attention heads.
+        head_dim: the size of a head.
+        width: of the model.
+        max_length: the number of positions, for encodings that have only so many (`learned`).
+        options: of the encoding's constructor. FIRE's `width` is called `mlp_width` here.
+
+    An encoding takes what it needs of the model's shape and ignores the rest, so one call serves them all.
     """
     if name not in ENCODINGS:
-        raise ValueError(f"there is no encoding named {name!r}. {hint(name, ENCODINGS)}")
+        one = str(name).removesuffix(SHARED)
+        shared = f"One {one} for all layers of a model is {one!r} with share_position_encoding=True."
+        remedy = shared if one in ENCODINGS else hint(name, ENCODINGS)
+        raise ValueError(f"there is no encoding named {name!r}. {remedy}")
     cls = ENCODINGS[name]
     shape = {"num_heads": num_heads, "head_dim": head_dim, "width": width, "max_length": max_length}
     for key, value in shape.items():

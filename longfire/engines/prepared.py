@@ -42,7 +42,7 @@ class PreparedBias:
 
     def dense(self) -> Tensor | None:
         """As a dense tensor, made now if it was not."""
-        return self.encoding.bias(self.q_positions, self.k_positions) if self.tensor is None else self.tensor
+        return self.encoding(self.q_positions, self.k_positions) if self.tensor is None else self.tensor
 
     def check_same(self, q_positions: Tensor | None, k_positions: Tensor | None, key_mask: Tensor | None) -> None:
         """Refuse other positions and another mask than those it was made for."""
@@ -64,23 +64,6 @@ def _same(given: Tensor | None, own: Tensor) -> bool:
         return False
     unseen = any(is_transformed(tensor) or not has_values(tensor) for tensor in (given, own))
     return unseen or bool(torch.equal(given, own))
-
-
-def refuse_without_bias(encoding: PositionEncoding) -> None:
-    """Refuse an encoding whose work is not done by attention, which adds its bias and nothing else."""
-    hooks = [
-        call
-        for hook, call in (
-            ("rotate", "q = encoding.rotate(q, q_positions) and k = encoding.rotate(k, k_positions)"),
-            ("embed", "x = encoding.embed(x, positions), on the token embeddings"),
-        )
-        if getattr(type(encoding), hook) is not getattr(PositionEncoding, hook)
-    ]
-    if hooks and not encoding.has_bias:
-        raise ValueError(
-            f"{type(encoding).__name__} has no bias for attention to add. Call {', and '.join(hooks)}; then leave the "
-            f"bias out."
-        )
 
 
 def prepare_bias(
@@ -112,7 +95,7 @@ def prepare_bias(
     """
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"prepare_bias takes a PositionEncoding, not {type(encoding).__name__}.")
-    refuse_without_bias(encoding)
+    encoding.refuse_without_bias()
     check_pair(q_positions, k_positions)
     if padding is not None and not in_order:
         raise ValueError("padding is part of the promise that positions are in order: give in_order=True with it.")
@@ -132,7 +115,7 @@ def prepare_bias(
     rows = prepare_rows([encoding], q_positions, k_positions, key_mask, like)
     if rows is not None:
         return rows[0]
-    bias = encoding.bias(q_positions, k_positions)
+    bias = encoding(q_positions, k_positions)
     return PreparedBias(**made_for, in_order=in_order, padding=padding, tensor=bias)
 
 

@@ -24,7 +24,7 @@ from longfire.encodings.positions import (
     unwrapped,
 )
 from longfire.engines.layout import keys_increase
-from longfire.engines.prepared import PreparedBias, refuse_without_bias
+from longfire.engines.prepared import PreparedBias
 
 Bias = PositionEncoding | PreparedBias | Tensor | None
 OUT_OF_ORDER = "k_positions of the keys that key_mask keeps must strictly increase"
@@ -113,7 +113,7 @@ class Request:
         """The bias as one tensor of four dimensions that broadcasts to (B, H, T, S)."""
         bias = self.bias
         if isinstance(bias, PositionEncoding):
-            bias, name = bias.bias(*self.positions), type(bias).__name__
+            bias, name = bias(*self.positions), type(bias).__name__
             if bias is not None:
                 if bias.ndim not in (3, 4) or tuple(bias.shape[-2:]) != self.shape[2:]:
                     raise ValueError(f"{name}.bias must be (H, T, S) or (B, H, T, S), not {tuple(bias.shape)}.")
@@ -206,7 +206,7 @@ class Request:
 
     def _check_bias(self) -> None:
         if isinstance(self.bias, PositionEncoding):
-            refuse_without_bias(self.bias)
+            self.bias.refuse_without_bias()
             self.check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
         elif isinstance(self.bias, PreparedBias):
             self.bias.check_same(self.q_positions, self.k_positions, self.key_mask)

@@ -79,7 +79,7 @@ def _measure_one(setting: BiasSetting, name: str, n: int) -> dict[str, float]:
     positions = torch.arange(n)
 
     def call() -> object:
-        return encoding.bias(positions, positions)
+        return encoding(positions, positions)
 
     memory = added_memory(call, "cpu")
     return timed(call, setting.seconds, "cpu") | memory

@@ -144,7 +144,7 @@ def _reference(
 def _eager(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor, keys: Tensor) -> Tensor:
     """Attention as one would write it down, all in the dtype of q."""
     logits = q @ k.mT * q.shape[-1] ** -0.5
-    bias = encoding.bias(rows, keys) if encoding is not None else None
+    bias = encoding(rows, keys) if encoding is not None else None
     if bias is not None:
         logits = logits + bias.to(q.dtype)
     return torch.softmax(logits.masked_fill(keys > rows[:, None], float("-inf")), dim=-1) @ v

@@ -43,7 +43,7 @@ def bias_of(encoding: PositionEncoding, query: int, distances: Iterable[int]) ->
     """The bias of each head (H, distances) for a query, counted from 1; on the CPU."""
     device = next((one.device for one in (*encoding.parameters(), *encoding.buffers())), None)
     keys = torch.tensor([query - 1 - distance for distance in distances], device=device)
-    bias = encoding.bias(torch.tensor([query - 1], device=device), keys)
+    bias = encoding(torch.tensor([query - 1], device=device), keys)
     assert bias is not None
     return bias[:, 0].cpu()
 

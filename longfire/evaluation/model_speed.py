@@ -19,13 +19,13 @@ from longfire.encodings import ENCODINGS
 from longfire.engines import attention_plan
 from longfire.errors import at_least, hint, one_of, positive
 from longfire.evaluation.record import Save, record_of
-from longfire.evaluation.speed import BACKENDS, DTYPES, SHARED
+from longfire.evaluation.speed import BACKENDS, DTYPES, FIRE_S
 from longfire.evaluation.timing import release_memory, timed
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
 
 FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
 BASELINE = "rope"
-MAIN = (BASELINE, "fire", SHARED)
+MAIN = (BASELINE, "fire", FIRE_S)
 """Measured in training and decoding."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "cuda": {
@@ -108,8 +108,8 @@ class ModelSetting:
         for n in (*self.forward, *self.training, *self.decoding):
             at_least("a length", n, 1)
         for name in self.encodings or ():
-            if name not in (*ENCODINGS, SHARED):
-                raise ValueError(f"there is no encoding named {name!r}. {hint(name, [*ENCODINGS, SHARED])}")
+            if name not in (*ENCODINGS, FIRE_S):
+                raise ValueError(f"there is no encoding named {name!r}. {hint(name, [*ENCODINGS, FIRE_S])}")
 
     def batch(self, case: Case) -> int:
         """How many sequences."""
@@ -117,17 +117,17 @@ class ModelSetting:
 
     def config(self, case: Case) -> LongfireConfig:
         """Of the model that is measured."""
-        name = "fire" if case.encoding == SHARED else case.encoding
+        name = "fire" if case.encoding == FIRE_S else case.encoding
         return LongfireConfig.of_size(
             self.size,
             position_encoding={"name": name, **ENCODINGS[name].example},
-            share_position_encoding=case.encoding == SHARED,
+            share_position_encoding=case.encoding == FIRE_S,
             max_position_embeddings=case.n + SPARE,
         )
 
     def cases(self) -> list[Case]:
         """Every measurement, the baseline first."""
-        every = sorted((*ENCODINGS, SHARED), key=lambda name: MAIN.index(name) if name in MAIN else len(MAIN))
+        every = sorted((*ENCODINGS, FIRE_S), key=lambda name: MAIN.index(name) if name in MAIN else len(MAIN))
         chosen = {FORWARD: self.encodings or every, TRAINING: MAIN, DECODING: MAIN}
         return [
             Case(kind, n, name, kernel)
@@ -138,7 +138,7 @@ class ModelSetting:
         ]
 
     def _kernels(self, kind: str, name: str) -> tuple[str | None, ...]:
-        if name == SHARED or ENCODINGS[name].bias is not ENCODINGS["nope"].bias:
+        if name == FIRE_S or ENCODINGS[name].bias is not ENCODINGS["nope"].bias:
             return (None,)
         if kind == DECODING:
             return (None,)  # it has one kernel for all

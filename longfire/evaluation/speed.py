@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from longfire.encodings import PositionEncoding
+from longfire.encodings.registry import SHARED
 from longfire.engines import ENGINES, PreparedBias, attention, attention_plan, prepare_bias
 from longfire.errors import at_least, hint, one_of
 from longfire.evaluation import correctness
@@ -22,7 +23,7 @@ from longfire.evaluation.bias import check_setting, with_bias
 from longfire.evaluation.record import Save, record_of
 from longfire.evaluation.timing import added_memory, available_memory, release_memory, timed, total_memory
 
-NO_BIAS, SHARED = "no bias", "fire (shared)"
+NO_BIAS, FIRE_S = "no bias", f"fire{SHARED}"
 FORWARD, BOTH, MEMORY = "forward", "forward + backward", "memory"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 BASELINES = {"cuda": ("flash", "cudnn"), "cpu": ("sdpa",)}
@@ -59,7 +60,7 @@ class Setting:
     tokens: int | None
     """In all sequences together. None: one sequence."""
     shared_layers: int
-    """How many layers share one FIRE, in an additional row. 0: no such row."""
+    """Layers of FIRE-S, in an additional row. 0: no such row."""
     heads: int = 12
     head_dim: int = 64
     seconds: float = 1.0
@@ -99,7 +100,7 @@ class Setting:
         names = self.encodings or sorted(with_bias(), key=lambda name: name != "fire")
         labels = [(name, 1) for name in names]
         if "fire" in names and self.shared_layers:
-            labels.insert(labels.index(("fire", 1)) + 1, (SHARED, self.shared_layers))
+            labels.insert(labels.index(("fire", 1)) + 1, (FIRE_S, self.shared_layers))
         return [
             case
             for n in self.lengths
@@ -215,7 +216,7 @@ def _inputs(setting: Setting, case: Case) -> tuple[list[tuple[Tensor, ...]], Pos
 
 
 def _encoding_name(case: Case) -> str | None:
-    return {NO_BIAS: None, SHARED: "fire"}.get(case.encoding, case.encoding)
+    return {NO_BIAS: None, FIRE_S: "fire"}.get(case.encoding, case.encoding)
 
 
 def _attend(case: Case, layers: Sequence[Sequence[Tensor]], encoding: PositionEncoding | None) -> list[Tensor]:
@@ -229,7 +230,7 @@ def _attend(case: Case, layers: Sequence[Sequence[Tensor]], encoding: PositionEn
 
 def _bias(case: Case, encoding: PositionEncoding) -> PositionEncoding | PreparedBias:
     """What attention is given: the encoding, or its bias made once for all layers."""
-    if case.encoding != SHARED:
+    if case.encoding != FIRE_S:
         return encoding
     positions = torch.arange(case.n, device=next(encoding.parameters()).device)
     return prepare_bias(encoding, positions, positions, in_order=True)
@@ -259,7 +260,7 @@ def add_ratios(rows: list[dict[str, Any]]) -> None:
     by_case = {(row["encoding"], row["engine"], row["n"]): row for row in rows}
     for row in rows:
         against = {ratio: (NO_BIAS, baseline) for baseline, ratio in RATIOS.items()}
-        if row["encoding"] == SHARED:
+        if row["encoding"] == FIRE_S:
             against["÷ not shared"] = ("fire", row["engine"])
         for name, (encoding, engine) in against.items():
             other = by_case.get((encoding, engine, row["n"]))

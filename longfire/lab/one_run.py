@@ -180,7 +180,7 @@ def learned_biases(model: LongfireForCausalLM, comparison: Comparison) -> list[d
         distances = torch.logspace(0, math.log2(query + 1), 64, base=2, device=device).round().long().unique() - 1
         keys = (query - distances).flip(0)
         for layer, encoding in enumerate(model.model.encodings):
-            bias = encoding.bias(torch.tensor([query], device=device), keys) if encoding.has_bias else None
+            bias = encoding(torch.tensor([query], device=device), keys) if encoding.has_bias else None
             for head, values in enumerate([] if bias is None else bias[:, 0].tolist()):
                 short = [round(value, 4) for value in values]
                 rows.append({"layer": layer, "head": head, "query": query, "positions": keys.tolist(), "values": short})

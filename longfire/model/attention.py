@@ -148,7 +148,7 @@ def attend(
     if mask is not None and mask.dtype == torch.bool and function is eager_attention:
         dtype = qkv[0].dtype
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
-    dense = bias.bias(positions.queries, positions.keys) if isinstance(bias, PositionEncoding) else bias
+    dense = bias(positions.queries, positions.keys) if isinstance(bias, PositionEncoding) else bias
     if isinstance(dense, PreparedBias):
         dense = dense.dense()
     if dense is not None:

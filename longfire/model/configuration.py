@@ -43,7 +43,7 @@ class LongfireConfig(PreTrainedConfig):
         attention_dropout: of attention weights.
         resid_dropout: of what attention and MLP add.
         position_encoding: `{"name": "fire", …}`: a name and options as `longfire.build_encoding` takes them; or a name.
-        share_position_encoding: one encoding for all layers. FIRE-S, if it is FIRE.
+        share_position_encoding: one encoding for all layers; with FIRE, FIRE-S (`fire-s` on the command line).
         layer_norm_eps: ε of the layer norms.
         initializer_range: standard deviation of the starting weights.
         longfire_version: which wrote it.

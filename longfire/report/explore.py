@@ -66,7 +66,7 @@ def effects(query: int, seed: int = 0) -> list[Effect]:
 def _effect(name: str, encoding: PositionEncoding, query: int) -> Effect:
     q, k = torch.tensor([query - 1]), torch.arange(query)
     learned = next(encoding.parameters(), None) is not None
-    bias = encoding.bias(q, k)
+    bias = encoding(q, k) if encoding.has_bias else None
     if bias is not None:
         return Effect(name, "bias", learned, bias[:, 0])
     ones = torch.ones(1, 1, query, HEAD_DIM)

@@ -5,7 +5,7 @@ from typing import Any
 
 from longfire.encodings.registry import title_of
 from longfire.evaluation.model_speed import BASELINE, DECODING, FORWARD, TRAINING
-from longfire.evaluation.speed import SHARED
+from longfire.evaluation.speed import FIRE_S
 from longfire.report.table import markdown_table, text_table
 
 TITLES = {
@@ -59,7 +59,7 @@ def model_figures(record: dict[str, Any]) -> str:
     for kind, n in dict.fromkeys((row["kind"], row["n"]) for row in rows):
         same = {row["encoding"]: row for row in rows if (row["kind"], row["n"]) == (kind, n) and "ms" in row}
         for ratio in (key for key in same.get("fire", {}) if key.startswith("÷")):
-            cells = [f"{1 / same[name][ratio]:.2f}" if name in same else "–" for name in ("fire", SHARED, "t5")]
+            cells = [f"{1 / same[name][ratio]:.2f}" if name in same else "–" for name in ("fire", FIRE_S, "t5")]
             engine = ratio.removeprefix(f"÷ {BASELINE} (").removesuffix(")")
             lines.append([f"{kind}, {n:,} {HEADS[kind]}", engine, *cells])
     return markdown_table(["tokens a second, RoPE = 1", "RoPE by", "FIRE", "FIRE-S", "T5"], lines, left=2)
@@ -83,7 +83,7 @@ def forward_markdown(record: dict[str, Any]) -> str:
 
 
 def _title(row: dict[str, Any]) -> str:
-    return "FIRE-S" if row["encoding"] == SHARED else title_of(row["encoding"])
+    return "FIRE-S" if row["encoding"] == FIRE_S else title_of(row["encoding"])
 
 
 def _machine(record: dict[str, Any]) -> str:
@@ -141,4 +141,4 @@ def plot_model(record: dict[str, Any], path: Path) -> None:
 
 
 def _color(row: dict[str, Any]) -> str:
-    return {"fire": "crimson", SHARED: "darkorange", BASELINE: "black"}.get(row["encoding"], "silver")
+    return {"fire": "crimson", FIRE_S: "darkorange", BASELINE: "black"}.get(row["encoding"], "silver")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
-from longfire.evaluation.speed import BASELINES, BOTH, FORWARD, MEMORY, NO_BIAS, RATIOS, SHARED
+from longfire.evaluation.speed import BASELINES, BOTH, FIRE_S, FORWARD, MEMORY, NO_BIAS, RATIOS
 from longfire.report.table import markdown_table, text_table, width
 
 LISTING = ("fire", "sdpa")
@@ -147,14 +147,14 @@ def _shared(record: dict[str, Any]) -> str:
     """What sharing one FIRE among layers saves."""
     found: dict[int, list[str]] = {}
     for row in record["rows"]:
-        if row["encoding"] == SHARED and BOTH in row.get("÷ not shared", {}):
+        if row["encoding"] == FIRE_S and BOTH in row.get("÷ not shared", {}):
             found.setdefault(row["n"], []).append(f"{row['engine']} {_number(row['÷ not shared'][BOTH], ratio=True)}")
     if not found:
         return ""
     layers = record["setting"]["shared_layers"]
     ratios = "; ".join(f"n={n} {', '.join(engines)}" for n, engines in found.items())
     text = (
-        f"{SHARED}: per layer of {layers} with one FIRE, its bias made once. Fwd+bwd ÷ layers with their own: {ratios}."
+        f"{FIRE_S}: per layer of {layers} with one FIRE, its bias made once. Fwd+bwd ÷ layers with their own: {ratios}."
     )
     return "\n\n" + fill(text, width())
 

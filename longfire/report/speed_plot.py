@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from longfire.evaluation.speed import BOTH, NO_BIAS, SHARED
+from longfire.evaluation.speed import BOTH, FIRE_S, NO_BIAS
 
 PANELS = {"ms": "forward + backward, milliseconds", "peak_mb": "memory added by forward + backward, MB"}
 STYLES: tuple[tuple[Any, str], ...] = (
@@ -31,11 +31,11 @@ def plot_speed(record: dict[str, Any], path: Path) -> None:
     measured = [row for row in rows if row["encoding"] != NO_BIAS and BOTH in row]
     names = list(dict.fromkeys(row["encoding"] for row in measured))
     engines = list(dict.fromkeys(row["engine"] for row in measured))
-    others = [name for name in names if name not in ("fire", SHARED)]
+    others = [name for name in names if name not in ("fire", FIRE_S)]
     colors: dict[str, Any] = {
         name: mpl.colormaps["viridis"](0.95 * i / max(1, len(others) - 1)) for i, name in enumerate(others)
     }
-    colors |= {"fire": "crimson", SHARED: "darkorange"}
+    colors |= {"fire": "crimson", FIRE_S: "darkorange"}
 
     figure = Figure(figsize=(13, 6.2), layout="constrained")
     for axes, (key, title) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
@@ -45,10 +45,10 @@ def plot_speed(record: dict[str, Any], path: Path) -> None:
                 look: dict[str, Any] = {"color": BASELINES[engine][1], "linestyle": "--", "linewidth": 2, "zorder": 4}
             else:
                 style, marker = STYLES[engines.index(engine) % len(STYLES)]
-                fire = name in ("fire", SHARED)
+                fire = name in ("fire", FIRE_S)
                 look = {"color": colors[name], "linestyle": style, "marker": marker, "linewidth": 2.4 if fire else 1.2}
                 look |= {"markersize": 7 if fire else 4, "zorder": 3 if fire else 2, "alpha": 1 if fire else 0.75}
-                if name == SHARED:  # often on top of FIRE's line, which is to be seen beneath
+                if name == FIRE_S:  # often on top of FIRE's line, which is to be seen beneath
                     look |= {"linewidth": 1.2, "markersize": 4}
             axes.plot(*zip(*points, strict=True), **look)
         axes.set_xscale("log", base=2)

@@ -9,6 +9,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import set_seed
 
+from longfire.encodings import ENCODINGS
+from longfire.encodings.registry import option_names
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
 from longfire.model.checkpoints import checkpoint_in, found_checkpoint
 from longfire.model.extension import STRETCHED, extended
@@ -63,6 +65,9 @@ def config_to_go_on(recipe: Recipe, folder: Path) -> LongfireConfig:
         config.position_encoding = {**asked, **options}
     else:
         refuse_contradiction(recipe, config, folder)
+        free = ENCODINGS[recipe.encoding].free
+        given = {key: value for key, value in recipe.encoding_options.items() if key in free}
+        config.position_encoding = {**config.position_encoding, **given}  # type: ignore[dict-item]
     return config
 
 
@@ -76,7 +81,10 @@ def refuse_contradiction(recipe: Recipe, config: LongfireConfig, folder: Path) -
             f"the checkpoint in {folder} was trained with {saved['name']!r}, and the recipe has {recipe.encoding!r}: "
             f"{remedy}."
         )
-    if other := {key: value for key, value in recipe.encoding_options.items() if saved.get(key, value) != value}:
+    cls = ENCODINGS[recipe.encoding]
+    trained = {key: option.default for key, option in option_names(cls).items()} | saved
+    other = {key: value for key, value in recipe.encoding_options.items() if trained.get(key) != value}
+    if other := {key: value for key, value in other.items() if key not in cls.free}:
         raise ValueError(
             f"the checkpoint in {folder} was trained with {saved}, and encoding_options are {other}. Leave them out."
         )

@@ -227,7 +227,7 @@ def test_a_tokenizer_of_ones_own(capsys):
 
 def test_speed(tmp_path, capsys):
     assert main(["reproduce", "speed", "--scale", "small", "--dry-run"]) == 0
-    assert "forward fire (shared) n=2048" in capsys.readouterr().out
+    assert "forward fire-s n=2048" in capsys.readouterr().out
     assert main(["reproduce", "speed", "--encodings", "rope", "fire", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "smoke" / "speed" / "model.json").read_text())["rows"]
     assert [(row["kind"], row["encoding"]) for row in rows] == [("forward", "rope"), ("forward", "fire")]

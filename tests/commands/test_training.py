@@ -27,7 +27,8 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
     for expected in ("encoding_options   {'horizon': 256}", "start              None", "share              True"):
         assert expected in shown
     assert "runs/small-fire-s-horizon-256-start-None-0" in shown
-    assert main(["pretrain", "small", "--dry-run", "--share"]) == 0
+    with pytest.warns(FutureWarning, match="--share is now --encoding fire-s"):
+        assert main(["pretrain", "small", "--dry-run", "--share"]) == 0
     assert "runs/small-fire-s-0" in capsys.readouterr().out
 
 

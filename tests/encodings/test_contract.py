@@ -456,9 +456,57 @@ def test_vmap_over_parameters(name):
     assert not torch.allclose(biases[0], biases[1])
 
 
-def test_encodings_are_not_called():
-    with pytest.raises(TypeError, match="call its hooks embed, rotate and bias"):
-        make("fire")(torch.zeros(1))
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_a_call_is_the_bias(name):
+    encoding, (q, k) = make(name), (torch.arange(3, 9), torch.arange(9))
+    bias = encoding.bias(q, k)
+    assert torch.equal(encoding(q, k), bias)
+    assert torch.equal(encoding(q_positions=q, k_positions=k), bias)
+    state = {key: value.clone() for key, value in encoding.state_dict().items()}
+    assert torch.equal(torch.func.functional_call(encoding, state, (q, k)), bias)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*ADDITIVE, "nope")])
+def test_a_call_without_a_bias_is_refused(name):
+    """None would be attention without positions."""
+    hook = "embed" if name in ("sinusoidal", "learned") else "rotate"
+    with pytest.raises(ValueError, match=rf"has no bias for attention to add. Call .*encoding\.{hook}\("):
+        make(name)(torch.arange(3), torch.arange(3))
+
+
+def test_a_call_of_nope_is_none():
+    assert make("nope")(torch.arange(3), torch.arange(3)) is None
+
+
+@pytest.mark.parametrize("name", ["fire", "alibi"])
+def test_hooks_see_a_call_once(name):
+    encoding, positions, seen = make(name), torch.arange(6), []
+    bias = encoding.bias(positions, positions)
+    encoding.register_forward_pre_hook(lambda _, positions: seen.append(positions))
+    encoding.register_forward_hook(lambda _, positions, bias: 2 * bias)
+    assert torch.equal(encoding(positions, positions), 2 * bias)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("name", ["fire", "t5"])
+def test_compiled_by_itself(name):
+    torch.compiler.reset()
+    encoding, positions, graphs = make(name), torch.arange(6), []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    bias = encoding(positions, positions)
+    encoding.compile(backend=backend, fullgraph=True)
+    torch.testing.assert_close(encoding(positions, positions), bias)
+    sample = inputs(1, 6, 6)
+    out, expected = (attend(one, *sample, positions, positions) for one in (encoding, make(name)))
+    torch.testing.assert_close(out, expected)
+    assert len(graphs) == 1
+
+
+def test_parameters_are_looked_for_in_modules():
     with pytest.raises(TypeError, match="takes a module, not list"):
         position_parameters([make("fire")])
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.autograd import gradcheck
 
-from longfire import FIRE
+from longfire import FIRE, build_encoding
 from tests.samples import bias_with
 
 
@@ -232,8 +232,19 @@ def test_a_threshold_above_the_horizon_learns_nothing_and_warns():
 def test_the_horizon_is_not_in_the_state_dict_and_the_repr_says_so():
     near, far = FIRE(2, init_L=8.0, horizon=8), FIRE(2, init_L=8.0)
     far.load_state_dict(near.state_dict())
-    assert "horizon=8 (not in the state dict)" in repr(near)
+    assert "not in the state dict: horizon=8, smooth_beyond=128" in repr(near)
     assert "not in the state dict" in FIRE.__doc__
+
+
+def test_smooth_beyond_is_an_option():
+    assert [FIRE(2, smooth_beyond=W).smooth_beyond for W in (64, 500, None)] == [64, 500, None]
+    assert FIRE(2).smooth_beyond == build_encoding("fire", num_heads=2).smooth_beyond == 128
+    assert build_encoding("fire", num_heads=2, smooth_beyond=256).smooth_beyond == 256
+    assert FIRE(2, smooth_beyond=64).state_dict().keys() == FIRE(2).state_dict().keys()
+    with pytest.raises(ValueError, match="smooth_beyond must be at least 64, not 63"):
+        FIRE(2, smooth_beyond=63)
+    with pytest.raises(TypeError, match=r"smooth_beyond must be a whole number, not 128\.0"):
+        FIRE(2, smooth_beyond=128.0)
 
 
 def test_layers_of_the_mlp_that_are_not_plain_are_called():

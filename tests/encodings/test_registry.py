@@ -15,6 +15,13 @@ def test_names():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_an_encoding_takes_only_what_it_needs(name):
+    cls = ENCODINGS[name]
+    needed = {key: SHAPE[key] for key in cls.takes}
+    assert type(build_encoding(name, **needed, **cls.example)) is cls
+
+
 def test_the_models_width_is_not_fires():
     fire = build_encoding("fire", **SHAPE)
     assert fire.linears[0].out_features == 32
@@ -27,8 +34,9 @@ def test_the_models_width_is_not_fires():
         ("fier", {}, "no encoding named 'fier'. Did you mean 'fire'"),
         ("FIRE", {}, "Did you mean 'fire'"),
         ("xyz", {}, "Known: .*kerple_log"),
+        ("fire-s", {}, "no encoding named 'fire-s'. One fire for all .* is 'fire' with share_position_encoding=True"),
         ("fire", {"hidden_layer": 1}, "'fire' has no option 'hidden_layer'. Did you mean 'hidden_layers'"),
-        ("fire", {"foo": 3}, r"'fire' has no option 'foo'. Known: hidden_layers, .*, eps, horizon\.$"),
+        ("fire", {"foo": 3}, r"'fire' has no option 'foo'. Known: hidden_layers, .*, eps, horizon, smooth_beyond\.$"),
         ("fire", {"init_l": 3.0}, "Did you mean 'init_L'"),
         ("nope", {"base": 3}, "'nope' has no option 'base'. It has none"),
         ("t5", {"buckets": 3}, "Did you mean 'num_buckets'"),
@@ -41,11 +49,20 @@ def test_wrong_names(name, options, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "missing"), [("learned", "max_length"), ("learned", "width"), ("sinusoidal", "width")]
+    ("name", "missing"),
+    [
+        ("learned", "max_length"),
+        ("learned", "width"),
+        ("sinusoidal", "width"),
+        ("rope", "head_dim"),
+        ("sandwich", "head_dim"),
+        ("fire", "num_heads"),
+    ],
 )
 def test_what_is_missing(name, missing):
-    with pytest.raises(ValueError, match=f"'{name}' needs {missing}"):
-        build_encoding(name, **{**SHAPE, missing: None})
+    shape = {key: value for key, value in SHAPE.items() if key != missing}
+    with pytest.raises(ValueError, match=rf"'{name}' needs {missing}: build_encoding\('{name}', …, {missing}=…\)"):
+        build_encoding(name, **shape)
 
 
 def test_bad_shapes():

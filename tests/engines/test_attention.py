@@ -76,6 +76,21 @@ def test_by_hand_with_left_padding(impl):
 
 
 @pytest.mark.parametrize("impl", IMPLS)
+def test_hooks_on_an_encoding_count(impl):
+    """Called once for each evaluation; what they return is the bias."""
+    (q, k, v), positions, calls = random(), torch.arange(7), []
+    fire = make("fire", torch.float64)
+    expected = attention(q, k, v, 2 * fire.bias(positions, positions), impl="reference")
+    fire.register_forward_hook(lambda _, given, bias: calls.append(given) or 2 * bias)
+    torch.testing.assert_close(attention(q, k, v, fire, impl=impl), expected)
+    assert len(calls) == 1
+    prepared = prepare_bias(fire, positions, positions)
+    for _ in range(2):
+        torch.testing.assert_close(attention(q, k, v, prepared, impl=impl), expected)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("bias", [None, "fire"])
 def test_a_query_with_nothing_to_see_gets_zero(impl, bias):
     q, k, v = random(T=4, S=4)

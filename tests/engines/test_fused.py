@@ -41,12 +41,11 @@ class Sloped(PositionEncoding):
 
 def kinked(heads, W=64, **options):
     """A FIRE with large slopes and sharp kinks."""
-    fire = FIRE(heads, **{"init_L": 64.0, **options})
+    fire = FIRE(heads, **{"init_L": 64.0, "smooth_beyond": W, **options})
     with torch.no_grad():
         for layer in fire.linears:
             layer.weight *= 2
             layer.bias.normal_()
-    fire.smooth_beyond = W
     return fire.to(device)
 
 
@@ -222,6 +221,14 @@ def padded(T, padding):
     return (key_mask.cumsum(1) - 1).clamp(min=0), key_mask
 
 
+def test_a_hook_on_the_encoding_counts():
+    calls, (q, k, v) = [], torch.randn(3, 1, 2, 40, 16, device=device)
+    encoding = Sloped(2).to(device)
+    encoding.register_forward_hook(lambda _, given, bias: calls.append(given) or 3 * bias)
+    close(*both(encoding, q, k, v))
+    assert len(calls) == 2  # one by the reference
+
+
 def test_promised_padding():
     """The same as padding that the engine finds by itself, where it may not look."""
     encoding, (q, k, v) = kinked(2), torch.randn(3, 2, 2, 40, 16, device=device)
@@ -325,7 +332,7 @@ def test_decoding_at_nodes():
             close([attention(q, k, v, encoding, impl="fused", **options)], [expected], tolerance=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["alike", "unlike", "another encoding"])
+@pytest.mark.parametrize("kind", ["alike", "unlike", "another encoding", "hooked"])
 def test_decoding_at_nodes_for_layers_at_once(kind, monkeypatch):
     """Rows of several encodings are each its own, and what hides keys is in them."""
     monkeypatch.setattr(fire_kernel, "serve_cpu", True)
@@ -336,13 +343,15 @@ def test_decoding_at_nodes_for_layers_at_once(kind, monkeypatch):
     if kind == "another encoding":
         encodings[1] = KerpleLog(2).to(device)
         encodings[1].distance_only, encodings[1].smooth_beyond = False, encodings[0].smooth_beyond
+    if kind == "hooked":
+        encodings[1].register_forward_hook(lambda _, positions, bias: bias + 1)
     S = 1000
     positions, key_mask = padded(S, [0, 333])
     positions = positions + 5000
     with torch.no_grad():
         rows = row_biases(encodings, positions[:, -9:-8], positions, key_mask)
         for encoding, row in zip(encodings, rows, strict=True):
-            own = encoding.bias(positions[:, -9:-8], positions)[:, :, 0]
+            own = encoding(positions[:, -9:-8], positions)[:, :, 0]
             seen = (key_mask & (positions <= positions[:, -9:-8]))[:, None].expand_as(own)
             assert row.shape == own.shape
             assert (row[~seen] == -torch.inf).all()
@@ -474,8 +483,22 @@ def test_ones_own_encoding():
     q, k, v = torch.randn(3, 1, 1, 70, 16, device=device)
     close(*both(OfDistance(1).to(device), q, k, v), tolerance=1e-4)
     close(*both(Sloped(1).to(device), q, k, v, gradients=False))
-    with pytest.raises(ValueError, match="Undeclared declares neither distance_only nor smooth_beyond"):
-        attention(q, k, v, Undeclared(1).to(device), impl="fused")
+    for undeclared in (Undeclared(1), FIRE(1, smooth_beyond=None)):
+        with pytest.raises(
+            ValueError, match=r"neither distance_only nor smooth_beyond.*\(smooth_beyond=128 would allow"
+        ):
+            attention(q, k, v, undeclared.to(device), impl="fused")
+
+
+def test_the_plan_names_the_option_that_makes_it_more_exact():
+    q, k, v = torch.randn(3, 1, 2, 700, 16, device=device)
+    torch.manual_seed(0)
+    fire = kinked(2)
+    plan = attention_plan(q, k, v, fire, impl="fused")
+    assert "smooth_beyond=128 would be more exact than 64: the bias is interpolated by at most" in str(plan)
+    better = FIRE(2, init_L=64.0, smooth_beyond=128).to(device)
+    better.load_state_dict(fire.state_dict())
+    assert attention_plan(q, k, v, better, impl="fused").error < plan.error
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,12 @@ def test_batches_have_as_many_tokens_at_every_length():
 def test_forward_is_measured_with_every_encoding_and_the_baseline_first():
     cases = small(forward=(16, 32), kernels=("flash", "cudnn")).cases()
     assert cases[:2] == [Case("forward", 16, "rope", "flash"), Case("forward", 16, "rope", "cudnn")]
-    assert cases[2:4] == [Case("forward", 16, "fire"), Case("forward", 16, "fire (shared)")]
+    assert cases[2:4] == [Case("forward", 16, "fire"), Case("forward", 16, "fire-s")]
     assert [case.n for case in cases] == sorted(case.n for case in cases)
     at_16 = [case for case in cases if case.n == 16]
     assert len(at_16) == len(ENCODINGS) + 2  # shared FIRE, and the baseline's second kernel
     assert {case.kernel for case in at_16 if case.encoding in NO_BIAS and case.encoding != "rope"} == {"cudnn"}
-    assert {case.encoding for case in at_16} == {*ENCODINGS, "fire (shared)"}
+    assert {case.encoding for case in at_16} == {*ENCODINGS, "fire-s"}
     assert {case.encoding for case in cases if case.kernel} == set(NO_BIAS)
 
 
@@ -84,20 +84,20 @@ def test_training_and_decoding_are_measured_with_rope_and_fire():
         Case("training", 16, "rope", "flash"),
         Case("training", 16, "rope", "cudnn"),
         Case("training", 16, "fire"),
-        Case("training", 16, "fire (shared)"),
+        Case("training", 16, "fire-s"),
         Case("decoding", 32, "rope"),
         Case("decoding", 32, "fire"),
-        Case("decoding", 32, "fire (shared)"),
+        Case("decoding", 32, "fire-s"),
     ]
     assert str(setting.cases()[1]) == "training rope flash n=16"
     assert str(setting.cases()[3]) == "training fire n=16"
 
 
-@pytest.mark.parametrize("case", [Case("forward", 16, name) for name in (*ENCODINGS, "fire (shared)")], ids=str)
+@pytest.mark.parametrize("case", [Case("forward", 16, name) for name in (*ENCODINGS, "fire-s")], ids=str)
 def test_the_model_that_is_measured(case):
     config = small().config(case)
-    assert config.position_encoding["name"] == case.encoding.removesuffix(" (shared)")
-    assert config.share_position_encoding == (case.encoding == "fire (shared)")
+    assert config.position_encoding["name"] == case.encoding.removesuffix("-s")
+    assert config.share_position_encoding == (case.encoding == "fire-s")
     assert config.max_position_embeddings > case.n
     assert (config.hidden_size, config.num_hidden_layers) == (128, 4)
 
@@ -222,7 +222,7 @@ def test_dry_run(tmp_path, capsys):
         "forward fire n=16, batch 4",
         "decoding rope n=64, batch 8",
         "decoding fire n=64, batch 8",
-        "decoding fire (shared) n=64, batch 8",
+        "decoding fire-s n=64, batch 8",
         f"5 measurements of a tiny model on cpu in float32, to be written to {out}",
     ]
     assert not out.exists()

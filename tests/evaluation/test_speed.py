@@ -71,7 +71,7 @@ def test_cases():
         Case(16, "no bias", "sdpa"),
         Case(16, "alibi", "sdpa"),
         Case(16, "fire", "sdpa"),
-        Case(16, "fire (shared)", "sdpa", 3),
+        Case(16, "fire-s", "sdpa", 3),
     ]
 
 
@@ -86,7 +86,7 @@ def test_rows():
         assert row["forward + backward"]["calls"] >= 3
         assert row["errors"]["output"][0] < 1e-5
         assert row["÷ sdpa without bias"]["forward"] > 0
-        assert ("layers" in row) == ("÷ not shared" in row) == (row["encoding"] == "fire (shared)")
+        assert ("layers" in row) == ("÷ not shared" in row) == (row["encoding"] == "fire-s")
 
 
 def test_gradients_reach_everything(monkeypatch):
@@ -101,7 +101,7 @@ def test_gradients_reach_everything(monkeypatch):
     row = speed.measure_case(small(), Case(16, "fire", "sdpa"))
     assert "failed" not in row
     assert asked[-1] == 3 + 8  # q, k, v; c, L, and weights and biases of three layers
-    speed.measure_case(small(), Case(16, "fire (shared)", "sdpa", 3))
+    speed.measure_case(small(), Case(16, "fire-s", "sdpa", 3))
     assert asked[-1] == 3 * 3 + 8
 
 
@@ -190,7 +190,7 @@ def test_ratios():
         row("no bias", "flash", 2.0, 4.0, 10.0),
         row("no bias", "cudnn", 1.0, 2.0, 0.0),
         row("fire", "fused", 3.0, 6.0, 15.0),
-        row("fire (shared)", "fused", 2.0, 3.0, 15.0),
+        row("fire-s", "fused", 2.0, 3.0, 15.0),
         row("alibi", "sdpa", 5.0),
         {"encoding": "t5", "engine": "sdpa", "n": 8, "wrong": "…"},
         row("fire", "fused", 3.0, 6.0, 15.0, n=16),
@@ -219,7 +219,7 @@ def test_on_a_gpu():
 def test_the_timed_call_is_attention():
     layers, encoding = speed._inputs(small(), Case(16, "fire", "sdpa"))
     expected = attention(*layers[0], encoding, impl="reference")
-    for case in (Case(16, "fire", "sdpa"), Case(16, "fire (shared)", "sdpa")):
+    for case in (Case(16, "fire", "sdpa"), Case(16, "fire-s", "sdpa")):
         torch.testing.assert_close(speed._attend(case, layers, encoding)[0], expected)
     plain = speed._attend(Case(16, "no bias", "sdpa"), layers, None)[0]
     torch.testing.assert_close(plain, attention(*layers[0], impl="reference"))

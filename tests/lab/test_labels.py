@@ -25,6 +25,17 @@ def test_names_of_files_are_portable(label, name):
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", name)
 
 
+def test_smooth_beyond_can_be_typed_and_makes_another_run():
+    """Training on a GPU interpolates by it. Unless it is typed, a run is the one it was before the option existed."""
+    tiny = RECIPES["tiny"]
+    finer = with_encoding(tiny, "fire:smooth_beyond=256")
+    assert finer.config(100).build_encoding().smooth_beyond == 256
+    assert finer.identity() != tiny.identity()
+    assert "smooth_beyond" not in tiny.identity()["encoding_options"]
+    with pytest.raises(ValueError, match="smooth_beyond must be at least 64, not 8"):
+        with_encoding(tiny, "fire:smooth_beyond=8").check()
+
+
 def test_a_start_is_of_the_training_and_not_of_the_encoding():
     """So FIRE as published and as we train it can stand side by side, and are the runs that recipes make."""
     small = RECIPES["small"]

@@ -210,6 +210,16 @@ def test_a_checkpoint_with_a_horizon_below_its_threshold_loads_with_a_warning(tm
     assert torch.equal(loaded(tokens).logits, model(tokens).logits)
 
 
+def test_a_trained_fire_may_be_given_another_smooth_beyond(tmp_path):
+    """It says how the model is computed; on a CPU nothing changes. It is saved with the model."""
+    model, ids = saved(tmp_path / "plain"), tokens(1, 9)
+    asked = {**model.config.position_encoding, "smooth_beyond": 512}
+    LongfireForCausalLM.from_pretrained(tmp_path / "plain", position_encoding=asked).save_pretrained(tmp_path / "given")
+    given = LongfireForCausalLM.from_pretrained(tmp_path / "given").eval()
+    assert {encoding.smooth_beyond for encoding in given.model.encodings} == {512}
+    assert torch.equal(logits(given, ids), logits(model, ids))
+
+
 def test_a_trained_fire_may_be_given_a_horizon(tmp_path):
     """And be rid of it. Up to there nothing changes, to the bit; beyond it does. It is saved with the model."""
     model = saved(tmp_path / "plain", position_encoding={"name": "fire", "init_L": 4.0})

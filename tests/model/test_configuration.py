@@ -88,6 +88,18 @@ def test_options_reach_the_encoding():
     assert shared.slopes.tolist() == [4.0, 3.0, 2.0, 1.0]
 
 
+@pytest.mark.parametrize("implementation", ["longfire", "sdpa", "eager"])
+@pytest.mark.parametrize("share", [False, True])
+def test_an_encoding_is_called_once_in_a_forward_pass(implementation, share):
+    """So a hook on it sees its bias, and what it returns is added."""
+    model, ids, calls = small_model(implementation=implementation, share_position_encoding=share), tokens(2, 9), []
+    before = model(ids).logits
+    for encoding in model.model.encodings:
+        encoding.register_forward_hook(lambda module, given, bias: calls.append(module) or 3 * bias)
+    assert not torch.allclose(model(ids).logits, before)
+    assert calls == model.model.encodings
+
+
 def test_an_encoding_has_the_models_heads():
     """All of them: ports that split heads among devices have taken one number for the other."""
     model = small_model(hidden_size=48, num_attention_heads=6)
@@ -179,7 +191,7 @@ def test_fires_init_is_an_option():
     """Of a configuration and of build_encoding, for every layer; a model with weights does not need it."""
     encoding = {"name": "fire", "init_L": 16.0, "init": "kerple_log"}
     model = LongfireForCausalLM(LongfireConfig.of_size("demo", vocab_size=64, position_encoding=encoding))
-    built = build_encoding("fire", num_heads=4, head_dim=16, init_L=16.0, init="kerple_log")
+    built = build_encoding("fire", num_heads=4, init_L=16.0, init="kerple_log")
     for fire in (*model.model.encodings, built):
         positions = torch.arange(16)
         kerple = -torch.tensor([0.25, 0.75, 1.25, 1.75])[:, None] * torch.log1p(15.0 - positions)

@@ -198,7 +198,7 @@ def test_packed_documents_by_a_mask_of_ones_own(implementation):
 @pytest.mark.parametrize("retrofitted", [False, True])
 def test_masks_by_query_are_refused_by_longfire(retrofitted):
     """Not reduced to their first row: that hid every key but the first, or turned a float mask round."""
-    model = retrofit(original("Llama"), max_length=64).eval() if retrofitted else small_model()
+    model = retrofit(original("Llama"), training_length=64).eval() if retrofitted else small_model()
     ids = tokens(1, 17)
     padding = torch.zeros(1, 1, 1, 17)  # added to the logits: nothing is hidden
     for mask in (*masks_by_query(), padding):

@@ -51,7 +51,7 @@ def original(name, heads=4, **changes):
 
 def retrofitted(name, **changes):
     """With a FIRE that says something."""
-    model = retrofit(original(name, **changes), max_length=LENGTH)
+    model = retrofit(original(name, **changes), training_length=LENGTH)
     if name in LLAMA_SHAPED:
         with torch.no_grad():
             for encoding in encodings(model):
@@ -74,7 +74,7 @@ def padded(ids, left=4):
 def test_alibi_has_the_same_logits(name, heads):
     changes = {"attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.7}} if name == "Mpt" else {}
     model = original(name, heads, **changes)
-    new, ids = retrofit(model, max_length=LENGTH), tokens(2, LENGTH)
+    new, ids = retrofit(model, training_length=LENGTH), tokens(2, LENGTH)
     expected, found = logits(model, ids), logits(new, ids)
     assert (expected - logits(model, ids.flip(1)).flip(1)).abs().max() > 1
     assert (found - expected).abs().max() <= 1e-4
@@ -86,7 +86,7 @@ def test_alibi_has_the_same_logits(name, heads):
 @pytest.mark.parametrize("name", ["Bloom", "Mpt"])
 def test_alibi_generates_the_same(name):
     model, ids = original(name), tokens(2, 11)
-    new = retrofit(model, max_length=LENGTH)
+    new = retrofit(model, training_length=LENGTH)
     assert generated(model, tokens(6, 9)).unique().numel() > 12
     mask = padded(ids)
     for options in ({}, {"attention_mask": mask}, {"attention_mask": mask, "num_beams": 3}):
@@ -96,9 +96,15 @@ def test_alibi_generates_the_same(name):
             assert torch.equal(generated(new, ids, **options, **cache), expected)
 
 
-def test_beyond_max_length_alibi_is_interpolated():
+def test_the_old_name_of_the_training_length_warns():
+    with pytest.warns(FutureWarning, match=r"retrofit\(max_length=…\) is now training_length=…"):
+        new = retrofit(original("Llama"), max_length=64)
+    assert new.config.max_position_embeddings == 64
+
+
+def test_beyond_the_training_length_alibi_is_interpolated():
     model, ids = original("Bloom"), tokens(1, 96)
-    new = retrofit(model, max_length=48)
+    new = retrofit(model, training_length=48)
     difference = (logits(new, ids) - logits(model, ids)).abs().amax((0, 2))
     assert difference[:48].max() <= 1e-4
     assert difference[48:].max() > 1e-2
@@ -108,7 +114,7 @@ def test_beyond_max_length_alibi_is_interpolated():
 def test_rope_is_gone_and_fire_is_all_that_is_new(name):
     """With FIRE at 0, the model is the original whose rotation turns nothing."""
     model = original(name)
-    new, ids = retrofit(model, max_length=LENGTH), tokens(2, 33)
+    new, ids = retrofit(model, training_length=LENGTH), tokens(2, 33)
     with torch.no_grad():
         for parameter in position_parameters(new):
             parameter.zero_()
@@ -196,7 +202,7 @@ def test_the_given_model_is_left_alone(name):
     model.train().bfloat16()
     model.get_input_embeddings().weight.requires_grad_(False)
     before, config = {key: value.clone() for key, value in model.state_dict().items()}, model.config.to_dict()
-    new = retrofit(model, max_length=LENGTH)
+    new = retrofit(model, training_length=LENGTH)
     assert model.config.to_dict() == config
     assert type(model).__name__ == f"{name}ForCausalLM"
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -214,7 +220,7 @@ def test_the_given_model_is_left_alone(name):
 @pytest.mark.parametrize("name", ["Bloom", "Llama"])
 def test_tied_weights_stay_tied(name):
     model = getattr(hf, f"{name}ForCausalLM")(config_of(name, tie_word_embeddings=True))
-    new = retrofit(model, max_length=LENGTH)
+    new = retrofit(model, training_length=LENGTH)
     assert new.lm_head.weight is new.get_input_embeddings().weight
 
 
@@ -244,7 +250,7 @@ def test_saved_and_loaded_as_what_it_is(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_it_never_comes_back_without_fire(name, tmp_path):
     default = {"hidden_size": 64, "n_layer": 2, "n_head": 8, "vocab_size": 61} if name == "Bloom" else {}
-    retrofit(original(name, **default), max_length=LENGTH).save_pretrained(tmp_path)
+    retrofit(original(name, **default), training_length=LENGTH).save_pretrained(tmp_path)
     for loader in (f"{name}Config", f"{name}ForCausalLM", f"{name}Model"):
         with pytest.raises(Exception, match=f"longfire_{name.lower()}, see base_config"):
             getattr(hf, loader).from_pretrained(tmp_path)
@@ -288,20 +294,20 @@ def test_a_model_from_the_configuration_alone_starts_as_it_should():
 
 
 def test_the_new_fire_is_for_the_training_length():
-    new = retrofit(original("Llama"), max_length=512, mlp_width=16, hidden_layers=1)
+    new = retrofit(original("Llama"), training_length=512, mlp_width=16, hidden_layers=1)
     assert [encoding.L.item() for encoding in encodings(new)] == [128.0, 128.0]
     assert encodings(new)[0].linears[0].out_features == 16
     assert new.config.max_position_embeddings == 512
-    kerple = retrofit(original("Llama"), max_length=512, init="kerple_log")
+    kerple = retrofit(original("Llama"), training_length=512, init="kerple_log")
     assert {encoding.c.item() for encoding in encodings(kerple)} == {1.0}
     with pytest.raises(ValueError, match="no option 'widht'"):
-        retrofit(original("Llama"), max_length=512, widht=16)
+        retrofit(original("Llama"), training_length=512, widht=16)
 
 
 @pytest.mark.parametrize("name", ["Bloom", "Mpt"])
 def test_weights_and_hidden_states_are_the_originals(name):
     model, ids = original(name), tokens(1, 16)
-    new = retrofit(model, max_length=LENGTH)
+    new = retrofit(model, training_length=LENGTH)
     with pytest.raises(ValueError, match="no attention weights"):
         new(ids, output_attentions=True)
     new.set_attn_implementation("eager")
@@ -315,7 +321,7 @@ def test_weights_and_hidden_states_are_the_originals(name):
 def test_what_cannot_be_served_is_refused():
     gpt2 = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=61, n_embd=8, n_layer=1, n_head=2))
     with pytest.raises(TypeError, match=r"does not know GPT2LMHeadModel.*BloomForCausalLM.*Qwen3ForCausalLM"):
-        retrofit(gpt2, max_length=64)
+        retrofit(gpt2, training_length=64)
     gpt2.merge_and_unload = None  # as an adapter has it
     for model, step in (
         (gpt2, "Merge the adapter"),
@@ -323,37 +329,37 @@ def test_what_cannot_be_served_is_refused():
         (torch.nn.Linear(1, 1), "longfire.attention"),
     ):
         with pytest.raises(TypeError, match=f"does not know {type(model).__name__}.*{step}"):
-            retrofit(model, max_length=64)
+            retrofit(model, training_length=64)
     with pytest.raises(TypeError, match="Load the checkpoint as a LlamaForCausalLM"):
-        retrofit(original("Llama").model, max_length=64)
+        retrofit(original("Llama").model, training_length=64)
     with pytest.raises(TypeError, match="has FIRE already"):
-        retrofit(retrofitted("Llama"), max_length=64)
+        retrofit(retrofitted("Llama"), training_length=64)
     with pytest.raises(TypeError, match="takes no mlp_width"):
-        retrofit(original("Bloom"), max_length=64, mlp_width=8)
+        retrofit(original("Bloom"), training_length=64, mlp_width=8)
     with pytest.raises(ValueError, match="at least 1"):
-        retrofit(original("Bloom"), max_length=0)
-    with pytest.raises(ValueError, match=r"no option 'foo'. Known: hidden_layers, .*, eps, horizon\.$"):
-        retrofit(original("Llama"), max_length=64, foo=1)
+        retrofit(original("Bloom"), training_length=0)
+    with pytest.raises(ValueError, match=r"no option 'foo'. Known: hidden_layers, .*, eps, horizon, smooth_beyond\.$"):
+        retrofit(original("Llama"), training_length=64, foo=1)
     with pytest.raises(
         ValueError, match="'num_heads' is the model's num_attention_heads here, and no option of 'fire'"
     ):
-        retrofit(original("Llama"), max_length=64, num_heads=8)
+        retrofit(original("Llama"), training_length=64, num_heads=8)
     with pytest.raises(ValueError, match=r"'width' is the model's hidden_size here.* Did you mean 'mlp_width'"):
-        retrofit(original("Llama"), max_length=64, width=8)
+        retrofit(original("Llama"), training_length=64, width=8)
     with pytest.raises(ValueError, match=r"attn_config.alibi=False"):
-        retrofit(original("Mpt", attn_config={"alibi": False}), max_length=64)
+        retrofit(original("Mpt", attn_config={"alibi": False}), training_length=64)
     with pytest.raises(ValueError, match="slow_but_exact"):
-        retrofit(original("Bloom", slow_but_exact=True, pretraining_tp=2), max_length=64)
+        retrofit(original("Bloom", slow_but_exact=True, pretraining_tp=2), training_length=64)
     with pytest.raises(ValueError, match="sliding_window=16"):
-        retrofit(original("Mistral", sliding_window=16), max_length=64)
+        retrofit(original("Mistral", sliding_window=16), training_length=64)
     with pytest.raises(ValueError, match="1 layers of sliding_attention"):
-        retrofit(original("Qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1), max_length=64)
+        retrofit(original("Qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1), training_length=64)
     with torch.device("meta"), pytest.raises(ValueError, match="is on meta"):
-        retrofit(hf.LlamaForCausalLM(config_of("Llama")), max_length=64)
+        retrofit(hf.LlamaForCausalLM(config_of("Llama")), training_length=64)
     adapted = original("Llama")
     adapted.model.layers[0].self_attn.q_proj = torch.nn.ModuleDict({"base_layer": torch.nn.Linear(32, 32)})
     with pytest.raises(ValueError, match=r"not those of a plain LlamaForCausalLM: .*q_proj.*Merge adapters"):
-        retrofit(adapted, max_length=64)
+        retrofit(adapted, training_length=64)
     with pytest.raises(ValueError, match="attn_implementation cannot be 'flash_attention_2'"):
         retrofitted("Llama").set_attn_implementation("flash_attention_2")
 
@@ -361,7 +367,7 @@ def test_what_cannot_be_served_is_refused():
 def test_a_window_may_be_taken_away_before():
     model = original("Mistral", sliding_window=16)
     model.config.sliding_window = None
-    assert logits(retrofit(model, max_length=LENGTH), tokens(1, 20)).shape == (1, 20, 61)
+    assert logits(retrofit(model, training_length=LENGTH), tokens(1, 20)).shape == (1, 20, 61)
 
 
 @pytest.mark.gpu
@@ -373,7 +379,7 @@ def test_on_a_gpu_it_is_fused_and_as_accurate_as_eager(name):
     model.bfloat16()
     q = torch.empty(1, 4, 700, 64, device="cuda", dtype=torch.bfloat16)
     assert attention_plan(q, q, q, encodings(model)[0]).engine == "fused"
-    fused = logits(model, ids)  # far beyond max_length
+    fused = logits(model, ids)  # far beyond the training length
     model.set_attn_implementation("eager")
     errors = [(found - exact).norm() / exact.norm() for found in (fused, logits(model, ids))]
     assert errors[0] <= 2 * errors[1]

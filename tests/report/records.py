@@ -10,7 +10,7 @@ TIMES = {  # milliseconds and megabytes at 2048 tokens
     ("no bias", "cudnn"): (0.8, 3.2, 80.0),
     ("fire", "fused"): (1.5, 5.0, 150.0),
     ("fire", "sdpa"): (10.0, 50.0, 3000.0),
-    ("fire (shared)", "fused"): (1.2, 4.5, 120.0),
+    ("fire-s", "fused"): (1.2, 4.5, 120.0),
     ("alibi", "fused"): (1.25, 4.5, 110.0),
     ("alibi", "sdpa"): (8.0, 20.0, 2000.0),
 }

@@ -127,7 +127,7 @@ def test_sampled_distances():
 
 
 def test_look_back():
-    alibi = build_encoding("alibi", num_heads=4, head_dim=8)
+    alibi = build_encoding("alibi", num_heads=4)
     assert (look_back(alibi, 512) < 0.8).all()
     flipped = FIRE(2).init_as("kerple_log", slopes=[0.0, -2.0])
     even, far = look_back(flipped, 512).tolist()

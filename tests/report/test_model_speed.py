@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 TIMES = {
     "forward": {("rope", "sdpa flash"): 20.0, ("rope", "sdpa cudnn"): 16.0, ("fire", "fused"): 24.0},
     "training": {("rope", "sdpa flash"): 80.0, ("rope", "sdpa cudnn"): 64.0, ("fire", "fused"): 100.0},
-    "decoding": {("rope", "decode"): 4.0, ("fire", "decode"): 5.0, ("fire (shared)", "decode"): 4.5},
+    "decoding": {("rope", "decode"): 4.0, ("fire", "decode"): 5.0, ("fire-s", "decode"): 4.5},
 }
 
 
@@ -72,7 +72,7 @@ def test_table():
     ]
     decoding = lines.index("decoding, 8 × 2,048 tokens in the cache")
     assert lines[decoding + 1] == "encoding engine ms tokens/s ÷ rope (decode)"
-    assert lines[decoding + 4] == "fire (shared) decode 4.50 1,778 1.12"
+    assert lines[decoding + 4] == "fire-s decode 4.50 1,778 1.12"
     assert lines[-1] == "– t5 forward n=2048: out of memory"
 
 

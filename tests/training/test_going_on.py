@@ -13,7 +13,7 @@ from longfire.data.corpus import trained_documents
 from longfire.model import LongfireForCausalLM
 from longfire.training import RECIPES, pretrain
 from longfire.training.callbacks import read_losses
-from longfire.training.start import digest
+from longfire.training.start import config_to_go_on, digest
 
 RECIPE = RECIPES["tiny"].but(encoding="rope", steps=6, batch=4, length=32, log_every=1)
 QUIET = {"tracker": "none", "progress": False}
@@ -85,6 +85,17 @@ def test_a_run_knows_its_checkpoint(rope, corpus, tmp_path):
         pretrain(recipe.but(init_from=None), corpus, tmp_path / "run", **QUIET)
 
 
+def test_free_options_are_taken_when_going_on(corpus, tmp_path):
+    """They are not what was learned; others must be the checkpoint's, or their default if it names none."""
+    recipe = RECIPE.but(encoding="fire", steps=1)
+    run = pretrain(recipe, corpus, tmp_path / "fire", **QUIET).parent
+    on = recipe.but(init_from=str(run))
+    finer = on.but(encoding_options={"smooth_beyond": 256, "log": True})
+    assert config_to_go_on(finer, run / "model").build_encoding().smooth_beyond == 256
+    with pytest.raises(ValueError, match=r"and encoding_options are \{'log': False\}"):
+        config_to_go_on(on.but(encoding_options={"smooth_beyond": 256, "log": False}), run / "model")
+
+
 def test_digests_of_models(rope):
     model = LongfireForCausalLM.from_pretrained(rope / "model")
     assert digest(model) == digest(LongfireForCausalLM.from_pretrained(rope / "model"))
@@ -99,6 +110,7 @@ def test_digests_of_models(rope):
         ({"encoding": "fire"}, "was trained with 'rope', and the recipe has 'fire': take encoding='rope'"),
         ({"encoding": "yarn"}, r"was trained with 'rope', .*'yarn': say to which length \(--extend-to N\)"),
         ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: take a recipe of size 'demo' \(--set size=demo\)"),
+        ({"encoding_options": {"base": 500.0}}, r"and encoding_options are \{'base': 500.0\}. Leave them out"),
         ({"share": True}, "has share_position_encoding=False, and the recipe share=True"),
         ({"encoding": "yarn", "extend_to": 32}, "32 is not above 32"),
         ({"init_from": "nowhere"}, "there is no folder nowhere"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from longfire.encodings.fire import FIRE
 from longfire.encodings.kernels.fire_programs import backward, forward
 from longfire.encodings.positions import is_transformed
-from longfire.operators import INTERPRETED, Operator, is_plain_linear
+from longfire.operators import INTERPRETED, Operator, has_hooks, is_plain_linear
 
 WIDEST = 64
 """The widest hidden layer, and the most heads: a program holds all of the MLP."""
@@ -87,13 +87,15 @@ def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
 
 
 def serves_together(fires: Sequence[FIRE], q_positions: Tensor) -> bool:
-    """Whether `fire_biases` can make their biases: they are of one kind, and nobody asks for gradients."""
+    """Whether `fire_biases` can make their biases: they are alike, without gradients or hooks."""
     kinds = {
         (*(tuple(linear.weight.shape) for linear in fire.linears), len(fire.mlp), type(fire.mlp[1]), fire.log,
          fire.threshold, fire.first_position, fire.eps, fire.horizon)
         for fire in fires
     }  # fmt: skip
-    return len(kinds) == 1 and not torch.is_grad_enabled() and all(serves(fire, q_positions) for fire in fires)
+    if len(kinds) > 1 or torch.is_grad_enabled():
+        return False
+    return all(serves(fire, q_positions) and not has_hooks(fire) for fire in fires)
 
 
 @torch.no_grad()

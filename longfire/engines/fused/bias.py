@@ -55,7 +55,7 @@ def refuses(encoding: PositionEncoding, keys: int) -> str | None:
     if encoding.smooth_beyond is None:
         return (
             f"{name} declares neither distance_only nor smooth_beyond, so its bias can neither be a table of distances "
-            f"nor be interpolated"
+            f"nor be interpolated (smooth_beyond=128 would allow that)"
         )
     whole_blocks = -(-keys // BLOCK) * BLOCK
     if encoding.max_length is not None and encoding.max_length < whole_blocks:
@@ -67,7 +67,7 @@ def fused_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.
     """The encoding's bias for queries first…keys−1."""
     geometry = Geometry(keys, first, None if encoding.distance_only else smoothness(encoding.smooth_beyond or 0))
     q_positions, k_positions = positions(geometry, device)
-    bias = encoding.bias(q_positions, k_positions)
+    bias = encoding(q_positions, k_positions)
     A, E = geometry.row_nodes, geometry.distance_nodes
     if bias is None:
         raise ValueError(f"{type(encoding).__name__}.bias gave None, though the class defines it; it must be a tensor.")
@@ -120,7 +120,7 @@ def interpolation_error(encoding: PositionEncoding, bias: FusedBias, rows: int =
     keys = torch.arange(geometry.keys, device=bias.values.device)
     largest, squares, pairs = 0.0, 0.0, 0
     for row in chosen.split(8):
-        own = encoding.bias(row, keys)
+        own = encoding(row, keys)
         assert own is not None
         seen = keys <= row[:, None]
         error = (interpolated(bias.values.double(), geometry, row) - own).masked_fill(~seen, 0.0)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
+from longfire.engines.fused.geometry import smoothness
 from longfire.engines.layout import Layout, fused_layout
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request
@@ -55,11 +56,8 @@ class Fused:
         encoding = _encoding(request)
         if encoding.distance_only:
             return f"Triton kernels; {type(encoding).__name__}'s bias is a table of distances, exact"
-        name = type(encoding).__name__
-        return (
-            f"Triton kernels; a larger {name}.smooth_beyond than {encoding.smooth_beyond} is more exact: the bias is "
-            f"interpolated"
-        )
+        W = smoothness(encoding.smooth_beyond or 0)
+        return f"Triton kernels; smooth_beyond={2 * W} would be more exact than {W}: the bias is interpolated"
 
     def error(self, request: Request) -> float:
         from longfire.engines.fused.bias import interpolation_error
@@ -216,7 +214,7 @@ def _row(request: Request) -> tuple[Tensor, Tensor | None]:
 
 
 def _row_error(request: Request) -> float:
-    own = _encoding(request).bias(*request.positions)
+    own = _encoding(request)(*request.positions)
     visible = request.visible()
     assert own is not None
     error = _row(request)[0][:, :, None] - own

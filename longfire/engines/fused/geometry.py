@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longfire.encodings.base import LEAST_SMOOTH_BEYOND
+
 BLOCK = 128
 TILE = 64
 LARGEST = 60000.0  # what float16 holds
@@ -128,7 +130,7 @@ class Geometry:
 
 def smoothness(smooth_beyond: int) -> int:
     """W: the power of two from `smooth_beyond` on."""
-    W = 64
+    W = LEAST_SMOOTH_BEYOND
     while smooth_beyond > W:
         W *= 2
     return W

@@ -48,7 +48,7 @@ def node_values(encodings: Sequence[PositionEncoding], q_positions: Tensor) -> T
     k_positions = (q_positions - node_position(nodes, per_octave)).clamp(min=0)  # (B, E)
     biases = _together(encodings, q_positions, k_positions)
     if biases is None:
-        each = [encoding.bias(q_positions, k_positions) for encoding in encodings]
+        each = [encoding(q_positions, k_positions) for encoding in encodings]
         biases = torch.cat([bias for bias in each if bias is not None], dim=1)
     return biases[:, :, 0].float().contiguous()
 

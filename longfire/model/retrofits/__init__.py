@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from longfire.errors import at_least
+from longfire.errors import at_least, renamed
 from longfire.model.retrofits.bloom import FireBloomForCausalLM
 from longfire.model.retrofits.common import FireAttention, FireCausalLM
 from longfire.model.retrofits.llama import (
@@ -39,13 +39,13 @@ ARCHITECTURES: dict[type[PreTrainedModel], type[FireCausalLM]] = {
 """A model that can be retrofitted → what it becomes."""
 
 
-def retrofit(model: PreTrainedModel, *, max_length: int, **options: Any) -> FireCausalLM:
+@renamed(max_length="training_length")
+def retrofit(model: PreTrainedModel, *, training_length: int, **options: Any) -> FireCausalLM:
     """The model with FIRE in place of its position encoding, trainable and run through `longfire.attention`.
 
-    Bloom and MPT have ALiBi, which FIRE can be (Theorem 3.1): the result gives the same logits up to `max_length`
+    Bloom and MPT have ALiBi, which FIRE can be (Theorem 3.1): the result gives the same logits up to `training_length`
     tokens, and can be trained from there. Llama, Mistral, Qwen2 and Qwen3 lose RoPE to a new FIRE and must be trained
-    before use; `max_length` is the training length (now its `max_position_embeddings`), and FIRE's L starts at a
-    quarter of it.
+    before use; `max_position_embeddings` becomes `training_length`, and FIRE's L starts at a quarter of it.
 
     The result is a new model that shares its weights' memory with the given one, which goes on working as it was:
     training one changes the other. Dtype, device, training mode, which parameters are frozen, and the generation
@@ -55,15 +55,15 @@ def retrofit(model: PreTrainedModel, *, max_length: int, **options: Any) -> Fire
     Args:
         model: a BloomForCausalLM, MptForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or
             Qwen3ForCausalLM.
-        max_length: see above.
+        training_length: tokens in the sequences that the result will be trained on.
         options: of a new FIRE, as `longfire.build_encoding("fire", …)` takes them.
     """
-    at_least("max_length", max_length, 1)
+    at_least("training_length", training_length, 1)
     cls = _served(model)
     config: Any = model.config
     config_class: Any = cls.config_class
     fields = {key: value for key, value in config.to_dict().items() if key not in ("model_type", "architectures")}
-    fields.update(cls.changes_for(config, max_length, options))
+    fields.update(cls.changes_for(config, training_length, options))
     with torch.device("meta"):
         new: Any = cls(config_class.from_dict(fields, name_or_path=config.name_or_path))
     keys = new.load_state_dict(model.state_dict(), strict=False, assign=True)

@@ -7,14 +7,14 @@ from longfire.model.retrofits.common import FireCausalLM
 
 
 class FireFromALiBi(FireCausalLM):
-    """The same logits up to max_length.
+    """The same logits up to the training length.
 
     Bloom and MPT build their slopes in two ways and come to the same ones. MPT's `alibi_bias_max` has no part in it in
     transformers, so it has none here.
     """
 
     @classmethod
-    def changes_for(cls, config: Any, max_length: int, options: dict[str, Any]) -> dict[str, Any]:
+    def changes_for(cls, config: Any, training_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """FIRE that equals the model's ALiBi."""
         if options:
             raise TypeError(
@@ -22,4 +22,4 @@ class FireFromALiBi(FireCausalLM):
                 f"theorem, and that decides all options of FIRE."
             )
         slopes = alibi_slopes(config.num_attention_heads)
-        return {"position_encoding": {"theorem": {"name": "alibi", "slopes": slopes}, "max_length": max_length}}
+        return {"position_encoding": {"theorem": {"name": "alibi", "slopes": slopes}, "max_length": training_length}}

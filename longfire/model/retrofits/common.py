@@ -160,6 +160,6 @@ class FireCausalLM(FirePreTrainedModel):
         self.post_init()
 
     @classmethod
-    def changes_for(cls, config: Any, max_length: int, options: dict[str, Any]) -> dict[str, Any]:
+    def changes_for(cls, config: Any, training_length: int, options: dict[str, Any]) -> dict[str, Any]:
         """The fields of its configuration that a retrofitted model has of its own."""
         raise NotImplementedError(f"{cls.__name__} must define changes_for")

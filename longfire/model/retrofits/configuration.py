@@ -29,7 +29,8 @@ class FireConfig:
             longfire_version: str = __version__
 
     `position_encoding` is `{"name": "fire", …}`, options as `longfire.build_encoding` takes them, or
-    `{"theorem": {"name": "alibi", …}, "max_length": 2048}`: `longfire.theorem.as_fire` of that encoding.
+    `{"theorem": {"name": "alibi", …}, "max_length": 2048}`: `longfire.theorem.as_fire` of that encoding,
+    with `max_length` as its `exact_length` (checkpoints keep the older name).
     """
 
     def build_encoding(self: Any) -> PositionEncoding:
@@ -39,20 +40,20 @@ class FireConfig:
         if theorem is None and options.get("name") != "fire":
             raise ValueError(
                 f"{type(self).__name__} needs a position_encoding, {{'name': 'fire', …}} or {{'theorem': …, "
-                f"'max_length': …}}, and has {self.position_encoding!r}. longfire.model.retrofit(model, max_length=…) "
-                f"gives a model one."
+                f"'max_length': …}}, and has {self.position_encoding!r}. longfire.model.retrofit(model, "
+                f"training_length=…) gives a model one."
             )
-        shape = {"num_heads": self.num_attention_heads, "head_dim": self.hidden_size // self.num_attention_heads}
+        num_heads = self.num_attention_heads
         if theorem is None:
             refuse_given("fire", options)
-            return build_encoding(**shape, **options)
+            return build_encoding(num_heads=num_heads, **options)
         max_length = options.pop("max_length", None)
         if max_length is None or options:
             raise ValueError(
                 f"position_encoding by the theorem is {{'theorem': {{'name': …}}, 'max_length': …}} and nothing else, "
                 f"not {self.position_encoding!r}."
             )
-        return as_fire(build_encoding(**shape, **theorem), max_length)
+        return as_fire(build_encoding(num_heads=num_heads, **theorem), max_length)
 
     def to_json_string(self, use_diff: bool = True) -> str:
         """As it is saved: nested."""

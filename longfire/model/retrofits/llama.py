@@ -97,10 +97,10 @@ class LlamaShapedCausalLM(FireCausalLM):
     """For further training: without it, the model has lost its sense of order."""
 
     @classmethod
-    def changes_for(cls, config: Any, max_length: int, options: dict[str, Any]) -> dict[str, Any]:
-        """A new FIRE for training at max_length."""
-        encoding = {"name": "fire", "init_L": max_length / 4, **options}
-        return {"position_encoding": encoding, "max_position_embeddings": max_length}
+    def changes_for(cls, config: Any, training_length: int, options: dict[str, Any]) -> dict[str, Any]:
+        """A new FIRE for training at this length."""
+        encoding = {"name": "fire", "init_L": training_length / 4, **options}
+        return {"position_encoding": encoding, "max_position_embeddings": training_length}
 
 
 @strict

@@ -8,10 +8,9 @@ LINEAR, ONE_LAYER, GELU = "fire:hidden_layers=0", "fire:hidden_layers=1", "fire:
 CONSTANT = "fire:threshold=fixed,init_L=512,horizon=512"
 OURS, OURS_AT_128 = "fire:start=kerple_log,horizon=512", "fire:start=kerple_log,horizon=128"
 FINAL = "fire:hidden_layers=1,final_activation=True"
-SHARED = ("fire-s", "fire (shared)")
 WRITTEN = {
     **dict.fromkeys((OURS, OURS_AT_128), "FIRE as we train it"),
-    **dict.fromkeys(SHARED, "FIRE-S"),
+    "fire-s": "FIRE-S",
     PLAIN: "FIRE without log and threshold",
     NO_THRESHOLD: "FIRE without threshold",
     FIXED: "FIRE with a fixed threshold",

@@ -218,7 +218,7 @@ def test_serves_what_it_can_and_no_more(monkeypatch):
     assert not fire_kernel.serves(made(hidden_layers=3), positions)
     assert not fire_kernel.serves(made(width=65), positions)
     assert not fire_kernel.serves(made(num_heads=65), positions)
-    assert not fire_kernel.serves(theorem.as_fire(ALiBi(4), max_length=8).float().to(device), positions)
+    assert not fire_kernel.serves(theorem.as_fire(ALiBi(4), exact_length=8).float().to(device), positions)
     for other in (nn.Tanh(), nn.GELU(approximate="tanh"), nn.GELU()):  # the last is not what the other layer has
         fire = made()
         fire.mlp[1] = other
