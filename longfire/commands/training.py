@@ -171,6 +171,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     refuse_unwritable(out)
     corpus = load_corpus(**text)
     training_sequences(recipe, corpus)  # a text that is too short leaves no folder behind
+    before = (out / "done.json").exists()
     try:
         model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
     except KeyboardInterrupt:
@@ -178,8 +179,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
         return INTERRUPTED
     done = read_json(out / "done.json")
     print(
-        f"{done['parameters']:,} parameters, {done['tokens_seen']:,} tokens, loss {done['final_loss']:.3f}, "
-        f"{done['tokens/s'] or 0:,} tokens/s. The model: {model}"
+        f"{'Trained already: ' * before}{done['parameters']:,} parameters, {done['tokens_seen']:,} tokens, loss "
+        f"{done['final_loss']:.3f}, {done['tokens/s'] or 0:,} tokens/s. The model: {model}"
     )
     return 0
 

@@ -57,7 +57,7 @@ def check_label(label: str) -> None:
     name, _, options = read_label(label)
     if name not in ENCODINGS:
         head = label.partition(":")[0]
-        apart = f"Several are separated by spaces: {label.replace(',', ' ')}." if "," in head else ""
+        apart = f"Give each encoding by itself: {' or '.join(head.split(','))}." if "," in head else ""
         raise ValueError(f"there is no encoding named {label!r}. {apart or hint(head, [*ENCODINGS, f'fire{SHARED}'])}")
     if label.rstrip().endswith((":", ",")):
         raise ValueError(f"{label!r} ends where an option should follow, such as {name}:option=value.")

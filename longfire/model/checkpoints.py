@@ -22,6 +22,11 @@ def found_checkpoint(folder: Path) -> Path:
         raise FileNotFoundError(f"there is no folder {folder}. A checkpoint is a folder that save_pretrained wrote.")
     found = checkpoint_in(folder)
     if not (found / "config.json").is_file():
+        if (folder / "recipe.json").is_file():
+            raise FileNotFoundError(
+                f"{folder} holds a run that has not finished, so it has no model yet. The command that started it "
+                f"resumes it."
+            )
         raise FileNotFoundError(
             f"{folder} has no config.json, so it is no checkpoint. model.save_pretrained writes one."
         )

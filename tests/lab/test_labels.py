@@ -83,7 +83,7 @@ def test_spaces_mean_nothing():
         ("fire:horizon=64,horizon=32", "gives 'horizon' twice"),
         ("fire:init=alibi,start=kerple_log", "gives both start and init"),
         ("fire:horizon", "options have values"),
-        ("fire,alibi", "no encoding named 'fire,alibi'. Several are separated by spaces: fire alibi"),
+        ("fire,alibi", "no encoding named 'fire,alibi'. Give each encoding by itself: fire or alibi"),
     ],
 )
 def test_what_is_half_typed(label, message):

@@ -133,6 +133,9 @@ def test_what_is_no_checkpoint(saved, tmp_path, capsys):
 
     assert f"there is no folder {tmp_path / 'nowhere'}" in error(tmp_path / "nowhere")
     assert "has no config.json" in error(tmp_path)
+    (tmp_path / "recipe.json").write_text("{}")
+    assert "holds a run that has not finished" in error(tmp_path)
+    (tmp_path / "recipe.json").unlink()
     saved[1].save_pretrained(tmp_path)
     assert f"{tmp_path} has no tokenizer" in error(tmp_path)
     other = Tokenizer(models.WordLevel({"a": 300}, unk_token="a"))
