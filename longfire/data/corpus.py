@@ -64,9 +64,7 @@ class Corpus:
     @property
     def contents(self) -> Hashes | None:
         """Hashes of all documents, split after split; None if some are not known."""
-        splits = [self.train.contents, self.dev.contents, self.validation.contents]
-        known = [contents for contents in splits if contents is not None]
-        return np.concatenate(known) if len(known) == len(splits) else None
+        return _together(self.train.contents, self.dev.contents, self.validation.contents)
 
     def describe(self) -> dict[str, Any]:
         """What it is, for records: sizes of the splits, how they were divided, what was left out."""
@@ -100,9 +98,9 @@ class Corpus:
         than MOST_DOCUMENTS, no corpus.npy is written.
         """
         (folder / "corpus.json").write_text(json.dumps(self.describe(), indent=1) + "\n", encoding="utf-8")
-        known = [self.train.contents, *([] if source is None else [trained_documents(source)])]
-        contents = [one for one in known if one is not None]
-        if len(contents) == len(known) and len(every := np.unique(np.concatenate(contents))) <= MOST_DOCUMENTS:
+        before = [] if source is None else [trained_documents(source)]
+        contents = _together(self.train.contents, *before)
+        if contents is not None and len(every := np.unique(contents)) <= MOST_DOCUMENTS:
             np.save(folder / "corpus.npy", every)
 
     def save_tokenizer(self, folder: str | Path) -> None:
@@ -185,6 +183,12 @@ def load_corpus(
     own = {"name": plan.source.name, "source": described, "tokenizer": plan.tokenizer.described}
     own["passed_over"] = passed_over
     return _opened(folder, {**sealed, "content": {**record, **own}}, built)
+
+
+def _together(*parts: Hashes | None) -> Hashes | None:
+    """All hashes; None if some are not known."""
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def trained_documents(checkpoint: Path) -> Hashes | None:

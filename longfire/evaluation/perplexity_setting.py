@@ -136,14 +136,16 @@ def refuse_other_tokens(corpus: Corpus, tokenizer: Any, whose: Path | str) -> No
         )
 
 
-def seen_in_training(checkpoint: Path, corpus: Corpus, split: TokenSplit) -> npt.NDArray[np.bool_] | None:
+def seen_in_training(
+    checkpoint: Path, corpus: Corpus, split: TokenSplit, same_corpus: bool
+) -> npt.NDArray[np.bool_] | None:
     """Which documents of a split the model was trained on; None if that is not known.
 
     By the split where the corpus is the one that it was trained on; by content where the text is another.
     """
-    trained, known = read_json(checkpoint / "corpus.json"), trained_documents(checkpoint)
+    known = trained_documents(checkpoint)
     seen = np.zeros(split.num_documents, bool)
-    if trained.get("fingerprint") == corpus.fingerprint:
+    if same_corpus:
         seen[: {"train": split.num_documents, "whole": corpus.train.num_documents}.get(split.name, 0)] = True
         if known is None or corpus.train.contents is None:
             return seen
@@ -211,9 +213,10 @@ def measure_perplexity(
     record: dict[str, Any] = {"provenance": provenance(), "asked": asked, "setting": shown}
     record |= {"protocol": setting.protocol, "rows": []}
     if trained := read_json(setting.checkpoint / "corpus.json"):
-        seen = seen_in_training(setting.checkpoint, corpus, split)
+        same_corpus = trained["fingerprint"] == corpus.fingerprint
+        seen = seen_in_training(setting.checkpoint, corpus, split, same_corpus)
         record["trained_on"] = None if seen is None else how_much(seen, split)
-        if note := in_words(record["trained_on"], trained["source"], trained["fingerprint"] == corpus.fingerprint):
+        if note := in_words(record["trained_on"], trained["source"], same_corpus):
             record["note"] = note
 
     def keep(found: dict[str, Any]) -> None:

@@ -24,8 +24,11 @@ class Bar:
         self.folders, self.jobs, self.steps = folders, jobs, steps
         self.title = f"{len(folders)} runs, {jobs} at a time"
         self.bar = tqdm(total=steps, unit="step", desc=self.title, disable=None)
-        self.lines = Lines(steps, self.done()) if lines and self.bar.disable else None
-        self.say()
+        self.lines: Lines | None = None
+        if lines and self.bar.disable:
+            done = self.done()
+            self.lines = Lines(steps, done)
+            self.say(done)
 
     def __enter__(self) -> "Bar":
         return self
@@ -35,9 +38,10 @@ class Bar:
 
     def tick(self, left: Sequence[Path]) -> None:
         """Look again. `left`: the folders of runs that have not ended, in the order in which they are begun."""
-        self.bar.update(self.done() - self.bar.n)
-        if self.lines is not None and self.lines.are_due(self.done()):
-            self.say()
+        done = self.done()
+        self.bar.update(done - self.bar.n)
+        if self.lines is not None and self.lines.are_due(done):
+            self.say(done)
         tested = [folder.name for folder in left[: self.jobs] if (folder / "done.json").exists()]
         self.bar.set_postfix_str(f"testing {', '.join(tested)}" if tested else "")
 
@@ -45,10 +49,9 @@ class Bar:
         """Steps of all runs so far."""
         return sum(map(steps_done, self.folders))
 
-    def say(self) -> None:
+    def say(self, done: int) -> None:
         """A line, where there is no terminal."""
-        if self.lines is not None:
-            print(f"{self.title}: {self.done():,} of {self.steps:,} steps", file=sys.stderr, flush=True)
+        print(f"{self.title}: {done:,} of {self.steps:,} steps", file=sys.stderr, flush=True)
 
 
 def steps_done(run: Path) -> int:

@@ -102,10 +102,8 @@ def _member(path: Path, task: Task, split: str) -> str:
 @contextmanager
 def _unzipped(path: Path, name: str) -> Iterator[Lines]:
     with ZipFile(path) as zipped:
-        if zipped.getinfo(name).compress_type not in (
-            ZIP_STORED,
-            ZIP_DEFLATED,
-        ):  # of others, any memory may be too little
+        # Python unpacks the others without a bound on memory
+        if zipped.getinfo(name).compress_type not in (ZIP_STORED, ZIP_DEFLATED):
             raise ValueError(
                 f"{path}: {name} is compressed by another method than deflate. Pack it again: zip -Z deflate."
             )
