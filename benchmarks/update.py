@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from longfire.atomic_io import write_whole
 from longfire.commands.downstream import PAPERS
 from longfire.lab.entry import Entry, LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
@@ -19,7 +20,6 @@ from longfire.report.claims.names import OURS
 from longfire.report.claims.page import claims_markdown
 from longfire.report.compare import PLUS, compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
-from longfire.report.differences import RULE
 from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
 from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
@@ -31,13 +31,13 @@ from longfire.report.reproduce import (
     tables_head,
     theorem_markdown,
 )
+from longfire.report.significance import RULE
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed
 from longfire.report.stamp import stamp
 from longfire.report.summary import in_a_row, sentences
 from longfire.report.table import markdown_table
 from longfire.report.tasks import tasks_markdown
-from longfire.storage import write_whole
 from longfire.tasks import SUITES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ Everything public is loaded on first use, so that `import longfire` and `longfir
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from longfire.errors import hint
+from longfire.validation import hint
 
 __version__ = "0.1.0"
 

@@ -27,7 +27,7 @@ KERNELS = (
     "model/loss.py",
     "model/modeling.py",
     "model/positions.py",
-    "operators.py",
+    "custom_ops.py",
 )
 """The sources whose speed `longfire bench` measures. A new encoding is not among them: it slows no other down."""
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from longfire.encodings import FIRE, T5, ALiBi, KerpleLog, KerplePower, PositionEncoding, Sandwich
 from longfire.encodings.kerple import bounded
-from longfire.errors import at_least, renamed
+from longfire.validation import at_least, renamed
 
 
 @renamed(max_length="exact_length")

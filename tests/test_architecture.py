@@ -12,61 +12,28 @@ import longfire
 
 PACKAGE = Path(longfire.__file__).parent
 
-MAY_IMPORT = {
-    "errors": set(),
-    "operators": set(),
-    "encodings": {"errors", "operators"},
-    "theorem": {"errors", "encodings"},
-    "engines": {"errors", "operators", "encodings"},
-    "model": {"errors", "operators", "encodings", "theorem", "engines"},
-    "storage": set(),
-    "data": {"errors", "storage"},
-    "tasks": {"errors", "data"},
-    "provenance": set(),
-    "training": {"errors", "storage", "encodings", "model", "data", "tasks", "provenance"},
-    "evaluation": {
-        "errors",
-        "operators",
-        "storage",
-        "encodings",
-        "theorem",
-        "engines",
-        "model",
-        "data",
-        "tasks",
-        "provenance",
-    },
-    "lab": {
-        "errors",
-        "storage",
-        "encodings",
-        "theorem",
-        "engines",
-        "model",
-        "data",
-        "tasks",
-        "provenance",
-        "training",
-        "evaluation",
-    },
-    "report": {"errors", "storage", "encodings", "theorem", "engines", "model", "tasks", "evaluation", "provenance"},
-    "commands": {
-        "errors",
-        "storage",
-        "encodings",
-        "engines",
-        "model",
-        "data",
-        "tasks",
-        "training",
-        "evaluation",
-        "lab",
-        "report",
-    },
-    "cli": {"commands"},
-    "__main__": {"cli"},
-}
-TORCH_ALONE = {"errors", "operators", "encodings", "theorem", "engines"}
+ROOMS = """
+validation:
+atomic_io:
+custom_ops:
+provenance:
+encodings: validation custom_ops
+theorem: validation encodings
+engines: validation custom_ops encodings
+model: validation custom_ops encodings theorem engines
+data: validation atomic_io
+tasks: validation data
+training: validation atomic_io provenance encodings model data tasks
+evaluation: validation atomic_io provenance custom_ops encodings theorem engines model data tasks
+bench: validation atomic_io provenance encodings engines model evaluation
+lab: validation atomic_io provenance encodings theorem engines model data tasks training evaluation
+report: validation atomic_io provenance encodings theorem engines model tasks evaluation bench
+commands: validation atomic_io encodings engines model data tasks training evaluation bench lab report
+cli: commands
+__main__: cli
+"""
+MAY_IMPORT = {room: set(known.split()) for room, known in (line.split(":") for line in ROOMS.strip().splitlines())}
+TORCH_ALONE = {"validation", "custom_ops", "encodings", "theorem", "engines"}
 KERNELS = {
     *(PACKAGE / "encodings" / "kernels").glob("*.py"),
     *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "expand", "collect", "forward", "backward")),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import longfire
-from longfire.evaluation.bias import BiasSetting, measure_bias
+from longfire.bench.bias_speed import BiasSetting, measure_bias
 from longfire.provenance import KERNELS, kernel_hash, syntax_hash
 
 SOURCE = '''"""A kernel."""

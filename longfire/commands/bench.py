@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.storage import write_json
 
 
 def add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -104,7 +104,7 @@ def add_common_options(one: argparse.ArgumentParser, subject: str, seconds: floa
 
 def run_bench_bias(options: argparse.Namespace) -> int:
     """`longfire bench bias`."""
-    from longfire.evaluation.bias import BiasSetting, measure_bias
+    from longfire.bench.bias_speed import BiasSetting, measure_bias
     from longfire.report.speed import speed_table
 
     encodings = tuple(options.encodings) if "encodings" in options else None
@@ -123,7 +123,7 @@ def run_bench_bias(options: argparse.Namespace) -> int:
 
 def run_bench_attention(options: argparse.Namespace) -> int:
     """`longfire bench attention`: 0, 1 if an engine was wrong or failed, 130 if it was interrupted."""
-    from longfire.evaluation.speed import Setting, measure
+    from longfire.bench.attention_speed import Setting, measure
     from longfire.report.speed import speed_table
     from longfire.report.speed_plot import plot_speed
 
@@ -139,7 +139,7 @@ def run_bench_attention(options: argparse.Namespace) -> int:
 
 def run_bench_model(options: argparse.Namespace) -> int:
     """`longfire bench model`: 0, 1 if a measurement failed, 130 if it was interrupted."""
-    from longfire.evaluation.model_speed import ModelSetting, measure_model
+    from longfire.bench.model_speed import ModelSetting, measure_model
     from longfire.report.model_speed import model_table, plot_model
 
     names = ("dtype", "size", "tokens", "compile", "seconds")

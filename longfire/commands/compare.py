@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longfire.atomic_io import refuse_unwritable, write_json
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.training import (
     add_corpus_options,
@@ -16,8 +17,7 @@ from longfire.commands.training import (
     corpus_options,
     described,
 )
-from longfire.errors import at_least
-from longfire.storage import refuse_unwritable, write_json
+from longfire.validation import at_least
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison

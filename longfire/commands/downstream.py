@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.training import settings
-from longfire.storage import write_json
 from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from longfire.atomic_io import write_json
 from longfire.commands.downstream import NAMES, add_tasks
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.names import name_of
-from longfire.storage import write_json
 
 
 def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

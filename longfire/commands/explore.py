@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from longfire.atomic_io import refuse_unwritable, write_json
 from longfire.commands.names import name_of
-from longfire.storage import refuse_unwritable, write_json
 
 
 def add_explore(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

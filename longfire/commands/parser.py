@@ -4,7 +4,7 @@ import argparse
 import re
 from typing import Any, NoReturn
 
-from longfire.errors import hint
+from longfire.validation import hint
 
 NO_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 """As argparse says it."""

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longfire.atomic_io import write_json
 from longfire.commands.compare import carried_out, check_jobs, named_texts, planned_runs
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.training import add_corpus_options, corpus_options, described
-from longfire.errors import hint
 from longfire.lab.entry import Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
-from longfire.storage import write_json
-from longfire.tasks.made_up import MADE_UP
+from longfire.tasks.placeholder import MADE_UP
+from longfire.validation import hint
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
@@ -121,7 +121,7 @@ def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry, scale: "
 
 def reproduce_speed(options: argparse.Namespace, entry: SpeedEntry, scale: "Scale") -> int:
     """Of the paper's model; at the scale smoke, of what `longfire bench model` takes for the device, of few tokens."""
-    from longfire.evaluation.model_speed import ModelSetting, measure_model
+    from longfire.bench.model_speed import ModelSetting, measure_model
     from longfire.report.model_speed import model_table, plot_model
 
     papers = {"size": entry.size, "forward": (entry.length,), "tokens": entry.tokens}

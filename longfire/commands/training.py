@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longfire.atomic_io import read_json, refuse_unwritable
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.storage import read_json, refuse_unwritable
 
 if TYPE_CHECKING:
     from longfire.model import LongfireConfig

@@ -7,6 +7,6 @@ kept memory-mapped in a cache.
 from longfire.data.corpus import Corpus, is_saved, load_corpus
 from longfire.data.hub import HUB, HubEntry
 from longfire.data.intake import CorpusError
-from longfire.data.split import Sequences, TokenSplit
+from longfire.data.token_split import Sequences, TokenSplit
 
 __all__ = ["HUB", "Corpus", "CorpusError", "HubEntry", "Sequences", "TokenSplit", "is_saved", "load_corpus"]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from longfire.data.divide import DEV, SPLITS, VALIDATION, Ranges, TextHeap, divide
 from longfire.data.intake import CorpusError, Intake, Memory, Source
+from longfire.data.splits import DEV, SPLITS, VALIDATION, Ranges, TextHeap, divide
 from longfire.data.tokenizers import BPE_TRAINING_BYTES, TokenizerPlan, encoder
 
 FORMAT = 2  # of the files; another number makes all caches anew

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from longfire.storage import write_whole
+from longfire.atomic_io import write_whole
 
 log = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from longfire.data.cache import (
     short_hash,
     write_record,
 )
-from longfire.data.divide import SPLITS, Hashes
 from longfire.data.embedded import StandardLibrary
 from longfire.data.files import READERS, find_files, roots
 from longfire.data.hub import find_hub
 from longfire.data.intake import CorpusError, Source
-from longfire.data.split import TokenSplit
+from longfire.data.splits import SPLITS, Hashes
+from longfire.data.token_split import TokenSplit
 from longfire.data.tokenizers import plan_tokenizer
-from longfire.errors import at_least, load_without_code
+from longfire.validation import at_least, load_without_code
 
 log = logging.getLogger(__name__)
 

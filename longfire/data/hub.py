@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longfire.data.intake import CorpusError, Intake, Memory, text_of
-from longfire.errors import hint
+from longfire.validation import hint
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from longfire.data.intake import CorpusError
-from longfire.errors import at_least, load_without_code
+from longfire.validation import at_least, load_without_code
 
 END = "<|endoftext|>"
 BPE_SIZE = 8192

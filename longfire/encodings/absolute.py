@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from longfire.encodings.base import PositionEncoding, at_least_float32
 from longfire.encodings.positions import can_check_values, check_fit, check_same_device
 from longfire.encodings.registry import register
-from longfire.errors import at_least, positive
+from longfire.validation import at_least, positive
 
 
 class Absolute(PositionEncoding):

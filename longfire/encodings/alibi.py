@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longfire.encodings.base import DistanceBias, at_least_float32, per_head
 from longfire.encodings.registry import register
-from longfire.errors import at_least, positive
+from longfire.validation import at_least, positive
 
 
 @register("alibi")

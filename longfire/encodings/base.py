@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from longfire.encodings.positions import can_check_values, check_pair, check_same_device
-from longfire.errors import positive
+from longfire.validation import positive
 
 LEAST_SMOOTH_BEYOND = 64
 """The least `smooth_beyond` that the fused engine honours; it takes a smaller one as this."""

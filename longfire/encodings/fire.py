@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longfire.custom_ops import HAS_TRITON, is_plain_linear
 from longfire.encodings.alibi import alibi_slopes
 from longfire.encodings.base import (
     LEAST_SMOOTH_BEYOND,
@@ -25,8 +26,7 @@ from longfire.encodings.base import (
 )
 from longfire.encodings.positions import is_transformed
 from longfire.encodings.registry import register
-from longfire.errors import at_least, one_of, positive
-from longfire.operators import HAS_TRITON, is_plain_linear
+from longfire.validation import at_least, one_of, positive
 
 RANDOM, STARTS = "random", ("kerple_log", "alibi")
 """What FIRE can be initialised as: at random, or as another encoding."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from longfire.encodings.base import PositionEncoding
-from longfire.errors import at_least, hint
+from longfire.validation import at_least, hint
 
 ENCODINGS: dict[str, type[PositionEncoding]] = {}
 """Every encoding by its name. A file of this folder adds its own with `@register`; so may anybody's."""

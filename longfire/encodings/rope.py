@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from longfire.custom_ops import Operator
 from longfire.encodings.base import PositionEncoding, full_precision
 from longfire.encodings.positions import check_fit
 from longfire.encodings.registry import register
-from longfire.errors import at_least, positive
-from longfire.operators import Operator
+from longfire.validation import at_least, positive
 
 
 def _rotations(positions: Tensor, frequencies: Tensor, magnitude: float) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longfire.encodings.base import PositionEncoding, at_least_float32, full_precision, per_head
 from longfire.encodings.registry import register
-from longfire.errors import at_least
+from longfire.validation import at_least
 
 
 @register("sandwich")

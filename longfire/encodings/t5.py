@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from longfire.encodings.base import DistanceBias, at_least_float32
 from longfire.encodings.registry import register
-from longfire.errors import at_least
+from longfire.validation import at_least
 
 
 @register("t5")

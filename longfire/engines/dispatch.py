@@ -5,12 +5,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from longfire.engines.blocks import Blocks
+from longfire.engines.chunked import Blocks
 from longfire.engines.fused.engine import Fused
 from longfire.engines.reference import Reference
 from longfire.engines.request import Bias, Request
 from longfire.engines.sdpa import SDPA
-from longfire.errors import hint
+from longfire.validation import hint
 
 
 class Engine(Protocol):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from longfire.custom_ops import HAS_TRITON
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair, has_values, is_transformed
-from longfire.operators import HAS_TRITON
 
 if TYPE_CHECKING:
     from longfire.engines.fused.bias import FusedBias
@@ -146,7 +146,7 @@ def prepare_rows(
     None where that is no gain: on a CPU, in float32, for few keys or many queries. Arguments are `prepare_bias`'s.
     """
     from longfire.engines.fused.bias import computed_in
-    from longfire.engines.fused.row import nodes_of, row_biases
+    from longfire.engines.fused.decode_bias import nodes_of, row_biases
 
     one = q_positions.shape[-1] == 1 and not torch.is_grad_enabled()
     if not (one and HAS_TRITON and q_positions.is_cuda) or like is None or computed_in(like) == torch.float32:

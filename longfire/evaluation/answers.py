@@ -18,13 +18,13 @@ import torch
 from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from longfire.errors import at_least
+from longfire.atomic_io import write_whole
 from longfire.evaluation.metrics import Answered
 from longfire.evaluation.scoring import evaluating, position_limit
 from longfire.model import refuse_beyond
 from longfire.model.generate import quiet
-from longfire.storage import write_whole
 from longfire.tasks import Example, Task, prompt_ids
+from longfire.validation import at_least
 
 BATCH_TOKENS = {"cuda": 1 << 18, "cpu": 1 << 14}
 """Of prompts and answers in a batch, unless given; one question at least."""

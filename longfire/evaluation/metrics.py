@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longfire.errors import one_of
 from longfire.evaluation.bootstrap import by_unit, geometric_interval, geometric_mean
+from longfire.validation import one_of
 
 Values = npt.NDArray[np.float64]
 

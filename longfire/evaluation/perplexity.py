@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from longfire.errors import at_least, one_of
 from longfire.evaluation.bootstrap import by_unit, mean_interval
 from longfire.evaluation.scoring import Scorer, evaluating, position_limit
 from longfire.evaluation.sequences import Sequences, Split, find_sequences
+from longfire.validation import at_least, one_of
 
 PROTOCOLS = ("paper", "paired")
 BATCH_TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}

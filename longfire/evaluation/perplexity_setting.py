@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 from transformers import AutoConfig
 
+from longfire.atomic_io import read_json
 from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.data.corpus import trained_documents
-from longfire.errors import load_without_code, one_of, there_and_here, unlike
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
 from longfire.model.checkpoints import found_checkpoint
 from longfire.model.generate import attention_used, encoding_name, load
 from longfire.provenance import provenance
-from longfire.storage import read_json
+from longfire.validation import load_without_code, one_of, there_and_here, unlike
 
 SPLITS = ("validation", "dev", "train", "all")
 

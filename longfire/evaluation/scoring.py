@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longfire.custom_ops import is_plain_linear
 from longfire.model import loss
 from longfire.model.generate import encodings
 from longfire.model.loss import logit_losses, token_losses
-from longfire.operators import is_plain_linear
 
 HEAD = "hidden states and the head, in blocks of tokens"
 REPLAY = "hidden states and all that the model does after its decoder, in blocks of tokens"

@@ -28,16 +28,16 @@ from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from longfire.data import Corpus
-from longfire.errors import at_least
 from longfire.evaluation.record import until_done
 from longfire.lab.comparison import Comparison, is_extension
+from longfire.lab.existing_runs import refuse_other_runs
 from longfire.lab.labels import written
 from longfire.lab.one_run import check_other_texts, one_run
 from longfire.lab.progress import Bar, say_ended
-from longfire.lab.taken import refuse_other_runs
 from longfire.provenance import provenance, together
 from longfire.training import Recipe
 from longfire.training.pretrain import training_sequences
+from longfire.validation import at_least
 
 log = logging.getLogger(__name__)
 

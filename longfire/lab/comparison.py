@@ -11,10 +11,10 @@ from longfire.data import Corpus, is_saved, load_corpus
 from longfire.data.corpus import local_paths, only
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import has_starts, option_names
-from longfire.errors import at_least
 from longfire.lab.labels import check_label, file_name, read_label, recorded, with_encoding
 from longfire.model.extension import STRETCHED
 from longfire.training import Recipe
+from longfire.validation import at_least
 
 DEFAULT = ("fire", "alibi", "kerple_log", "rope", "nope")
 MULTIPLES = (1, 2, 4, 8, 16)

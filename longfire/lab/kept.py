@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from longfire.storage import read_json, write_json
+from longfire.atomic_io import read_json, write_json
 
 Found = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import SHARED, has_starts, option_names, title_of
-from longfire.errors import hint
+from longfire.validation import hint
 
 if TYPE_CHECKING:
     from longfire.training import Recipe

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from longfire.atomic_io import read_json
 from longfire.data import HUB, Corpus, CorpusError, TokenSplit, is_saved, load_corpus
 from longfire.encodings import position_parameters
-from longfire.errors import in_a_line
 from longfire.evaluation.learned import learned_by_layer
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
@@ -29,9 +29,9 @@ from longfire.lab.kept import kept_or_made
 from longfire.lab.labels import written
 from longfire.model import LongfireForCausalLM
 from longfire.provenance import provenance
-from longfire.storage import read_json
 from longfire.training import pretrain
 from longfire.training.callbacks import LOSSES, read_losses
+from longfire.validation import in_a_line
 
 NEAR = 128
 """The query of the left half of the paper's figure of biases."""

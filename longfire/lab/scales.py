@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from longfire.errors import hint
 from longfire.lab.downstream.brief import Brief
-from longfire.tasks.made_up import MADE_UP
+from longfire.tasks.placeholder import MADE_UP
 from longfire.training import FINETUNE_RECIPES, RECIPES, FinetuneRecipe, Recipe
+from longfire.validation import hint
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias
 from longfire.engines.dispatch import choose
 from longfire.engines.request import Request
-from longfire.errors import one_of
 from longfire.model.positions import Positions
+from longfire.validation import one_of
 
 NAME = "longfire"
 IMPLEMENTATIONS = (NAME, "sdpa", "eager")

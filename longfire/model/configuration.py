@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from longfire import __version__
 from longfire.encodings import ENCODINGS, PositionEncoding, build_encoding
 from longfire.encodings.registry import option_names
-from longfire.errors import at_least, hint
+from longfire.validation import at_least, hint
 
 SIZES: dict[str, dict[str, int]] = {
     "demo": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64},

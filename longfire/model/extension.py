@@ -10,10 +10,10 @@ from typing import Any
 
 from longfire.encodings import ENCODINGS, PositionEncoding
 from longfire.encodings.rope import Stretched
-from longfire.errors import at_least, one_of
 from longfire.model.checkpoints import checkpoint_in
 from longfire.model.configuration import LongfireConfig
 from longfire.model.modeling import LongfireForCausalLM
+from longfire.validation import at_least, one_of
 
 STRETCHED = tuple(name for name, cls in ENCODINGS.items() if issubclass(cls, Stretched))
 """The names of what RoPE can be extended to."""

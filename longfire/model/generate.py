@@ -18,10 +18,10 @@ from transformers.utils import logging
 
 from longfire.encodings import ENCODINGS, PositionEncoding
 from longfire.engines import attention_plan
-from longfire.errors import at_least, load_without_code, one_of, positive
 from longfire.model.attention import NAME
 from longfire.model.checkpoints import found_checkpoint
 from longfire.model.extension import furthest
+from longfire.validation import at_least, load_without_code, one_of, positive
 
 CACHES: dict[str, dict[str, Any]] = {
     "dynamic": {"use_cache": True},

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longfire.custom_ops import HAS_TRITON, Operator
 from longfire.encodings.positions import can_check_values
-from longfire.operators import HAS_TRITON, Operator
 
 BLOCK = 1 << 27
 """How many logits are there at a time."""

@@ -18,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from longfire.custom_ops import is_plain_linear
 from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias
 from longfire.model import attention
@@ -25,7 +26,6 @@ from longfire.model.checkpoints import RefusesOtherEncodings
 from longfire.model.configuration import LongfireConfig
 from longfire.model.loss import IGNORED, linear_cross_entropy, logits_cross_entropy
 from longfire.model.positions import Positions, find_positions
-from longfire.operators import is_plain_linear
 
 
 class LongfireAttention(nn.Module):

@@ -7,8 +7,8 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from longfire.report.differences import BEST, RULE, clear_best, seeds_verdict
 from longfire.report.failures import failures
+from longfire.report.significance import BEST, RULE, clear_best, seeds_verdict
 from longfire.report.summary import (
     COLORS,
     Line,

@@ -22,7 +22,7 @@ from longfire.report.seeds import by_label, how_many, with_seeds
 from longfire.report.summary import amount, changes_in_rows, in_a_row
 from longfire.report.table import text_table, width
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.made_up import MADE_UP
+from longfire.tasks.placeholder import MADE_UP
 
 Paper = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows of the paper by table: "scrolls", "glue", "narrative_qa"."""

@@ -19,7 +19,7 @@ from longfire.report.seeds import by_label, how_many, with_means, with_seeds
 from longfire.report.summary import changes_in_rows, in_a_row, over_seeds
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.made_up import MADE_UP
+from longfire.tasks.placeholder import MADE_UP
 
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from longfire.storage import write_whole
+from longfire.atomic_io import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from longfire.encodings import ENCODINGS, FIRE, PositionEncoding
-from longfire.errors import load_without_code
 from longfire.evaluation.learned import bias_of, learned_c, learned_L
 from longfire.theorem import Cosine, Step
+from longfire.validation import load_without_code
 
 FAR = 16
 """How many times the training length a page goes."""

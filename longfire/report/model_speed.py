@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from longfire.bench.attention_speed import FIRE_S
+from longfire.bench.model_speed import BASELINE, DECODING, FORWARD, TRAINING
 from longfire.encodings.registry import title_of
-from longfire.evaluation.model_speed import BASELINE, DECODING, FORWARD, TRAINING
-from longfire.evaluation.speed import FIRE_S
 from longfire.report.table import markdown_table, text_table
 
 TITLES = {

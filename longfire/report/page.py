@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import Any
 
 from longfire.report.compare import loss_curve, number, speed
-from longfire.report.differences import BEST, clear_best, seeds_verdict
 from longfire.report.failures import failures
 from longfire.report.html import colors_css, facts_table, write_page
+from longfire.report.significance import BEST, clear_best, seeds_verdict
 from longfire.report.summary import (
     COLORS,
     Line,

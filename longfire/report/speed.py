@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
-from longfire.evaluation.speed import BASELINES, BOTH, FIRE_S, FORWARD, MEMORY, NO_BIAS, RATIOS
+from longfire.bench.attention_speed import BASELINES, BOTH, FIRE_S, FORWARD, MEMORY, NO_BIAS, RATIOS
 from longfire.report.table import markdown_table, text_table, width
 
 LISTING = ("fire", "sdpa")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from longfire.evaluation.speed import BOTH, FIRE_S, NO_BIAS
+from longfire.bench.attention_speed import BOTH, FIRE_S, NO_BIAS
 
 PANELS = {"ms": "forward + backward, milliseconds", "peak_mb": "memory added by forward + backward, MB"}
 STYLES: tuple[tuple[Any, str], ...] = (

@@ -6,10 +6,10 @@ What the tasks are is known at once; what reads and tokenises them is loaded on 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from longfire.errors import hint
-from longfire.tasks.division import divide
+from longfire.tasks.dev_split import divide
 from longfire.tasks.suites import SUITES, TASKS, task_named
 from longfire.tasks.task import Example, Task
+from longfire.validation import hint
 
 if TYPE_CHECKING:
     from longfire.tasks.encode import CUE, answer_ids, prompt_ids, training_row, training_rows

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from longfire.errors import at_least
 from longfire.tasks.rows import example_of
 from longfire.tasks.sources import Rows, rows_of
 from longfire.tasks.task import Example, Task
+from longfire.validation import at_least
 
 
 def load_examples(task: Task, source: str | Path | None, split: str, *, limit: int | None = None) -> list[Example]:
@@ -19,7 +19,7 @@ def load_examples(task: Task, source: str | Path | None, split: str, *, limit: i
         task: Which task.
         source: A folder with `TASK/SPLIT.jsonl` (or .jsonl.gz, .jsonl.zst), at most a folder of the suite's name above
             it, or with the task's splits themselves; one such file; a zip as SCROLLS has them; "hub" or None for the
-            Hugging Face hub; "made-up" for rows of `longfire.tasks.made_up`.
+            Hugging Face hub; "made-up" for rows of `longfire.tasks.placeholder`.
         split: "train" or "validation".
         limit: The first so many examples. Reading ends there, so references of one example must stand together.
     """

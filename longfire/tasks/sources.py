@@ -11,7 +11,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from longfire.data.files import Lines, read_rows, refuse_irregular
 from longfire.data.intake import Intake
-from longfire.tasks.made_up import MADE_UP, made_up_rows
+from longfire.tasks.placeholder import MADE_UP, made_up_rows
 from longfire.tasks.rows import rows_from_hub
 from longfire.tasks.task import Task
 

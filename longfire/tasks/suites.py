@@ -1,9 +1,9 @@
 """All tasks by name, and the paper's two suites of them."""
 
-from longfire.errors import hint
 from longfire.tasks.glue import GLUE
 from longfire.tasks.scrolls import SCROLLS, SQUALITY
 from longfire.tasks.task import Task
+from longfire.validation import hint
 
 TASKS: dict[str, Task] = {task.name: task for task in (*SCROLLS, SQUALITY, *GLUE)}
 SUITES: dict[str, tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 from transformers import TrainerCallback
 
-from longfire.storage import write_whole
+from longfire.atomic_io import write_whole
 from longfire.training.checkpoints import discard_oldest, mark_complete
 
 LOSSES = "losses.jsonl"

@@ -7,7 +7,7 @@ import shutil
 import zlib
 from pathlib import Path
 
-from longfire.storage import write_whole
+from longfire.atomic_io import write_whole
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from tqdm import tqdm
 
 from longfire.model import LongfireForCausalLM, refuse_beyond
 from longfire.model.loss import IGNORED
+from longfire.training.best_checkpoint import Judging, refuse_no_number
 from longfire.training.callbacks import LOSSES, Watch, read_losses, refuse_not_finite
 from longfire.training.finetune_recipes import FinetuneRecipe
-from longfire.training.judging import Judging, refuse_no_number
 from longfire.training.rows import InTurn, Padded, Row, checked_lengths, order_of_steps
 from longfire.training.run import (
     DRAFT,

@@ -5,8 +5,8 @@ The paper states a learning rate of 1e-5 and no schedule: it is taken as constan
 
 from dataclasses import dataclass
 
-from longfire.errors import at_least, hint
 from longfire.training.recipes import AnyRecipe
+from longfire.validation import at_least, hint
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from huggingface_hub.errors import StrictDataclassError
 from longfire.encodings import ENCODINGS, PositionEncoding
 from longfire.encodings.fire import RANDOM, STARTS
 from longfire.encodings.registry import SHARED, has_starts, option_names
-from longfire.errors import at_least, hint, one_of, positive
 from longfire.model import SIZES, LongfireConfig
 from longfire.model.extension import STRETCHED
+from longfire.validation import at_least, hint, one_of, positive
 
 PRECISIONS = ("auto", "bfloat16", "float32")
 FARTHEST = 64

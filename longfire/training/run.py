@@ -26,14 +26,14 @@ from filelock import FileLock
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 
-from longfire.errors import at_least, there_and_here, unlike
-from longfire.storage import read_json, write_json
+from longfire.atomic_io import read_json, write_json
 from longfire.training.callbacks import Watch
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.interruption import Interruption
 from longfire.training.recipes import AnyRecipe
 from longfire.training.start import digest
 from longfire.training.trainer import RecipeTrainer
+from longfire.validation import at_least, there_and_here, unlike
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ import torch
 from tokenizers import Tokenizer
 from transformers import set_seed
 
+from longfire.atomic_io import read_json
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
 from longfire.model.checkpoints import checkpoint_in, found_checkpoint
 from longfire.model.extension import STRETCHED, extended
-from longfire.storage import read_json
 from longfire.training.recipes import AnyRecipe, Recipe
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from longfire import FIRE, T5, KerpleLog, NoPE, PositionEncoding, Sandwich, atte
 from longfire.encodings import DistanceBias
 from longfire.engines import PreparedBias
 from longfire.engines.fused import spec
+from longfire.engines.fused.decode_bias import interpolated_row, node_values, nodes_of, row_biases
 from longfire.engines.fused.geometry import Geometry, node_index, node_position, smoothness
-from longfire.engines.fused.row import interpolated_row, node_values, nodes_of, row_biases
 from tests.samples import increasing
 
 pytest.importorskip("triton")

@@ -25,7 +25,7 @@ from transformers import (
 
 from longfire.cli import main, parser
 from longfire.data import TokenSplit, load_corpus
-from longfire.data.divide import content_hash
+from longfire.data.splits import content_hash
 from longfire.evaluation import perplexity as module
 from longfire.evaluation import scoring
 from longfire.evaluation.bootstrap import mean_interval, t_quantile

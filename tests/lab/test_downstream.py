@@ -17,8 +17,8 @@ from longfire.evaluation.metrics import METRICS, Answered
 from longfire.evaluation.seeds import are_seeds
 from longfire.lab.downstream import exam as exam_module
 from longfire.lab.downstream import part as part_module
-from longfire.lab.downstream.draft import with_draft
 from longfire.lab.downstream.entrants import entrants
+from longfire.lab.downstream.resume import with_draft
 from longfire.tasks import TASKS, Example
 from tests.lab.boxes import lines, record_in, write_boxes
 from tests.model.checkpoints import save_checkpoint

@@ -3,7 +3,7 @@
 import math
 from itertools import pairwise
 
-from longfire.evaluation.speed import add_ratios
+from longfire.bench.attention_speed import add_ratios
 
 TIMES = {  # milliseconds and megabytes at 2048 tokens
     ("no bias", "flash"): (1.0, 4.0, 100.0),

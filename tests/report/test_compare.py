@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 
 from longfire.report.compare import close_up, compare_markdown, compare_table, loss_curve, plot_compare, thinned
-from longfire.report.differences import RULE, adjusted_p_values, clear_best, p_value, seeds_verdict
 from longfire.report.failures import failures
+from longfire.report.significance import RULE, adjusted_p_values, clear_best, p_value, seeds_verdict
 from longfire.report.summary import amount, lines_of, mean_and_deviation, shared_sentences, what_was_run
 from longfire.report.table import text_table
 from tests.report.records import compare_record, record_of, with_other_texts

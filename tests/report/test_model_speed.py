@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longfire.evaluation.model_speed import add_ratios
+from longfire.bench.model_speed import add_ratios
 from longfire.report.model_speed import best_rows, forward_markdown, model_table, plot_model
 
 ROOT = Path(__file__).parents[2]

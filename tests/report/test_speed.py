@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longfire.evaluation.speed import add_ratios
+from longfire.bench.attention_speed import add_ratios
 from longfire.provenance import kernel_hash
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed

@@ -207,7 +207,7 @@ def test_a_best_model_that_was_damaged_after_training(source, tmp_path, monkeypa
         raise StopError
 
     with monkeypatch.context() as patch:
-        patch.setattr("longfire.training.judging.Judging.deliver", stops)
+        patch.setattr("longfire.training.best_checkpoint.Judging.deliver", stops)
         with pytest.raises(StopError):
             tune(source, run)
     assert checkpoints(run, "best")[-1].name != "best-20"

@@ -12,10 +12,10 @@ import torch
 import triton
 from torch import Tensor, nn
 
+from longfire.custom_ops import INTERPRETED, Operator, has_hooks, is_plain_linear
 from longfire.encodings.fire import FIRE
 from longfire.encodings.kernels.fire_programs import backward, forward
 from longfire.encodings.positions import is_transformed
-from longfire.operators import INTERPRETED, Operator, has_hooks, is_plain_linear
 
 WIDEST = 64
 """The widest hidden layer, and the most heads: a program holds all of the MLP."""

@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longfire.custom_ops import Operator
 from longfire.engines.fused.lines import row_stride
 from longfire.engines.fused.tiles import LENGTHS, LOG2E, load_rows
-from longfire.operators import Operator
 
 PROGRAMS = 4 * 132
 """About as many as keep a large GPU busy."""

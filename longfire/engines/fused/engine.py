@@ -5,13 +5,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from longfire.custom_ops import HAS_TRITON, INTERPRETED
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
 from longfire.engines.fused.geometry import smoothness
 from longfire.engines.layout import Layout, fused_layout
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request
-from longfire.operators import HAS_TRITON, INTERPRETED
 
 LARGEST_HEAD = 128
 LEAST_SCALE = 2e-5  # its reciprocal is a float16
@@ -191,7 +191,7 @@ def _decodes(request: Request) -> bool:
 def _by_nodes(request: Request) -> bool:
     """Whether a single query's bias is made at nodes: if they are fewer than the keys, and precision is low."""
     from longfire.engines.fused.bias import computed_in
-    from longfire.engines.fused.row import nodes_of
+    from longfire.engines.fused.decode_bias import nodes_of
 
     if isinstance(request.bias, PreparedBias):
         return request.bias.drawn
@@ -205,7 +205,7 @@ def _by_nodes(request: Request) -> bool:
 
 def _row(request: Request) -> tuple[Tensor, Tensor | None]:
     """A bias made at nodes, (1 or B, H, S), and what else hides keys."""
-    from longfire.engines.fused.row import row_biases
+    from longfire.engines.fused.decode_bias import row_biases
 
     if isinstance(request.bias, PreparedBias):
         assert request.bias.tensor is not None

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longfire.custom_ops import Operator
 from longfire.engines.fused.expand import LOWEST, cell
-from longfire.operators import Operator
 
 KEYS, HEADS = 256, 4
 """Of one program."""

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from longfire.custom_ops import Operator
 from longfire.engines.fused.geometry import Geometry
 from longfire.engines.fused.launch import Call, buffers, expanded, sizes_per_head
-from longfire.operators import Operator
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from longfire.atomic_io import read_json
 from longfire.encodings import ENCODINGS
 from longfire.encodings.fire import RANDOM
 from longfire.encodings.registry import SHARED, changed_options, has_starts, option_names
-from longfire.errors import at_least, load_without_code, one_of
 from longfire.evaluation.scoring import position_limit
 from longfire.evaluation.seeds import are_seeds
 from longfire.lab.labels import written
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended
 from longfire.model.generate import TOKENIZER_FILES, load
-from longfire.storage import read_json
 from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
+from longfire.validation import at_least, load_without_code, one_of
 
 GIVEN = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
 

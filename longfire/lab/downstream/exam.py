@@ -16,13 +16,13 @@ from typing import Any
 import torch.distributed as dist
 from tqdm import tqdm
 
-from longfire.errors import in_a_line
 from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered, chance, score, swapped
-from longfire.lab.downstream.draft import DRAFT, with_draft
 from longfire.lab.downstream.questions import fingerprint
+from longfire.lab.downstream.resume import DRAFT, with_draft
 from longfire.lab.kept import keep, kept
 from longfire.tasks import Example, Task
+from longfire.validation import in_a_line
 
 PREDICTIONS, SCORES = "predictions.jsonl", "scores.json"
 

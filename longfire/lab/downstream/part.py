@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from longfire.atomic_io import read_json
 from longfire.evaluation.metrics import METRICS
 from longfire.lab.downstream.entrants import Entrant, Known
 from longfire.lab.downstream.exam import answers_of_all, examined_or_failed, failure, folder_of, is_first, say
 from longfire.lab.downstream.plan import Plan
 from longfire.lab.downstream.questions import Mixture, fingerprint, tokens_of
-from longfire.storage import read_json
 from longfire.tasks import Example, training_rows
 from longfire.training import finetune
 from longfire.training.finetune import Score, keep_corpus

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from longfire.errors import at_least, one_of, there_and_here, unlike
+from longfire.atomic_io import read_json
 from longfire.lab.downstream.brief import Brief, Room
 from longfire.lab.downstream.entrants import Entrant, entrants
 from longfire.lab.downstream.questions import (
@@ -16,10 +16,10 @@ from longfire.lab.downstream.questions import (
     sample,
     tokens_of,
 )
-from longfire.storage import read_json
 from longfire.tasks import Example
 from longfire.training import FinetuneRecipe
 from longfire.training.run import as_json
+from longfire.validation import at_least, one_of, there_and_here, unlike
 
 RECORD = "downstream.json"
 SELECT = ("dev", "validation", "loss", "last")

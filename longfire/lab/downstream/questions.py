@@ -9,13 +9,13 @@ from typing import Any
 from tqdm import tqdm
 
 from longfire.data.cache import short_hash
-from longfire.errors import hint
 from longfire.lab.downstream.brief import MOST, Brief, NoRoomError, Room, bare
 from longfire.tasks import SUITES, TASKS, Example, Task, divide, load_examples, prompt_ids, training_rows
-from longfire.tasks.made_up import MADE_UP
+from longfire.tasks.placeholder import MADE_UP
 from longfire.tasks.rows import document_key
 from longfire.tasks.sources import HUB
 from longfire.training.start import vocabulary
+from longfire.validation import hint
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from longfire.data.cache import short_hash
-from longfire.errors import at_least
 from longfire.evaluation.record import Save, until_done
 from longfire.evaluation.seeds import with_seed
 from longfire.lab.downstream.brief import Brief
@@ -30,6 +29,7 @@ from longfire.lab.downstream.plan import Plan, refuse_other_experiment, refuse_o
 from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
 from longfire.lab.downstream.record import Record, begun, renewed
 from longfire.training.start import digest
+from longfire.validation import at_least
 
 
 def downstream(

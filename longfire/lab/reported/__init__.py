@@ -13,7 +13,7 @@ import csv
 from importlib.resources import files
 from typing import Any
 
-from longfire.errors import one_of
+from longfire.validation import one_of
 
 LENGTHS = ("perplexity", "sharing", "transform", "transform_baselines", "depth", "activation", "final_activation")
 TABLES = (*LENGTHS, "scrolls", "narrative_qa", "glue")

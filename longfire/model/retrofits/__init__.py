@@ -17,7 +17,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from longfire.errors import at_least, renamed
 from longfire.model.retrofits.bloom import FireBloomForCausalLM
 from longfire.model.retrofits.common import FireAttention, FireCausalLM
 from longfire.model.retrofits.llama import (
@@ -27,6 +26,7 @@ from longfire.model.retrofits.llama import (
     FireQwen3ForCausalLM,
 )
 from longfire.model.retrofits.mpt import FireMptForCausalLM
+from longfire.validation import at_least, renamed
 
 ARCHITECTURES: dict[type[PreTrainedModel], type[FireCausalLM]] = {
     BloomForCausalLM: FireBloomForCausalLM,

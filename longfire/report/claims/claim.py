@@ -1,7 +1,7 @@
 """A claim of the paper: what it says, its numbers there, and what the records in results/ say of it.
 
 A claim rests on comparisons, each a number for every seed, above 0 where the claim is borne out. Two encodings at one
-length are compared as in every table, by `longfire.report.differences`, corrected for all pairs of the record at that
+length are compared as in every table, by `longfire.report.significance`, corrected for all pairs of the record at that
 length. What is not in such a table (one encoding at two lengths, scores on tasks) is decided by a two-sided t-test over
 the seeds at the same level, uncorrected.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from longfire.report.claims.quote import Papers, Quote, quoted
 from longfire.report.claims.runs import AND, Records, record_named, run_keys, unfit
-from longfire.report.differences import ENOUGH, FEW, LEVEL, p_value
+from longfire.report.significance import ENOUGH, FEW, LEVEL, p_value
 from longfire.report.summary import Record, seeds_of
 
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "cannot be told", "not measured"

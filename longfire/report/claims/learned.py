@@ -6,7 +6,7 @@ from typing import Any
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.report.claims.claim import DISAGREE, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Finding, not_testable
 from longfire.report.claims.lengths import line_of
-from longfire.report.differences import ENOUGH
+from longfire.report.significance import ENOUGH
 from longfire.report.summary import Record, seeds_of
 
 RECORDS = ("reproduce/biases", "reproduce/perplexity-base", "compare/encodings")

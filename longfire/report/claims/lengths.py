@@ -6,7 +6,7 @@ from statistics import fmean
 
 from longfire.report.claims.claim import FAILS, HOLDS, OPEN, UNMEASURED, Step
 from longfire.report.claims.names import WRITTEN, written
-from longfire.report.differences import tested
+from longfire.report.significance import tested
 from longfire.report.summary import Line, Record, is_number, lengths_of, lines_of, over_seeds, seeds_of, texts_of
 
 PAPERS_RANGE = (0.25, 0.5, 1, 2, 4)

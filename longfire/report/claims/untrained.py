@@ -7,8 +7,8 @@ slowest of its calls is faster than the fastest of the other's.
 from collections.abc import Sequence
 from typing import Any
 
-from longfire.evaluation.model_speed import FORWARD
-from longfire.evaluation.speed import FIRE_S
+from longfire.bench.attention_speed import FIRE_S
+from longfire.bench.model_speed import FORWARD
 from longfire.report.claims.claim import FAILS, HOLDS, OPEN, UNMEASURED, Claim, Step, by
 from longfire.report.claims.names import written
 from longfire.report.model_speed import best_rows

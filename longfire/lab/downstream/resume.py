@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from longfire.atomic_io import write_whole
 from longfire.evaluation.metrics import Answered
-from longfire.storage import write_whole
 from longfire.tasks import Example
 
 DRAFT = "predictions.partial.jsonl"

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from longfire.storage import read_json, write_whole
+from longfire.atomic_io import read_json, write_whole
 
 
 def test_links_are_not_written_through(tmp_path, monkeypatch):

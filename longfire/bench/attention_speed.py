@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from longfire.bench import correctness
+from longfire.bench.bias_speed import check_setting, with_bias
+from longfire.bench.timing import added_memory, available_memory, release_memory, timed, total_memory
 from longfire.encodings import PositionEncoding
 from longfire.encodings.registry import SHARED
 from longfire.engines import ENGINES, PreparedBias, attention, attention_plan, prepare_bias
-from longfire.errors import at_least, hint, one_of
-from longfire.evaluation import correctness
-from longfire.evaluation.bias import check_setting, with_bias
 from longfire.evaluation.record import Save, record_of
-from longfire.evaluation.timing import added_memory, available_memory, release_memory, timed, total_memory
+from longfire.validation import at_least, hint, one_of
 
 NO_BIAS, FIRE_S = "no bias", f"fire{SHARED}"
 FORWARD, BOTH, MEMORY = "forward", "forward + backward", "memory"

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from longfire import attention
+from longfire.bench import correctness
+from longfire.bench.correctness import check, make_sample, verdict
 from longfire.engines import ENGINES
-from longfire.evaluation import correctness
-from longfire.evaluation.correctness import check, make_sample, verdict
 from tests.samples import ADDITIVE
 
 ALL = {"output", "gradient of q", "gradient of k", "gradient of v", "gradient of the parameters"}

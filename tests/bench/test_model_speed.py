@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from longfire import ENCODINGS
+from longfire.bench import model_speed
+from longfire.bench.model_speed import Case, ModelSetting, add_ratios, measure_case, measure_model
 from longfire.cli import main
-from longfire.evaluation import model_speed
-from longfire.evaluation.model_speed import Case, ModelSetting, add_ratios, measure_case, measure_model
 from longfire.model import LongfireConfig
 from longfire.provenance import kernel_hash
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longfire.data import CorpusError
-from longfire.data.divide import DEV, VALIDATION, TextHeap, content_hash, divide
+from longfire.data.splits import DEV, VALIDATION, TextHeap, content_hash, divide
 
 PARTS = {"validation": VALIDATION, "dev": DEV}
 

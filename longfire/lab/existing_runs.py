@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from longfire.atomic_io import read_json
 from longfire.data import Corpus
 from longfire.lab.comparison import Comparison
-from longfire.storage import read_json
 from longfire.training import Recipe
 from longfire.training.pretrain import identity
 from longfire.training.run import differing

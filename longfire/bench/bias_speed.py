@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from longfire.bench.timing import added_memory, available_memory, timed
 from longfire.encodings import ENCODINGS, PositionEncoding, build_encoding
-from longfire.errors import at_least, hint, positive
-from longfire.evaluation.timing import added_memory, available_memory, timed
 from longfire.provenance import kernel_hash, provenance
+from longfire.validation import at_least, hint, positive
 
 
 @dataclass(frozen=True)

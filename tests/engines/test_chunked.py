@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from longfire import FIRE, prepare_bias
-from longfire.engines import blocks
-from longfire.engines.blocks import Blocks
+from longfire.engines import chunked as blocks
+from longfire.engines.chunked import Blocks
 from longfire.engines.reference import Reference
 from longfire.engines.request import Request
 from longfire.engines.sdpa import SDPA

@@ -15,13 +15,13 @@ from torch._functorch import config as functorch
 from torch.nn.attention import sdpa_kernel
 from transformers import StaticCache
 
+from longfire.bench.attention_speed import BACKENDS, DTYPES, FIRE_S
+from longfire.bench.timing import release_memory, timed
 from longfire.encodings import ENCODINGS
 from longfire.engines import attention_plan
-from longfire.errors import at_least, hint, one_of, positive
 from longfire.evaluation.record import Save, record_of
-from longfire.evaluation.speed import BACKENDS, DTYPES, FIRE_S
-from longfire.evaluation.timing import release_memory, timed
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
+from longfire.validation import at_least, hint, one_of, positive
 
 FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
 BASELINE = "rope"

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from longfire.data.divide import Hashes
 from longfire.data.intake import CorpusError
-from longfire.errors import at_least
+from longfire.data.splits import Hashes
+from longfire.validation import at_least
 
 IGNORED = -100  # the label of padding: no loss
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from longfire.bench import attention_speed as speed
+from longfire.bench.attention_speed import Case, Setting, add_ratios, measure
 from longfire.engines import ENGINES, attention
 from longfire.engines.reference import Reference
-from longfire.evaluation import speed
-from longfire.evaluation.speed import Case, Setting, add_ratios, measure
 from longfire.provenance import provenance
 
 PLAIN = tuple(name for name in ENGINES if name != "fused")  # that one needs a GPU, or an interpreter that is slow
@@ -116,7 +116,7 @@ def test_a_wrong_engine_is_not_timed(other, monkeypatch):
 
 
 def test_baselines_are_measured_as_they_are(monkeypatch):
-    monkeypatch.setattr("longfire.evaluation.correctness.verdict", lambda *_: "wrong")
+    monkeypatch.setattr("longfire.bench.correctness.verdict", lambda *_: "wrong")
     rows = measure(small())["rows"]
     assert [set(row) & {"wrong", "forward"} for row in rows] == [{"forward"}, {"wrong"}]
 

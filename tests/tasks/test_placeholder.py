@@ -3,7 +3,7 @@
 import pytest
 
 from longfire.tasks import TASKS, divide, load_examples
-from longfire.tasks.made_up import MADE_UP, ROWS, THINGS
+from longfire.tasks.placeholder import MADE_UP, ROWS, THINGS
 
 
 @pytest.mark.parametrize("name", TASKS)

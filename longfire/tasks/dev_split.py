@@ -2,9 +2,9 @@
 
 from hashlib import blake2b
 
-from longfire.errors import positive
 from longfire.tasks.rows import document_key
 from longfire.tasks.task import Example
+from longfire.validation import positive
 
 
 def divide(examples: list[Example], share: float = 0.1, seed: int = 0) -> tuple[list[Example], list[Example]]:
@@ -40,7 +40,7 @@ def _units(examples: list[Example]) -> list[str]:
 
     Documents that differ in whitespace alone are one, by the least of their keys.
     """
-    from longfire.data.divide import content_hash  # which brings numpy
+    from longfire.data.splits import content_hash  # which brings numpy
 
     documents, contents = {"": ""}, {"": 0}
     for example in examples:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from longfire.custom_ops import HAS_TRITON
 from longfire.encodings import FIRE, PositionEncoding
 from longfire.engines.fused.geometry import node_index, node_position, smoothness
-from longfire.operators import HAS_TRITON
 
 FARTHEST = 1 << 24
 """Distances below it are served; what is longer has no float32 of its own."""

@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
-from longfire.evaluation.bias import BiasSetting, measure_bias
-from longfire.evaluation.timing import added_memory, reset_peak_memory, timed
+from longfire.bench.bias_speed import BiasSetting, measure_bias
+from longfire.bench.timing import added_memory, reset_peak_memory, timed
 
 
 def test_time_is_measured():
@@ -37,7 +37,7 @@ def test_time_and_memory_of_a_gpu():
 
 
 def test_bias_that_does_not_fit_is_not_made(monkeypatch):
-    monkeypatch.setattr("longfire.evaluation.bias.available_memory", lambda: 1e6)
+    monkeypatch.setattr("longfire.bench.bias_speed.available_memory", lambda: 1e6)
     rows = measure_bias(BiasSetting((8, 1024), heads=2, seconds=0.0, encodings=("alibi",)))["rows"]
     assert rows[0]["ms"] > 0
     assert rows[1]["not run"] == "needs about 0 GB, and 0 GB are free"

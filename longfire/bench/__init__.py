@@ -1,0 +1,1 @@
+"""Speed and memory of attention and of models."""
