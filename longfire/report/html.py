@@ -47,16 +47,6 @@ def facts_table(facts: Mapping[str, Any]) -> str:
     return f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>'
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Plain texts as a table that scrolls within its box, with the first column at rest."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>'
-        for first, *rest in rows
-    )
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
-
-
 def flat(facts: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
     """Names and values, with inner names after outer ones."""
     for name, value in facts.items():

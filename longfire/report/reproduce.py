@@ -7,10 +7,9 @@ from typing import Any
 from longfire.encodings.registry import title_of
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.report.compare import PLUS, compare_markdown, compare_table
-from longfire.report.html import html_table
 from longfire.report.page import report_page
 from longfire.report.summary import Record, amount, lines_of, over_seeds, shared_sentences
-from longfire.report.table import markdown_table, places, text_table
+from longfire.report.table import Table, markdown_table, places, text_table
 
 PAPERS_MODELS = "The paper's models: 125M parameters, 315 billion tokens of C4."
 PAPERS_RECIPES = ("base", "large", "base-512")
@@ -48,7 +47,7 @@ def tables_head(records: Sequence[Record]) -> list[str]:
 
 def reproduced_page(record: Record, path: Path, title: str, paper: list[dict[str, Any]]) -> Path:
     """The same as a page to open. Returns the path."""
-    theirs = f"{html_table(*_papers(paper))}<p class=soft>{PAPERS_MODELS}</p>" if paper else f"<p>{A_PICTURE}</p>"
+    theirs = f"{Table(*_papers(paper)).html()}<p class=soft>{PAPERS_MODELS}</p>" if paper else f"<p>{A_PICTURE}</p>"
     return report_page(record, path, title, f'<section id="paper"><h2>In the paper</h2>{theirs}</section>')
 
 
