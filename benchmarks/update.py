@@ -18,24 +18,26 @@ from longfire.provenance import kernel_hash
 from longfire.report.biases import plot_biases
 from longfire.report.claims.names import OURS
 from longfire.report.claims.page import claims_markdown
-from longfire.report.compare import PLUS, compare_markdown, plot_compare
+from longfire.report.compare import SPREAD, compare_markdown
+from longfire.report.compare_plot import plot_compare
 from longfire.report.contexts import plot_contexts
+from longfire.report.description import description
 from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
 from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
 from longfire.report.reproduce import (
-    A_PICTURE,
+    NO_NUMBERS,
     heading,
-    learned_markdown,
+    learned_table,
     reproduced_markdown,
-    tables_head,
-    theorem_markdown,
+    shared_notes,
+    theorem_table,
 )
 from longfire.report.significance import RULE
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed
 from longfire.report.stamp import stamp
-from longfire.report.summary import in_a_row, sentences
+from longfire.report.summary import join_words
 from longfire.report.table import markdown_table
 from longfire.report.tasks import tasks_markdown
 from longfire.tasks import SUITES
@@ -46,7 +48,7 @@ DOWNSTREAM, REPRODUCE = "downstream", "reproduce"
 BY_LENGTH = [entry for entry in ENTRIES.values() if type(entry) is LengthEntry]
 """The paper's tables and figures of perplexity."""
 UNTRAINED: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "theorem": ("theorem", theorem_markdown),
+    "theorem": ("theorem", lambda record: theorem_table(record).markdown()),
     "speed": ("h200-model", lambda record: f"{captioned(forward_markdown(record), record)}\n\n{FORWARD_PART}"),
 }
 """The records of what is not trained, and what shows them."""
@@ -74,7 +76,7 @@ MEASURED = {"h200-attention": "images/attention-h200.png", "h200-model": "images
 STARTS = "images/encodings.png"
 """What `longfire explore` draws, of no record: it is of the tables that it prints."""
 FORWARD_PART = (
-    "This is the forward part of `longfire bench model`, which `longfire reproduce speed` measures alone. " + A_PICTURE
+    "This is the forward part of `longfire bench model`, which `longfire reproduce speed` measures alone. " + NO_NUMBERS
 ) + "\n\n![Forward, training and decoding of the base model on an H200](images/model-h200.png)"
 ON_TASKS = (
     "Scores are among the [results](results.md), which say what was run: smaller models, fewer steps, and not "
@@ -220,15 +222,15 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
 def tables_by_length(results: Path) -> list[str]:
     """What holds for all, then a section for each."""
     records = reproduced(results)
-    said = tables_head(list(records.values()))
+    said = shared_notes(list(records.values()))
     parts = [" ".join(said), f"Differences are tested by {RULE}."] if records else []
     for entry in (entry for entry in BY_LENGTH if entry.name in records):
         record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
         table = reproduced_markdown(record, paper, [*said, RULE])
-        learned = learned_markdown(record) if entry.draws_biases else ""
+        learned = learned_table(record) if entry.draws_biases else None
         title = heading(entry.shows, entry.what, record)
         picture = f"![{title}]({picture_of(entry)})"
-        parts += [f"## {title}", table, *([learned] if learned else []), picture]
+        parts += [f"## {title}", table, *([learned.markdown()] if learned else []), picture]
     return parts
 
 
@@ -274,7 +276,7 @@ def not_there(results: Path) -> list[str]:
 
 def named(entries: Sequence[Entry]) -> str:
     """With what they are in the paper."""
-    return in_a_row([f"`{entry.name}` ({entry.shows})" for entry in entries])
+    return join_words([f"`{entry.name}` ({entry.shows})" for entry in entries])
 
 
 def with_ours(page: str, results: Path = RESULTS) -> str:
@@ -287,7 +289,7 @@ def with_ours(page: str, results: Path = RESULTS) -> str:
         runs = [{key: run[key] for key in run if key != "also"} for run in record["runs"] if run["encoding"] in SHOWN]
         shown = {**record, "runs": runs}
         page = replaced(page, block, f"\n{compare_markdown(shown, said)}\n")
-        said += [*sentences(shown), PLUS, RULE]
+        said += [*description(shown), SPREAD, RULE]
     return page
 
 

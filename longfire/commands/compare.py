@@ -90,7 +90,8 @@ def run_compare(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.lab.comparison import DEFAULT, Comparison
-    from longfire.report.compare import compare_table, plot_compare
+    from longfire.report.compare import compare_table
+    from longfire.report.compare_plot import plot_compare
     from longfire.report.page import report_page
 
     disable_progress_bar()

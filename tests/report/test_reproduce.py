@@ -10,9 +10,10 @@ from longfire.lab.reported import reported
 from longfire.lab.scales import PAPERS
 from longfire.lab.tables import ENTRIES
 from longfire.report.reproduce import (
+    NO_NUMBERS,
     PAPERS_RECIPES,
     heading,
-    learned_markdown,
+    learned_table,
     reproduced_markdown,
     reproduced_page,
 )
@@ -31,13 +32,12 @@ def with_learned(record):
 
 
 def test_what_was_learned():
-    table = learned_markdown(with_learned(compare_record())).splitlines()
-    assert "L is the threshold, in tokens, of the 64 that were trained on." in table[-1]
-    assert table[2] == "| 1 | 0.110 ± 0.010 | 41 ± 1 | 2.0 ± 0.0 | 1.0 ± 0.0 |"
-    assert table[3].startswith("| 2 | 0.110 ± 0.010 | – |")
-    assert learned_markdown(compare_record()) == ""
-    one = learned_markdown(with_learned(compare_record(seeds=(0,))))
-    assert "| 1 | 0.100 | 40 | 2.0 | 1.0 |" in one
+    table = learned_table(with_learned(compare_record()))
+    assert table.rows[0] == ["1", "0.110 ± 0.010", "41 ± 1", "2.0 ± 0.0", "1.0 ± 0.0"]
+    assert table.rows[1][:3] == ["2", "0.110 ± 0.010", "–"]
+    assert "training length 64" in table.notes[0]
+    assert learned_table(compare_record()) is None
+    assert learned_table(with_learned(compare_record(seeds=(0,)))).rows[0] == ["1", "0.100", "40", "2.0", "1.0"]
 
 
 def test_beside_the_papers_numbers():
@@ -47,7 +47,7 @@ def test_beside_the_papers_numbers():
     assert "| FIRE | 3.149 | 3.083 | 3.054 | 3.046 | 3.056 |" in page
     assert "| YaRN |" not in page  # the paper has a picture of it
     assert "| FIRE-S | 3.22 | 3.14 | 3.10 | 3.09 | 3.10 |" in reproduced_markdown(compare_record(), reported("sharing"))
-    assert reproduced_markdown(compare_record(), []).endswith("as a picture, without numbers.")
+    assert reproduced_markdown(compare_record(), []).endswith(NO_NUMBERS)
 
 
 def test_a_page_beside_the_papers_numbers(tmp_path):
@@ -55,11 +55,11 @@ def test_a_page_beside_the_papers_numbers(tmp_path):
     page = path.read_text(encoding="utf-8")
     assert "<title>Figure 1: &lt;all&gt;</title>" in page
     assert "<h1>Figure 1: &lt;all&gt;</h1>" in page
-    section = page[page.index('<section id="paper">') : page.index('<section id="perplexity">')]
+    section = page[page.index('<section id="paper">') : page.index('<section id="method">')]
     assert '<th scope="row">FIRE</th><td>3.149</td><td>3.083</td><td>3.054</td><td>3.046</td><td>3.056</td>' in section
     assert "315 billion tokens of C4." in section
     page = reproduced_page(compare_record(), path, "Figure 2", []).read_text(encoding="utf-8")
-    assert "The paper shows this as a picture, without numbers." in page
+    assert NO_NUMBERS in page
 
 
 def test_a_table_by_the_papers_own_recipe_is_called_so():

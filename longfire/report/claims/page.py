@@ -7,9 +7,10 @@ from longfire.report.claims.claim import FAILS, HOLDS, VERDICTS, Claim, Finding
 from longfire.report.claims.quote import Papers
 from longfire.report.claims.rows import fewer_tasks, seeds_in, tuned_length
 from longfire.report.claims.runs import AND, Records, record_named, run_keys
-from longfire.report.downstream import what_was_done
+from longfire.report.description import description, shared_description
+from longfire.report.downstream import describe_tasks
 from longfire.report.model_speed import batch_and_type
-from longfire.report.summary import Record, seeds_of, sentences, shared_sentences
+from longfire.report.summary import Record, seeds_of
 
 Judged = dict[str, list[tuple[Claim, Finding]]]
 
@@ -45,13 +46,13 @@ def _counted(judged: Judged) -> str:
 def _listed(records: Records) -> str:
     """What each was, but what all have in common is said once, and so are runs that several have."""
     trained = {name: record for name, record in records.items() if "runs" in record}
-    common = shared_sentences(list(trained.values()))
+    common = shared_description(list(trained.values()))
     lines, runs = [], set[object]()
     for name, record in records.items():
         if name not in trained:
             lines.append(f"- `{name}`: {_done(record)} {_made(record)}")
             continue
-        own = [sentence for sentence in sentences(record) if sentence not in common]
+        own = [sentence for sentence in description(record) if sentence not in common]
         lines.append(f"- `{name}`: {' '.join([*own, *_same_runs(name, trained), _made(record)])}")
         runs |= run_keys(record)
     if not trained:
@@ -80,7 +81,7 @@ def _made(record: Record) -> str:
 def _done(record: Record) -> str:
     setting = record["setting"]
     if "tasks" in setting:
-        return what_was_done(record)
+        return describe_tasks(record)
     if setting.get("subject") == "model":
         return f"The {setting['size']} model in {setting['dtype']}."
     return f"All positions below {setting['max_length']:,}, in {setting['dtype']}."
