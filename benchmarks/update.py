@@ -11,6 +11,7 @@ from typing import Any
 
 from longfire.atomic_io import write_whole
 from longfire.commands.downstream import PAPERS
+from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.lab.entry import Entry, LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
@@ -18,28 +19,29 @@ from longfire.provenance import kernel_hash
 from longfire.report.biases import plot_biases
 from longfire.report.claims.names import OURS
 from longfire.report.claims.page import claims_markdown
-from longfire.report.compare import SPREAD, compare_markdown
+from longfire.report.compare import SPREAD, comparison_tables
 from longfire.report.compare_plot import plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.description import description
 from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
+from longfire.report.failures import failures
 from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
 from longfire.report.reproduce import (
     NO_NUMBERS,
+    PAPERS_MODELS,
     heading,
-    learned_table,
-    reproduced_markdown,
-    shared_notes,
+    papers_table,
     theorem_table,
 )
 from longfire.report.significance import RULE
 from longfire.report.speed import figures_table, speed_table
 from longfire.report.speed_plot import plot_speed
 from longfire.report.stamp import stamp
-from longfire.report.summary import join_words
-from longfire.report.table import markdown_table
+from longfire.report.summary import join_words, lines_of, over_seeds
+from longfire.report.table import Table, markdown_table
 from longfire.report.tasks import tasks_markdown
+from longfire.report.verdict import verdict
 from longfire.tasks import SUITES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,6 +101,62 @@ would.
 tokens, fine-tuned on the whole datasets in 25,000 steps, the best model of a run on the validation split. The scores of
 a small-scale run can be compared with each other, and not with the paper's.
 """
+
+
+def compare_markdown(record: dict[str, Any], known: Sequence[str] = ()) -> str:
+    """A comparison for a page that already has the sentences in `known`."""
+    rule = "by the test above" if RULE in known else RULE
+    tables = [table.markdown() for table in comparison_tables(record, rule=rule)]
+    how = " ".join(sentence for sentence in description(record) if sentence not in known)
+    return "\n\n".join(filter(None, [verdict(record), *tables, *failures(record), how]))
+
+
+def reproduced_markdown(record: dict[str, Any], paper: list[dict[str, Any]], known: Sequence[str] = ()) -> str:
+    """The same for a page that already has the sentences in `known`."""
+    theirs = papers_table(paper)
+    return f"{compare_markdown(record, known)}\n\n{theirs.markdown() if theirs else NO_NUMBERS}"
+
+
+def shared_description(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What most of several records have in common, so that a page can say it once."""
+    found = [description(record) for record in records if record["runs"]]
+    if len(found) < 2:
+        return []
+    distinct = dict.fromkeys(one for own in found for one in own)
+    usual = [one for one in distinct if 2 * sum(one in own for own in found) > len(found)]
+    return [
+        *usual,
+        *(["This applies unless stated otherwise."] if any(one not in own for one in usual for own in found) else []),
+    ]
+
+
+def shared_notes(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Sentences that apply to a page of several reproductions, to be said once."""
+    return [*shared_description(records), SPREAD, PAPERS_MODELS]
+
+
+def learned_table(record: dict[str, Any], encoding: str = "fire") -> Table | None:
+    """FIRE's learned c and L by layer, and how many heads look near or far: mean ± deviation over seeds."""
+    lines = [line for line in lines_of(record) if line.encoding == encoding]
+    runs = [run["learned"] for line in lines for run in line.runs if "learned" in run]
+    if not runs:
+        return None
+    rows = []
+    for layers in zip(*runs, strict=True):
+        c, L = ([layer[key] for layer in layers if layer[key] is not None] for key in ("c", "L"))
+        near = [sum(look < LOCAL for look in layer["look_back"]) for layer in layers]
+        far = [sum(look > ANTI_LOCAL for look in layer["look_back"]) for layer in layers]
+        means = [over_seeds(c, 3), over_seeds(L, 0), over_seeds(near, 1), over_seeds(far, 1)]
+        rows.append([str(layers[0]["layer"] + 1), *means])
+    trained = record["setting"]["trained_length"]
+    note = (
+        f"c is that of ψ(x) = log(c·x + 1); L is the threshold in tokens (training length {trained:,}). A head's "
+        "look-back is the mean distance it attends to if all keys are alike, from the last query of "
+        f"{trained:,} tokens, relative to a head without a bias. A head looks near below {LOCAL} and far above "
+        f"{ANTI_LOCAL}."
+    )
+    columns = ["layer", "c", "L", f"heads that look near (below {LOCAL})", f"far (above {ANTI_LOCAL})"]
+    return Table(columns, rows, notes=[note])
 
 
 def compacted(name: str, record: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """A comparison as a report: verdict, a table of log perplexity for each text, failures, and how it was run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import fmean
 
 from longfire.report.description import NO_RUNS, description
@@ -18,50 +18,45 @@ from longfire.report.summary import (
     seeds_of,
     texts_of,
 )
-from longfire.report.table import Block, Table, render_markdown, render_text
+from longfire.report.table import Block, Table, render_text
 from longfire.report.verdict import verdict
 
 SPREAD = "± is the standard deviation over seeds."
-LOWEST = "Bold: lowest."
-LEVEL = "Bold: lowest, or not significantly above it."
-SAME_TEST, TEST_ABOVE = "by the same test", "by the test above"
+SAME_TEST = "by the same test"
 
 
 def compare_table(record: Record, *, bold: bool = False) -> str:
     """The report for a terminal. The best cells are bold, or starred without bold type."""
-    return render_text(_report(record, mark="Bold" if bold else "*"), bold=bold)
-
-
-def compare_markdown(record: Record, known: Sequence[str] = ()) -> str:
-    """The report for a page that already has the sentences in `known` (of `description`, or `SPREAD` or `RULE`)."""
-    return render_markdown(_report(record, known))
-
-
-def _report(record: Record, known: Sequence[str] = (), mark: str = "Bold") -> list[Block]:
     if not record["runs"]:
-        return [NO_RUNS]
-    how = " ".join(sentence for sentence in description(record) if sentence not in known)
-    tables = comparison_tables(record, known, mark=mark)
-    return [verdict(record), *tables, failures(record), how, *record.get("notes", ())]
+        return NO_RUNS
+    blocks: list[Block] = [
+        verdict(record),
+        *comparison_tables(record, mark="Bold" if bold else "*"),
+        failures(record),
+        " ".join(description(record)),
+        *record.get("notes", ()),
+    ]
+    return render_text(blocks, bold=bold)
 
 
-def comparison_tables(
-    record: Record, known: Sequence[str] = (), *, mark: str = "Bold", parameters: bool = False
-) -> list[Table]:
+def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", parameters: bool = False) -> list[Table]:
     """A table for each text: encodings down, lengths across, mean ± deviation over seeds.
+
+    Bold are the lowest mean of a length and, with enough seeds to test, those not significantly above it.
 
     Args:
         record: of a comparison.
-        known: explanations to leave out, as in `compare_markdown`.
-        mark: what highlighted cells look like, for the explanation.
+        rule: how the significance test is described.
+        mark: how highlighted cells are described.
         parameters: whether to add a column with the number of position parameters.
     """
     tables = []
     for i, (name, one) in enumerate(texts_of(record).items()):
-        rule = TEST_ABOVE if RULE in known else SAME_TEST if i else RULE
-        notes = [scored_text(one), significance_summary(one, rule)]
-        if not i and RULE not in known:
-            notes.insert(1, _legend(record, known).replace("Bold", mark))
+        notes = [
+            scored_text(one),
+            "" if i else _legend(record, mark),
+            significance_summary(one, SAME_TEST if i else rule),
+        ]
         tables.append(_table(one, f" on {name}" if i else "", " ".join(filter(None, notes)), parameters))
     return tables
 
@@ -88,11 +83,12 @@ def _table(record: Record, text: str, note: str, parameters: bool) -> Table:
     )
 
 
-def _legend(record: Record, known: Sequence[str]) -> str:
-    parts = [SPREAD] if len(seeds_of(record)) > 1 and SPREAD not in known else []
-    if len(lines_of(record)) > 1:
-        parts.append(LEVEL if len(seeds_of(record)) >= ENOUGH else LOWEST)
-    return " ".join(parts)
+def _legend(record: Record, mark: str) -> str:
+    seeds = len(seeds_of(record))
+    spread = SPREAD if seeds > 1 else ""
+    if len(lines_of(record)) < 2:
+        return spread
+    return f"{spread} {mark}: lowest{', or not significantly above it' * (seeds >= ENOUGH)}.".strip()
 
 
 def scored_text(record: Record) -> str:

@@ -18,7 +18,6 @@ Runs = Sequence[dict[str, Any]]
 
 NO_RUNS = "No run has finished yet."
 INTERRUPTED = "The experiment was interrupted: missing results were not run."
-DEFAULTS = "This applies unless stated otherwise."
 PROTOCOLS = {
     "paper": "documents are cut at each length, so longer lengths score tokens of longer documents",
     "paired": "the same tokens are scored at every length, with more or less context",
@@ -46,16 +45,6 @@ def description(record: Record) -> list[str]:
         INTERRUPTED if record.get("interrupted") else "",
     ]
     return [sentence for sentence in found if sentence]
-
-
-def shared_description(records: Sequence[Record]) -> list[str]:
-    """What most of several records have in common, so that a page can say it once."""
-    found = [description(record) for record in records if record["runs"]]
-    if len(found) < 2:
-        return []
-    distinct = dict.fromkeys(one for own in found for one in own)
-    usual = [one for one in distinct if 2 * sum(one in own for own in found) > len(found)]
-    return [*usual, *([DEFAULTS] if any(one not in own for one in usual for own in found) else [])]
 
 
 def extensions(runs: Runs) -> dict[tuple[str, int, int], list[str]]:

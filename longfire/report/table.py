@@ -112,17 +112,6 @@ def render_text(blocks: Iterable[Block], *, bold: bool = False) -> str:
     return "\n\n".join(text(block) for block in blocks if block)
 
 
-def render_markdown(blocks: Iterable[Block]) -> str:
-    """A report for a Markdown page."""
-
-    def markdown(block: Block) -> str:
-        if isinstance(block, Table):
-            return block.markdown()
-        return block if isinstance(block, str) else "\n".join(f"- {item}" for item in block)
-
-    return "\n\n".join(markdown(block) for block in blocks if block)
-
-
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table as text."""
     return Table(columns, rows, left).text()

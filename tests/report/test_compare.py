@@ -1,10 +1,9 @@
 """A comparison as text and Markdown: verdict, tables, failures and a description."""
 
 import math
-import re
 
-from longfire.report.compare import SPREAD, compare_markdown, compare_table, comparison_tables, scored_text
-from longfire.report.description import DEFAULTS, description, shared_description
+from longfire.report.compare import SPREAD, compare_table, comparison_tables, scored_text
+from longfire.report.description import description
 from longfire.report.failures import failures
 from longfire.report.significance import RULE
 from longfire.report.summary import amount, amounts, join_words, lines_of, mean_and_deviation
@@ -80,51 +79,28 @@ def test_how_much_text_was_scored():
 
 def test_a_report_opens_with_the_verdict_and_ends_with_the_method():
     record = compare_record() | {"notes": ["A note."]}
-    for text, mark in ((compare_table(record), "*: lowest"), (compare_markdown(record), "Bold: lowest")):
-        assert words(text).startswith(words(verdict(record)))
-        assert text.endswith("A note.")
-        assert text.index("tokens/s") < text.index("Models of")
-        assert mark in words(text)
-    bold = compare_table(record, bold=True)
-    assert "\x1b[1m2.127 ± 0.030\x1b[0m" in bold
+    text, bold = compare_table(record), compare_table(record, bold=True)
+    assert words(text).startswith(words(verdict(record)))
+    assert text.index("tokens/s") < text.index("Models of")
+    assert text.endswith("A note.")
+    assert "*: lowest" in words(text)
     assert "Bold: lowest" in words(bold)
-    assert max(map(len, compare_table(record).splitlines())) <= 120
+    assert "\x1b[1m2.127 ± 0.030\x1b[0m" in bold
+    assert max(map(len, text.splitlines())) <= 120
     assert compare_table(compare_record() | {"runs": []}) == "No run has finished yet."
 
 
-def test_text_and_markdown_have_the_same_numbers():
-    record = with_other_texts(compare_record())
-    text, page = compare_table(record), compare_markdown(record)
-    number = r"\d\.\d{3}(?: ± \d\.\d{3})?"
-    assert re.findall(number, words(text)) == re.findall(number, page)
-    assert page.count("**") == 2 * len(re.findall(r"\d\*", text))
-
-
 def test_each_text_has_a_table():
-    page = compare_markdown(with_other_texts(compare_record()))
-    assert [page.count(f"| log perplexity{on} at |") for on in ("", " on latex", " on code")] == [1, 1, 1]
-    assert "| FIRE | **2.510 ± 0.010** |" in page
-    assert [page.count(f"significant ({rule}") for rule in (RULE, "by the same test")] == [1, 2]
-    assert "Also evaluated on latex and code" in page
+    record = with_other_texts(compare_record())
+    tables = comparison_tables(record, rule="the rule")
+    assert [table.columns[0] for table in tables] == [f"log perplexity{on} at" for on in ("", " on latex", " on code")]
+    assert (tables[1].rows[0][1], (0, 1) in tables[1].highlights) == ("2.510 ± 0.010", True)
+    for table, rule in zip(tables, ("the rule", "by the same test", "by the same test"), strict=True):
+        assert f"are significant ({rule})" in table.notes[0]
+    assert "Also evaluated on latex and code" in " ".join(description(record))
     record = compare_record(("fire",))
     record["runs"][0]["also"] = {record["setting"]["corpus"]["name"]: record["runs"][0]["perplexity"]}
     assert "log perplexity on python-stdlib (second text) at" in compare_table(record)
-
-
-def test_what_a_page_already_has_is_not_repeated():
-    one, other, shorter = compare_record(), compare_record(("fire", "rope")), compare_record(("fire", "alibi"))
-    shared = shared_description([one, other])
-    assert [sentence.partition(" ")[0] for sentence in shared] == ["Training", "FIRE", "Evaluation", "Log"]
-    page = compare_markdown(other, [*shared, SPREAD, RULE])
-    assert page.endswith("with FIRE and RoPE (3 seeds).")
-    assert SPREAD not in page
-    assert "significant (by the test above)" in page
-    assert shared_description([one]) == []
-    shorter["setting"]["recipe"] |= {"name": "shorter", "steps": 7}
-    shared = shared_description([one, other, shorter])
-    assert shared[-1] == DEFAULTS
-    assert "recipe tiny" not in compare_markdown(one, shared)
-    assert "recipe shorter, 7 steps" in compare_markdown(shorter, shared)
 
 
 def test_the_description_has_the_facts():

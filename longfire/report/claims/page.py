@@ -7,7 +7,7 @@ from longfire.report.claims.claim import FAILS, HOLDS, VERDICTS, Claim, Finding
 from longfire.report.claims.quote import Papers
 from longfire.report.claims.rows import fewer_tasks, seeds_in, tuned_length
 from longfire.report.claims.runs import AND, Records, record_named, run_keys
-from longfire.report.description import description, shared_description
+from longfire.report.description import description
 from longfire.report.downstream import describe_tasks
 from longfire.report.model_speed import batch_and_type
 from longfire.report.summary import Record, seeds_of
@@ -41,6 +41,19 @@ def _counted(judged: Judged) -> str:
     table = "| verdict | claims |\n| --- | --: |\n" + "\n".join(f"| {one} | {counts[one]} |" for one in VERDICTS)
     parts = sum(bool(claim.part_of) for claim, _ in pairs)
     return f"{table}\n\nNot counted: what is beyond the paper, and what is part of another claim ({parts})."
+
+
+def shared_description(records: list[Record]) -> list[str]:
+    """What most of several records have in common, so that a page can say it once."""
+    found = [description(record) for record in records if record["runs"]]
+    if len(found) < 2:
+        return []
+    distinct = dict.fromkeys(one for own in found for one in own)
+    usual = [one for one in distinct if 2 * sum(one in own for own in found) > len(found)]
+    return [
+        *usual,
+        *(["This applies unless stated otherwise."] if any(one not in own for one in usual for own in found) else []),
+    ]
 
 
 def _listed(records: Records) -> str:
