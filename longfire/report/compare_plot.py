@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
@@ -9,7 +10,6 @@ from typing import Any
 
 from longfire.report.description import extensions
 from longfire.report.summary import (
-    COLORS,
     Line,
     Record,
     is_number,
@@ -23,8 +23,10 @@ from longfire.report.summary import (
 HOLDS = 0.5
 """Nats: an encoding holds while it stays within this of its log perplexity at the shortest length."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
-DIRECT = 6
-"""The most lines that are labelled at their ends; more have a legend."""
+BAND = 0.08
+"""Opacity of the bands over seeds."""
+MAX_LINES, MAX_LABEL = 8, 24
+"""The most lines, and the longest label in characters, to label at their ends; otherwise there is a legend."""
 LABEL_GAP = 0.05
 """Least distance between labels, as a share of the axis."""
 
@@ -32,21 +34,15 @@ LABEL_GAP = 0.05
 def plot_compare(record: Record, folder: Path) -> list[Path]:
     """Write perplexity.png, with panels for each text, and losses.png to a folder. Returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = texts_of(record)
-    suffix = {name: f" on {name}" if len(texts) > 1 else "" for name in texts}
-    whole = {name: partial(_draw_whole, one, suffix[name]) for name, one in texts.items()}
-    zoomed = {
-        name: partial(_draw_zoomed, one, suffix[name], limits)
-        for name, one in texts.items()
-        if (limits := zoom_limits(one))
-    }
-    if len(zoomed) == len(whole):
-        panels = [*whole.values(), *zoomed.values()]
-    else:
-        panels = [panel[name] for name in texts for panel in (whole, zoomed) if name in panel]
-    direct = len(lines_of(record)) <= DIRECT
+    texts = {f" on {name}": one for name, one in texts_of(record).items()}
+    if len(texts) == 1:
+        texts = {"": record}
+    whole = [partial(_draw_perplexity, one, suffix) for suffix, one in texts.items()]
+    zoomed = [partial(_draw_zoomed, one, suffix) for suffix, one in texts.items() if zoom_limits(one)]
+    labels = [line.label for line in lines_of(record)]
+    direct = len(labels) <= MAX_LINES and max(map(len, labels), default=0) <= MAX_LABEL
     return [
-        _save(panels, folder / "perplexity.png", legend=not direct),
+        _save([*whole, *zoomed], folder / "perplexity.png", legend=not direct),
         _save([partial(_draw_losses, record)], folder / "losses.png", legend=True),
     ]
 
@@ -85,33 +81,29 @@ def _label_ends(axes: Any) -> None:
     at = spread_apart([ends[line] for line in shown], LABEL_GAP)
     for line, y in zip(shown, at, strict=True):
         axes.annotate(
-            fill(line.get_label(), 22, break_long_words=False), (1, y), xycoords="axes fraction", xytext=(4, 0),
+            line.get_label(), (1, y), xycoords="axes fraction", xytext=(4, 0),
             textcoords="offset points", va="center", color=line.get_color(), fontsize=9, annotation_clip=False,
         )  # fmt: skip
 
 
-def spread_apart(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places from 0 to 1, moved as little as needed to be `gap` apart."""
-    found: list[float] = []
-    for place in places:
-        found.append(max(place, found[-1] + gap) if found else place)
-    limit = 1.0
-    for i in reversed(range(len(found))):
-        found[i] = min(found[i], limit)
-        limit = found[i] - gap
-    return found
+def spread_apart(places: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
+    """Ascending places from low to high, moved up and down alike to be at least `gap` apart."""
+    middle = [fmean(pair) for pair in zip(_pushed_up(places, gap), _pushed_down(places, gap), strict=True)]
+    inside = _pushed_up([max(low, place) for place in middle], gap)
+    return _pushed_down([min(high, place) for place in inside], gap)
 
 
-def _draw_whole(record: Record, suffix: str, axes: Any) -> None:
-    seeds = len(seeds_of(record))
-    over = f"{'mean and deviation over ' * (not suffix)}{seeds} seeds" if seeds > 1 else "one seed"
-    _draw_perplexity(axes, record)
-    axes.set_title(f"Perplexity{suffix or ' by length'}, {over}")
+def _pushed_up(places: Sequence[float], gap: float) -> list[float]:
+    return list(accumulate(places, lambda last, place: max(place, last + gap)))
 
 
-def _draw_zoomed(record: Record, suffix: str, limits: tuple[float, float], axes: Any) -> None:
-    _draw_perplexity(axes, record)
-    axes.set_ylim(limits)
+def _pushed_down(places: Sequence[float], gap: float) -> list[float]:
+    return [-place for place in reversed(_pushed_up([-place for place in reversed(places)], gap))]
+
+
+def _draw_zoomed(record: Record, suffix: str, axes: Any) -> None:
+    _draw_perplexity(record, suffix, axes)
+    axes.set_ylim(zoom_limits(record))
     axes.set_ylabel("")
     axes.set_title(f"Zoomed in{suffix}")
 
@@ -133,16 +125,7 @@ def _style(line: Line) -> dict[str, Any]:
     return {"color": line.colors[0], "linewidth": 2.6 if fire else 1.6, "zorder": 4 if fire else 3, "label": line.label}
 
 
-def _marker(line: Line, i: int) -> str:
-    """The same for an encoding in every picture."""
-    return MARKERS[(list(COLORS).index(line.encoding) if line.encoding in COLORS else i) % len(MARKERS)]
-
-
-def _band_opacity(record: Record) -> float:
-    return 0.15 * min(1, 5 / len(lines_of(record)))
-
-
-def _draw_perplexity(axes: Any, record: Record) -> None:
+def _draw_perplexity(record: Record, suffix: str, axes: Any) -> None:
     lengths, trained = lengths_of(record), record["setting"]["trained_length"]
     for i, line in enumerate(lines_of(record)):
         points = [(n, *mean_and_deviation(line.values(n).values())) for n in lengths]
@@ -150,9 +133,9 @@ def _draw_perplexity(axes: Any, record: Record) -> None:
         if not points:
             continue
         x, y, spread = (list(values) for values in zip(*points, strict=True))
-        axes.plot(x, y, marker=_marker(line, i), **_style(line))
+        axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], **_style(line))
         low, high = ([v + sign * s for v, s in zip(y, spread, strict=True)] for sign in (-1, 1))
-        axes.fill_between(x, low, high, color=line.colors[0], alpha=_band_opacity(record), linewidth=0)
+        axes.fill_between(x, low, high, color=line.colors[0], alpha=BAND, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axes.minorticks_off()
@@ -165,6 +148,9 @@ def _draw_perplexity(axes: Any, record: Record) -> None:
     )  # fmt: skip
     axes.set_xlabel("sequence length in tokens")
     axes.set_ylabel("log perplexity (lower is better)")
+    seeds = len(seeds_of(record))
+    over = f"{'mean and deviation over ' * (not suffix)}{seeds} seeds" if seeds > 1 else "one seed"
+    axes.set_title(f"Perplexity{suffix or ' by length'}, {over}")
 
 
 def _draw_losses(record: Record, axes: Any) -> None:
@@ -175,7 +161,7 @@ def _draw_losses(record: Record, axes: Any) -> None:
             continue
         steps, mean, low, high = (list(values) for values in zip(*curve, strict=True))
         axes.plot(steps, mean, **_style(line) | {"linewidth": 1.8 if line.encoding == "fire" else 1.2})
-        axes.fill_between(steps, low, high, color=line.colors[0], alpha=_band_opacity(record), linewidth=0)
+        axes.fill_between(steps, low, high, color=line.colors[0], alpha=BAND, linewidth=0)
         tops.append(max(high[len(high) // 20 :]))
     if tops:
         axes.set_ylim(top=max(tops) * 1.02)  # cuts off the first steps, which start far above

@@ -59,6 +59,6 @@ def theorem_table(record: dict[str, Any]) -> Table:
     return Table(
         ["encoding", "positions to", "largest bias", "largest error ÷ it"],
         rows,
-        title=f"With constructed parameters, FIRE equals each of these up to rounding in {record['setting']['dtype']}.",
+        title=f"Theorem 3.1: constructed, FIRE equals each of these up to rounding in {record['setting']['dtype']}.",
         notes=["The error is the largest over all pairs of positions."],
     )

@@ -78,7 +78,20 @@ def test_few_lines_are_labelled_at_their_ends_and_many_have_a_legend(tmp_path, f
     assert not figures[0].legends
     plot_compare(record_of({f"e{i}": [1.0] for i in range(9)}), tmp_path)
     assert len(figures[2].legends) == 1
-    assert spread_apart([0.1, 0.1, 0.99, 1.0], 0.1) == pytest.approx([0.1, 0.2, 0.9, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("places", "spread"),
+    [
+        ([0.1, 0.5], [0.1, 0.5]),
+        ([0.5, 0.5, 0.5], [0.4, 0.5, 0.6]),
+        ([0.0, 0.01], [0.0, 0.1]),
+        ([0.99, 1.0], [0.9, 1.0]),
+        ([], []),
+    ],
+)
+def test_labels_are_spread_apart(places, spread):
+    assert spread_apart(places, 0.1) == pytest.approx(spread)
 
 
 def test_each_text_has_a_panel_and_a_zoom(tmp_path, figures):

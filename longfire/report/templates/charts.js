@@ -52,23 +52,21 @@ const LINE = 14, LONGEST = 22;
 // Labels of the curves that reach the right end, from the top down; none if they do not fit.
 function endLabels(s, width, height) {
   if (!s.ends || width < 480) return [];
-  const known = s.series.map((one) => ({ one, last: one.points.filter((p) => Number.isFinite(p[1])).at(-1) })).filter((one) => one.last);
-  const right = Math.max(...known.map(({ last }) => last[0]));
-  const names = known.filter(({ last }) => last[0] === right)
-    .map(({ one, last }) => ({ value: last[1], cls: one.cls, text: one.label.length > LONGEST ? `${one.label.slice(0, LONGEST - 1)}…` : one.label }))
-    .sort((a, b) => b.value - a.value);
+  const known = s.series.map(({ label, cls, points }) => {
+    const [x, value] = points.filter((p) => Number.isFinite(p[1])).at(-1) || [-Infinity];
+    return { x, value, cls, text: label.length > LONGEST ? `${label.slice(0, LONGEST - 1)}…` : label };
+  });
+  const right = Math.max(...known.map((one) => one.x));
+  const names = known.filter((one) => one.x === right && Number.isFinite(right)).sort((a, b) => b.value - a.value);
   return names.length * LINE <= height ? names : [];
 }
 
-// Ascending places, moved as little as needed to be `gap` apart and at most `limit`.
-function spread(places, gap, limit) {
-  const found = [];
-  for (const place of places) found.push(found.length ? Math.max(place, found.at(-1) + gap) : place);
-  for (let i = found.length - 1; i >= 0; i--) {
-    found[i] = Math.min(found[i], limit);
-    limit = found[i] - gap;
-  }
-  return found;
+// Ascending places from low to high, moved up and down alike to be at least `gap` apart.
+function spreadApart(places, gap, low, high) {
+  const up = (all) => all.reduce((found, place) => [...found, Math.max(place, (found.at(-1) ?? -Infinity) + gap)], []);
+  const down = (all) => up(all.map((place) => -place).reverse()).map((place) => -place).reverse();
+  const above = up(places), below = down(places);
+  return down(up(places.map((_, i) => Math.max(low, (above[i] + below[i]) / 2))).map((place) => Math.min(high, place)));
 }
 
 let charts = 0;
@@ -142,7 +140,7 @@ function lineChart(box, spec) {
         for (const p of known)
           body.append(el("path", { class: `dot ${one.cls}`, d: SHAPES[one.marker % SHAPES.length](x(p[0]), y(p[1])) }));
     }
-    spread(names.map((name) => y(name.value)), LINE, height - m.bottom).forEach((at, i) => {
+    spreadApart(names.map((name) => y(name.value)), LINE, m.top, height - m.bottom).forEach((at, i) => {
       const { text, cls } = names[i];
       svg.append(el("text", { class: `end ${cls}`, x: width - m.right + 12, y: at + 4 }, text));
     });
