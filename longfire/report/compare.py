@@ -63,7 +63,9 @@ def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", p
 
 def _table(record: Record, text: str, note: str, parameters: bool) -> Table:
     lines, lengths, trained = lines_of(record), lengths_of(record), record["setting"]["trained_length"]
-    columns = {f"{n:,} (trained)" if n == trained else f"{n:,}": [number(line, n) for line in lines] for n in lengths}
+    columns = {
+        f"{n:,} (trained)" if n == trained else f"{n:,}": [perplexity_cell(line, n) for line in lines] for n in lengths
+    }
     if parameters:
         columns["parameters (for position)"] = [_mean_of(line, "position_parameters", amount) for line in lines]
     speeds = [_mean_of(line, "tokens_per_second", "{:,.0f}".format) for line in lines]
@@ -104,7 +106,7 @@ def scored_text(record: Record) -> str:
     return f"Scored: {', '.join(filter(None, parts))}." if any(parts) else ""
 
 
-def number(line: Line, length: int) -> str:
+def perplexity_cell(line: Line, length: int) -> str:
     """Mean ± deviation of log perplexity, or a dash."""
     return over_seeds(line.values(length).values())
 

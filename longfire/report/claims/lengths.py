@@ -6,7 +6,7 @@ from statistics import fmean
 
 from longfire.report.claims.claim import FAILS, HOLDS, OPEN, UNMEASURED, Step
 from longfire.report.claims.names import WRITTEN, written
-from longfire.report.significance import tested
+from longfire.report.significance import pairwise_p_values
 from longfire.report.summary import Line, Record, is_number, lengths_of, lines_of, over_seeds, seeds_of, texts_of
 
 PAPERS_RANGE = (0.25, 0.5, 1, 2, 4)
@@ -75,7 +75,7 @@ def lower(
     for place in places(record, multiples):
         values = {line.label: place.values(line) for line in lines_of(record)}
         values[own.label] = {seed: value - margin for seed, value in values[own.label].items()}
-        p = tested(values, seeds_of(record))
+        p = pairwise_p_values(values, seeds_of(record))
         for other, line in theirs:
             if line is None:
                 steps.append(_unmeasured(str(place), other))
