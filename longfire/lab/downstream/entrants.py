@@ -13,10 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from longfire.atomic_io import read_json
 from longfire.encodings import ENCODINGS
 from longfire.encodings.fire import RANDOM
+from longfire.encodings.labels import label_title
 from longfire.encodings.registry import SHARED, changed_options, has_starts, option_names
 from longfire.evaluation.scoring import position_limit
 from longfire.evaluation.seeds import are_seeds
-from longfire.lab.labels import written
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended
 from longfire.model.generate import TOKENIZER_FILES, load
@@ -97,14 +97,14 @@ class Entrant:
         init = (getattr(self.config, "position_encoding", None) or {}).get("init")
         if init is not None:
             return None if init == RANDOM else str(init)
-        return recipe.get("start") if self.has_starts() and not recipe.get("init_from") else None
+        return recipe.get("init") if self.has_starts() and not recipe.get("init_from") else None
 
     def about(self) -> dict[str, Any]:
         """For the record: what it is, and what it was trained on and at, as far as it is known."""
         own, began = run_of(self.folder), pretrained_by(self.folder)
         tuned = own if "chosen_by" in own else {}
         recipe, on = tuned.get("recipe", {}), tuned.get("identity", {}).get("on", {})
-        how = {**{key: recipe.get(key) for key in ("name", "steps", "batch", "seed")}, "select": on.get("select")}
+        how = {**{key: recipe.get(key) for key in ("name", "steps", "batch_size", "seed")}, "select": on.get("select")}
         return {
             "label": self.label,
             "key": self.key,
@@ -204,7 +204,7 @@ def _called(config: Any, folder: Path) -> tuple[str, str]:
     shared = getattr(config, "share_position_encoding", False) and ENCODINGS[name].scope == "layer"
     encoding = name + (SHARED if shared else "")
     own = {key: value for key, value in _options(config).items() if key != "name"}
-    return written(encoding) + _in_brackets(changed_options(name, own)), encoding
+    return label_title(encoding) + _in_brackets(changed_options(name, own)), encoding
 
 
 def _in_brackets(options: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from longfire.lab.downstream.questions import (
 )
 from longfire.tasks import Example
 from longfire.training import FinetuneRecipe
+from longfire.training.recipes import translate_fields
 from longfire.training.run import as_json
 from longfire.validation import at_least, one_of, there_and_here, unlike
 
@@ -162,4 +163,8 @@ def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: Finetune
 
 def recorded(out: Path) -> dict[str, Any]:
     """The record in a folder; empty, where there is none."""
-    return read_json(out / RECORD)
+    record = read_json(out / RECORD)
+    setting = record.get("setting", {})
+    if setting.get("recipe"):
+        setting["recipe"] = translate_fields(setting["recipe"])
+    return record
