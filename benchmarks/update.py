@@ -11,9 +11,8 @@ from typing import Any
 
 from longfire.atomic_io import write_whole
 from longfire.commands.downstream import PAPERS
-from longfire.lab.entry import Entry, LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
-from longfire.lab.tables import ENTRIES
+from longfire.lab.tables import ENTRIES, Entry, LengthEntry, TaskEntry
 from longfire.provenance import kernel_hash
 from longfire.report.biases import plot_biases
 from longfire.report.claims.names import OURS

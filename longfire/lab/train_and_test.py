@@ -49,7 +49,7 @@ def train_and_test(plan: ComparisonPlan, run: PlannedRun) -> dict[str, Any]:
                 "steps": run.recipe.steps,
             }
         options = {"tracker": "none", "wait": True, **plan.options}
-        folder = pretrain(run.recipe, plan.corpus, run.folder, identity=run.identity, **options)
+        folder = pretrain(run.recipe, plan.corpus, run.folder, planned=run.identity, **options)
         found |= _training_record(run.folder)
         model = cache(lambda: _load(folder))
         found |= _test(plan, run.folder, model)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from longfire.lab.entry import LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
-from longfire.lab.tables import ENTRIES
+from longfire.lab.tables import ENTRIES, LengthEntry, TaskEntry
 from longfire.report.claims import BEYOND, GROUPS
 from longfire.report.claims.claim import FAILS, HOLDS, MISSING, OPEN, Step, decided, found
 from longfire.report.claims.lengths import lower

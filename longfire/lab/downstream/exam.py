@@ -20,7 +20,7 @@ from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered, chance, score, swapped
 from longfire.lab.downstream.questions import fingerprint
 from longfire.lab.downstream.resume import DRAFT, with_draft
-from longfire.lab.kept import keep, kept
+from longfire.lab.result_cache import load_result, save_result
 from longfire.tasks import Example, Task
 from longfire.validation import in_a_line
 
@@ -59,7 +59,7 @@ def examined(
     asked = {**how, "examples": fingerprint(examples), "model": model}
     if any(example.options for example in examples):
         asked["chance"] = "of options"  # without it: scored when only answers to other questions stood beside them
-    if (folder / PREDICTIONS).is_file() and (before := kept(folder / SCORES, asked)) is not None:
+    if (folder / PREDICTIONS).is_file() and (before := load_result(folder / SCORES, asked)) is not None:
         (folder / DRAFT).unlink(missing_ok=True)  # of a test that was killed before it did this itself
         return before
     loaded, tokenizer = load()
@@ -77,7 +77,7 @@ def examined(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SCORES).unlink(missing_ok=True)
         write_predictions(folder / PREDICTIONS, answered)
-        keep(folder / SCORES, asked, found)
+        save_result(folder / SCORES, asked, found)
         (folder / DRAFT).unlink(missing_ok=True)
     return found
 
