@@ -44,9 +44,7 @@ def compare(
     return run_plan(plan_comparison(comparison, out, jobs=jobs, **options), save)
 
 
-def run_plan(
-    plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = lambda record: None
-) -> dict[str, Any]:
+def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = lambda record: None) -> dict[str, Any]:
     """Train and test whatever is not complete; return the record, which is saved after each run."""
     comparison = plan.comparison
     record: dict[str, Any] = {

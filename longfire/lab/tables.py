@@ -109,7 +109,7 @@ class TaskEntry(LengthEntry):
         """The trained models as `longfire finetune` takes them; the seeds of an encoding follow each other."""
         found = []
         for label in comparison.encodings:
-            folders = [str(out / run.folder) for run in comparison.runs if run.label == label]
+            folders = [str(run.folder) for run in comparison.runs(out) if run.label == label]
             found += folders
             if label == "rope":
                 found += [f"{folder}:rope_pi={stretch * length}" for stretch in self.stretches for folder in folders]

@@ -142,12 +142,13 @@ def test_different_runs_in_the_folder_are_refused(trained, corpus, tmp_path):
     shutil.copytree(dict(corpus)["source"], other)
     (other / "more.txt").write_text("Another text. " * 900, encoding="utf-8")
     name = Path(dict(corpus)["source"]).name
-    for changes, said in (
-        ({"corpus": (("source", str(other)), *corpus[1:])}, f"learned-0 and 1 more: text '{name}' there, 'other' here"),
-        ({"recipe": RECIPE.but(max_grad_norm=0.5)}, "max_grad_norm 1.0 there, 0.5 here"),
+    on_other = (("source", str(other)), *corpus[1:])
+    for asked, said in (
+        (comparison(on_other), f"learned-0 and 1 more: text '{name}' there, 'other' here"),
+        (comparison(corpus, recipe=RECIPE.but(max_grad_norm=0.5)), "max_grad_norm 1.0 there, 0.5 here"),
     ):
         with pytest.raises(ValueError, match="already contains different runs") as refused:
-            run(comparison(corpus, **changes), trained, save=saved.append)
+            run(asked, trained, save=saved.append)
         assert said in str(refused.value)
         assert "Nothing was trained or written. Choose another folder with --out" in str(refused.value)
     assert (sorted(trained.rglob("*")), saved) == (there, [])
@@ -167,9 +168,7 @@ def test_a_run_that_another_command_trains_is_waited_for(other, failed, compared
         while "fire-0; waiting for it" not in caplog.text:
             assert not waiting.done()
             time.sleep(0.01)
-        shutil.copytree(
-            compared[0] / "runs" / other, fire, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock")
-        )
+        shutil.copytree(compared[0] / "runs" / other, fire, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
         before = (fire / "model" / "model.safetensors").stat().st_mtime_ns
     (found,) = waiting.result()["runs"]
     assert (fire / "model" / "model.safetensors").stat().st_mtime_ns == before

@@ -83,7 +83,12 @@ def test_other_texts_must_not_overlap_the_training_text(tmp_path):
     (tmp_path / "link").symlink_to(source)
     (tmp_path / "books-2").mkdir()
     asked = comparison((("source", str(source)),))
-    for other, how in ((source, "is"), (tmp_path / "link", "is"), (source / "one.txt", "lies within"), (tmp_path, "contains")):
+    for other, how in (
+        (source, "is"),
+        (tmp_path / "link", "is"),
+        (source / "one.txt", "lies within"),
+        (tmp_path, "contains"),
+    ):
         with pytest.raises(ValueError, match=rf"--also own=.*: this {how} the training text"):
             replace(asked, also=(("own", str(other)),))
     with pytest.raises(ValueError, match="--also own=hub:c4: this is the training text"):
