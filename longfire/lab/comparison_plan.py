@@ -177,7 +177,8 @@ def load_other_text(comparison: Comparison, source: str, corpus: Corpus) -> Corp
         refuse_other_tokens(text, corpus.tokenizer, corpus.name)
         return text
     given = dict(comparison.corpus)
-    options = {name: given[name] for name in ("cache_dir", "skip_bad", "max_documents") if name in given}
+    same = ("cache_dir", "skip_bad", "max_documents")
+    options: dict[str, Any] = {name: given[name] for name in same if name in given}
     if re.split("[:@]", source.removeprefix("hub:"))[0] not in HUB:  # these know which field holds their text
         options["field"] = given.get("field")
     return load_corpus(source, tokenizer=corpus.folder / "tokenizer", **options)

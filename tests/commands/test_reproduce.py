@@ -8,8 +8,8 @@ from html import escape
 import pytest
 
 from longfire.cli import main
-from longfire.lab.tables import ENTRIES, LengthEntry, TaskEntry
 from longfire.lab.scales import SCALES
+from longfire.lab.tables import ENTRIES, LengthEntry, TaskEntry
 from longfire.tasks import SUITES
 from tests.lab.boxes import write_boxes
 from tests.tasks.rows import write

@@ -19,7 +19,7 @@ from longfire.provenance import cpu_name, provenance, together
 from longfire.report.compare import compare_table
 from longfire.report.page import report_page
 from longfire.training.checkpoints import last_complete
-from tests.lab.corpora import RECIPE, comparison, corpus  # noqa: F401, the fixture
+from tests.lab.comparisons import RECIPE, comparison
 
 
 def run(asked, out, **options):

@@ -9,7 +9,7 @@ from longfire.encodings.labels import label_title
 from longfire.lab.comparison import Comparison
 from longfire.lab.train_and_test import bias_queries
 from longfire.training import RECIPES
-from tests.lab.corpora import RECIPE, comparison
+from tests.lab.comparisons import RECIPE, comparison
 
 
 @pytest.mark.parametrize(

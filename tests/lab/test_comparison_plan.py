@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from longfire.lab.comparison_plan import load_other_text, plan_comparison
-from tests.lab.corpora import RECIPE, comparison, corpus  # noqa: F401, the fixture
+from tests.lab.comparisons import RECIPE, comparison
 
 
 def test_a_plan_travels_without_its_tokens(corpus, tmp_path):

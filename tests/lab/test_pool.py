@@ -1,4 +1,4 @@
-"""The process pool: killed processes, orphans and interrupts. tests/lab/test_compare.py has Ctrl-C on a whole command."""
+"""The process pool: killed processes and orphans. tests/lab/test_compare.py interrupts a whole command."""
 
 import os
 import signal
