@@ -1,5 +1,6 @@
 """A comparison as requested: encodings × seeds, trained short and tested long. Checked without reading any text."""
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,6 +125,11 @@ class Comparison:
             for seed in self.seeds
             for label in self.encodings
         ]
+
+    def recipes(self) -> list[tuple[str, int, Recipe]]:
+        """An older name for `runs`, until the next release."""
+        warnings.warn("Comparison.recipes() is now runs(); the next release drops it.", FutureWarning, stacklevel=2)
+        return [(run.label, run.seed, run.recipe) for run in self.runs()]
 
     def _recipe(self, label: str, seed: int, out: Path) -> Recipe:
         name, _, options = parse_label(label)

@@ -107,8 +107,7 @@ def _load_text(comparison: Comparison) -> Corpus:
 
 
 def _identity(run: PlannedRun, corpus: Corpus) -> dict[str, Any] | None:
-    source = run.recipe.init_from
-    if run.is_extension and not (Path(str(source)) / "done.json").is_file():
+    if run.is_extension and not Path(str(run.recipe.init_from), "done.json").is_file():
         return None
     return identity(run.recipe, corpus)
 
@@ -120,43 +119,27 @@ def _refuse_different_runs(runs: tuple[PlannedRun, ...], out: Path, corpus: Corp
         if different := differing(run.folder, run.identity or {}):
             found.setdefault(_describe_difference(run.folder, different, corpus), []).append(run.folder.name)
     if found:
-        listed = "; ".join(f"{_listed(names)}: {difference}" for difference, names in found.items())
+        for names in found.values():
+            names[MAX_LISTED:] = [f"{more} more"] if (more := len(names) - MAX_LISTED) > 0 else []
+        listed = [f"{', '.join(names)}: {how}" for how, names in found.items()]
         raise ValueError(
-            f"{out} already contains different runs ({listed}). Nothing was trained or written. Choose another folder "
-            f"with --out, or delete these runs."
+            f"{out} already contains different runs ({'; '.join(listed)}). Nothing was trained or written. Choose "
+            f"another folder with --out, or delete these runs."
         )
 
 
 def _describe_difference(run: Path, different: dict[str, tuple[Any, Any]], corpus: Corpus) -> str:
-    parts = [
-        f"{name} {there!r} there, {here!r} here"
-        for name, (there, here) in different.items()
-        if name not in ("corpus", "checkpoint")  # they follow from the others, or say nothing to a reader
-    ]
+    hashes = ("corpus", "checkpoint")  # which tell a reader nothing
+    parts = [f"{key} {there!r} there, {here!r} here" for key, (there, here) in different.items() if key not in hashes]
     if "corpus" in different and not {"tokenizer", "vocab_size"} & {*different}:
-        parts.insert(0, _describe_texts(_recorded_text(run.parent, different["corpus"][0]), corpus.describe()))
+        there, here = read_json(run / "done.json").get("corpus"), corpus.describe()
+        if there is None:
+            parts.insert(0, f"a text other than {here['name']!r}")
+        elif key := next((key for key in ("name", "tokenizer", "source") if there[key] != here[key]), None):
+            parts.insert(0, f"corpus {key} {there[key]!r} there, {here[key]!r} here")
+        else:
+            parts.insert(0, f"the text {here['name']!r} has changed")
     return ", ".join(parts) or "made from another model"
-
-
-def _describe_texts(there: dict[str, Any], here: dict[str, Any]) -> str:
-    for key, what in (("name", "text"), ("tokenizer", "tokenizer"), ("source", "text")):
-        if key in there and there[key] != here[key]:
-            return f"{what} {there[key]!r} there, {here[key]!r} here"
-    return f"the text {here['name']!r} has changed" if there else f"a text other than {here['name']!r}"
-
-
-def _recorded_text(runs: Path, fingerprint: str) -> dict[str, Any]:
-    """What a completed run says about a text; empty if none was trained on it."""
-    for file in sorted(runs.glob("*/done.json")):
-        corpus = read_json(file).get("corpus", {})
-        if corpus.get("fingerprint") == fingerprint:
-            return dict(corpus)
-    return {}
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more
 
 
 def _other_text(comparison: Comparison, name: str, source: str, corpus: Corpus) -> OtherText:
@@ -201,13 +184,13 @@ def _other_text_notes(texts: tuple[OtherText, ...]) -> Iterator[str]:
     for text in texts:
         if text.shared is None:
             yield (
-                f"{text.name} may overlap with the corpus: its tokens were saved by an older version, without hashes of "
-                f"the documents. Tokenize it again."
+                f"{text.name} may overlap with the corpus: an older version saved its tokens, without hashes of its "
+                f"documents. Tokenize it again."
             )
         elif text.left_out:
             yield (
-                f"{text.left_out:,} of the {len(text.shared):,} documents of {text.name} are left out: they are also in "
-                f"the corpus (same content, ignoring whitespace)."
+                f"{text.left_out:,} of the {len(text.shared):,} documents of {text.name} are left out, because the "
+                f"corpus contains them too (same content, ignoring whitespace)."
             )
 
 
@@ -223,8 +206,8 @@ def _held_out_notes(corpus: Corpus, split: str, limit: int | None) -> Iterator[s
     yield f"Held-out text ({split}): {cut}{tested}. Training text: {trained}.{passed_over}"
     if sizes["documents"] < FEW_DOCUMENTS or min(sizes["tokens"], limit or sizes["tokens"]) < FEW_TOKENS:
         yield (
-            f"{tested}: too little held-out text to tell encodings apart, so the ranking may differ on other documents. "
-            f"Give more documents, or a separate text to test on (--validation)."
+            f"{tested}: too little held-out text to rank encodings reliably. Give more documents, or a separate text to "
+            f"test on (--validation)."
         )
 
 

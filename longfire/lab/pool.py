@@ -1,7 +1,6 @@
 """Run tasks in several processes, one core each.
 
-Ctrl-C lets every task end in order, a killed process costs its own task an attempt and the others nothing, and no worker
-outlives its parent.
+Ctrl-C lets every task clean up, a killed process costs only its own task an attempt, and no worker outlives its parent.
 """
 
 import multiprocessing
@@ -124,7 +123,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 class _Worker:
-    """The state of a worker process. The first SIGTERM interrupts its task; an idle worker waits for the pool to end."""
+    """State of a worker process. The first SIGTERM interrupts its task; an idle worker waits for the pool to end."""
 
     shared: Any = None
     busy = stopped = False

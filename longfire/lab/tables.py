@@ -122,121 +122,104 @@ class TaskEntry(LengthEntry):
 
 
 BASELINES = ("nope", "rope", "alibi", "kerple_log", "t5")
-WITHOUT_TRANSFORM = ("fire:log=False,threshold=None", "fire:threshold=None", "fire")
+ALL = (*BASELINES, "fire")
+TRANSFORMS = ("fire:log=False,threshold=None", "fire:threshold=None", "fire")
+DEPTHS = ("fire:hidden_layers=0", "fire:hidden_layers=1", "fire")
+FINAL_ACTIVATION = ("fire:hidden_layers=1,final_activation=True", "fire:hidden_layers=1")
 
-ENTRIES: dict[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        TheoremEntry("theorem", "Theorem 3.1", "ALiBi, Kerple, T5 and Sandwich as FIRE", max_length=2048),
-        LengthEntry(
-            "perplexity-base",
-            "Figures 1 and 7",
-            "perplexity by length, base models trained at 2048",
-            (*BASELINES, "yarn", "fire"),
-            reported="perplexity",
-            texts=True,
-        ),
-        LengthEntry(
-            "perplexity-large",
-            "Figure 2",
-            "perplexity by length, large models trained at 2048",
-            (*BASELINES, "fire"),
-            recipe="large",
-            texts=True,
-        ),
-        TaskEntry(
-            "scrolls",
-            "Table 1",
-            "SCROLLS, base models fine-tuned at four times the training length",
-            (*BASELINES, "fire", "fire-s"),
-            task="scrolls",
-        ),
-        TaskEntry(
-            "scrolls-large",
-            "Table 1",
-            "SCROLLS, large models fine-tuned at four times the training length",
-            (*BASELINES, "fire"),
-            recipe="large",
-            task="scrolls",
-        ),
-        TaskEntry(
-            "narrative-qa",
-            "Figure 3, Table 11",
-            "NarrativeQA at growing context",
-            (*BASELINES, "fire"),
-            task="narrative_qa",
-            contexts=(1 / 16, 1 / 4, 1 / 2, 1, 2, 3, 4),
-            stretches=(1, 4),
-        ),
-        TaskEntry(
-            "glue",
-            "Figure 3, Table 13",
-            "GLUE and SuperGLUE, one mixture, base models",
-            (*BASELINES, "fire", "fire-s"),
-            task="glue",
-        ),
-        TaskEntry(
-            "glue-large",
-            "Figure 3, Table 13",
-            "GLUE and SuperGLUE, one mixture, large models",
-            (*BASELINES, "fire"),
-            recipe="large",
-            task="glue",
-        ),
-        LengthEntry("biases", "Figures 4 and 8", "learned biases of FIRE, head by head", ("fire",), draws_biases=True),
-        SpeedEntry(
-            "speed", "Figure 5", "time of a forward pass with each encoding", size="base", length=2048, tokens=32768
-        ),
-        LengthEntry("sharing", "Table 2", "FIRE-S, one encoding for all layers", ("fire", "fire-s"), "sharing"),
-        LengthEntry(
-            "ablation-transform",
-            "Table 3",
-            "FIRE without the logarithm or the threshold",
-            WITHOUT_TRANSFORM,
-            "transform",
-        ),
-        TaskEntry(
-            "glue-ablation",
-            "Table 3",
-            "GLUE and SuperGLUE, FIRE without the logarithm or the threshold",
-            WITHOUT_TRANSFORM,
-            task="glue",
-        ),
-        LengthEntry(
-            "ablation-baselines",
-            "Table 4",
-            "FIRE without the threshold, and the other encodings",
-            (*BASELINES, "fire:threshold=None", "fire"),
-            "transform_baselines",
-        ),
-        LengthEntry(
-            "ablation-depth",
-            "Table 5",
-            "FIRE's MLP with zero, one and two hidden layers",
-            ("fire:hidden_layers=0", "fire:hidden_layers=1", "fire"),
-            "depth",
-        ),
-        LengthEntry(
-            "ablation-activation",
-            "Table 6",
-            "FIRE's MLP with ReLU and GELU",
-            ("fire", "fire:activation=gelu"),
-            "activation",
-        ),
-        LengthEntry(
-            "ablation-final",
-            "Table 7",
-            "FIRE's MLP with one hidden layer, with and without a final activation",
-            ("fire:hidden_layers=1,final_activation=True", "fire:hidden_layers=1"),
-            "final_activation",
-        ),
-        LengthEntry(
-            "perplexity-512",
-            "Figure 6",
-            "perplexity by length, base models trained at 512",
-            (*BASELINES, "fire"),
-            recipe="base-512",
-        ),
-    )
-}
+_ENTRIES: tuple[Entry, ...] = (
+    TheoremEntry("theorem", "Theorem 3.1", "ALiBi, Kerple, T5 and Sandwich as FIRE", max_length=2048),
+    LengthEntry(
+        "perplexity-base",
+        "Figures 1 and 7",
+        "perplexity by length, base models trained at 2048",
+        (*BASELINES, "yarn", "fire"),
+        "perplexity",
+        texts=True,
+    ),
+    LengthEntry(
+        "perplexity-large",
+        "Figure 2",
+        "perplexity by length, large models trained at 2048",
+        ALL,
+        recipe="large",
+        texts=True,
+    ),
+    TaskEntry(
+        "scrolls",
+        "Table 1",
+        "SCROLLS, base models fine-tuned at four times the training length",
+        (*ALL, "fire-s"),
+        task="scrolls",
+    ),
+    TaskEntry(
+        "scrolls-large",
+        "Table 1",
+        "SCROLLS, large models fine-tuned at four times the training length",
+        ALL,
+        recipe="large",
+        task="scrolls",
+    ),
+    TaskEntry(
+        "narrative-qa",
+        "Figure 3, Table 11",
+        "NarrativeQA at growing context",
+        ALL,
+        task="narrative_qa",
+        contexts=(1 / 16, 1 / 4, 1 / 2, 1, 2, 3, 4),
+        stretches=(1, 4),
+    ),
+    TaskEntry(
+        "glue", "Figure 3, Table 13", "GLUE and SuperGLUE, one mixture, base models", (*ALL, "fire-s"), task="glue"
+    ),
+    TaskEntry(
+        "glue-large",
+        "Figure 3, Table 13",
+        "GLUE and SuperGLUE, one mixture, large models",
+        ALL,
+        recipe="large",
+        task="glue",
+    ),
+    LengthEntry("biases", "Figures 4 and 8", "learned biases of FIRE, head by head", ("fire",), draws_biases=True),
+    SpeedEntry(
+        "speed", "Figure 5", "time of a forward pass with each encoding", size="base", length=2048, tokens=32768
+    ),
+    LengthEntry("sharing", "Table 2", "FIRE-S, one encoding for all layers", ("fire", "fire-s"), "sharing"),
+    LengthEntry(
+        "ablation-transform", "Table 3", "FIRE without the logarithm or the threshold", TRANSFORMS, "transform"
+    ),
+    TaskEntry(
+        "glue-ablation",
+        "Table 3",
+        "GLUE and SuperGLUE, FIRE without the logarithm or the threshold",
+        TRANSFORMS,
+        task="glue",
+    ),
+    LengthEntry(
+        "ablation-baselines",
+        "Table 4",
+        "FIRE without the threshold, and the other encodings",
+        (*BASELINES, "fire:threshold=None", "fire"),
+        "transform_baselines",
+    ),
+    LengthEntry("ablation-depth", "Table 5", "FIRE's MLP with zero, one and two hidden layers", DEPTHS, "depth"),
+    LengthEntry(
+        "ablation-activation",
+        "Table 6",
+        "FIRE's MLP with ReLU and GELU",
+        ("fire", "fire:activation=gelu"),
+        "activation",
+    ),
+    LengthEntry(
+        "ablation-final",
+        "Table 7",
+        "FIRE's MLP of one hidden layer, with and without a final activation",
+        FINAL_ACTIVATION,
+        "final_activation",
+    ),
+    LengthEntry(
+        "perplexity-512", "Figure 6", "perplexity by length, base models trained at 512", ALL, recipe="base-512"
+    ),
+)
+ENTRIES: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 """By name, in the paper's order."""

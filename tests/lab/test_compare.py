@@ -144,7 +144,7 @@ def test_different_runs_in_the_folder_are_refused(trained, corpus, tmp_path):
     name = Path(dict(corpus)["source"]).name
     on_other = (("source", str(other)), *corpus[1:])
     for asked, said in (
-        (comparison(on_other), f"learned-0 and 1 more: text '{name}' there, 'other' here"),
+        (comparison(on_other), f"learned-0, 1 more: corpus name '{name}' there, 'other' here"),
         (comparison(corpus, recipe=RECIPE.but(max_grad_norm=0.5)), "max_grad_norm 1.0 there, 0.5 here"),
     ):
         with pytest.raises(ValueError, match="already contains different runs") as refused:

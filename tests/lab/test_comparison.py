@@ -93,6 +93,6 @@ def test_other_texts_must_not_overlap_the_training_text(tmp_path):
             replace(asked, also=(("own", str(other)),))
     with pytest.raises(ValueError, match="--also own=hub:c4: this is the training text"):
         comparison((("source", ["hub:c4"]),), also=(("own", "hub:c4"),))
-    with pytest.raises(ValueError, match="--also gone=.*: there is no file or folder"):
+    with pytest.raises(ValueError, match=r"--also gone=.*: there is no file or folder"):
         replace(asked, also=(("gone", str(tmp_path / "gone")),))
     replace(asked, also=(("other", str(tmp_path / "books-2")), ("c4", "hub:c4")))
