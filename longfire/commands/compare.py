@@ -1,22 +1,16 @@
-"""`longfire compare`, and running a comparison for `longfire reproduce`."""
+"""`longfire compare`, and what `longfire reproduce` shares with it."""
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.training import (
-    add_corpus_options,
-    add_recipe_options,
-    chosen_recipe,
-    corpus_options,
-    described,
-)
+from longfire.commands.training import add_corpus_options, add_recipe_options, chosen_recipe, corpus_options, described
 from longfire.lab import DEFAULT_ENCODINGS, DEFAULT_SEEDS
 from longfire.validation import at_least
 
@@ -51,6 +45,7 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--lengths",
         type=int,
         nargs="+",
+        default=[],
         metavar="N",
         help="test lengths; by default 1, 2, 4, 8 and 16 times the training length",
     )
@@ -67,16 +62,14 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help=f"tokens to score at each length, or {ALL}; by default {ALL} on a GPU and {CPU_TEST_TOKENS} on a CPU",
     )
     one.add_argument("--dev", action="store_true", help="test on the dev split; use it while tuning")
-    add_also_option(one)
-    add_jobs_option(one)
+    add_comparison_options(one)
     add_corpus_options(one)
     add_recipe_options(one)
-    one.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, then exit")
-    one.set_defaults(resumes=True, run=run_compare)
+    one.set_defaults(run=run_compare)
 
 
-def add_also_option(one: argparse.ArgumentParser) -> None:
-    """Other texts to test on."""
+def add_comparison_options(one: argparse.ArgumentParser) -> None:
+    """Options of `compare` and `reproduce`."""
     one.add_argument(
         "--also",
         nargs="+",
@@ -85,11 +78,9 @@ def add_also_option(one: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="other texts to test on; documents that are also in the corpus are left out",
     )
-
-
-def add_jobs_option(one: argparse.ArgumentParser) -> None:
-    """Runs at a time."""
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time; by default one per core, on a GPU one")
+    one.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, then exit")
+    one.set_defaults(resumes=True)
 
 
 def parse_test_tokens(text: str) -> int | str:
@@ -100,13 +91,12 @@ def parse_test_tokens(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"give a number of tokens, or {ALL}, not {text!r}") from None
 
 
-def parse_texts(given: Sequence[str]) -> Iterator[tuple[str, str]]:
+def parse_texts(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """`latex=papers/` → ("latex", "papers/")."""
     for text in given:
-        name, equals, source = text.partition("=")
-        if not equals or not re.fullmatch(r"[\w.-]+", name):
+        if not re.match(r"[\w.-]+=", text):
             raise ValueError(f"--also takes NAME=PATH, such as latex=papers/, not {text!r}.")
-        yield name, source
+    return tuple((name, source) for name, _, source in (text.partition("=") for text in given))
 
 
 def run_compare(options: argparse.Namespace) -> int:
@@ -118,17 +108,17 @@ def run_compare(options: argparse.Namespace) -> int:
     from longfire.report.page import report_page
 
     recipe = chosen_recipe(options, options.recipe)
-    default = None if torch.cuda.is_available() else CPU_TEST_TOKENS
+    tokens = {None: None if torch.cuda.is_available() else CPU_TEST_TOKENS, ALL: None}
     comparison = Comparison(
         recipe,
-        tuple(options.encodings),
-        tuple(options.seeds),
-        tuple(options.lengths or ()),
-        options.protocol,
-        {None: default, ALL: None}.get(options.test_tokens, options.test_tokens),
-        "dev" if options.dev else "validation",
-        tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
-        tuple(parse_texts(options.also)),
+        encodings=tuple(options.encodings),
+        seeds=tuple(options.seeds),
+        lengths=tuple(options.lengths),
+        protocol=options.protocol,
+        tokens=tokens.get(options.test_tokens, options.test_tokens),
+        split="dev" if options.dev else "validation",
+        corpus=tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
+        also=parse_texts(options.also),
     )
     file, page = options.out / "compare.json", options.out / "report.html"
 
@@ -138,40 +128,43 @@ def run_compare(options: argparse.Namespace) -> int:
         report_page(record, page)
         print(f"\nReport: {page}   Numbers: {file}")
 
+    check_jobs(options)
     if options.dry_run:
-        print(describe_comparison(comparison, options.out, options.jobs))
+        print(describe_comparison(comparison, options.out))
         return 0
     return run_comparison(comparison, options.out, file, options.jobs, show)
 
 
-def describe_comparison(comparison: "Comparison", out: Path, jobs: int | None) -> str:
-    """For a dry run: the recipe, every run with its encoding, and the tests."""
-    check_jobs(jobs)
-    lines = [described(comparison.recipe)]
-    for run in comparison.runs(out):
-        source = f", extends {run.recipe.init_from} to {run.recipe.extend_to:,}" if run.is_extension else ""
-        lines.append(f"{run.label}, seed {run.seed}: {run.recipe.position_encoding()}{source}, in {run.folder}")
+def check_jobs(options: argparse.Namespace) -> None:
+    """Refuse fewer than one run at a time, in a dry run too."""
+    if options.jobs is not None:
+        at_least("--jobs", options.jobs, 1)
+
+
+def describe_comparison(comparison: "Comparison", out: Path) -> str:
+    """For a dry run: the recipe, every run, and the tests."""
+    runs = [
+        f"{run.label}, seed {run.seed}: {run.recipe.position_encoding()}"
+        + (f", extends {run.recipe.init_from} to {run.recipe.extend_to:,}" if run.is_extension else "")
+        + f", in {run.folder}"
+        for run in comparison.runs(out)
+    ]
     given = dict(comparison.corpus)
     trained, tested = (" ".join(given.get(name) or ()) for name in ("source", "validation"))
     texts = [tested or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
-    lines.append(f"train on: {trained or 'the embedded text'}")
-    lines.append(f"test on: {', '.join(texts)}")
-    lines.append(f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}")
-    return "\n".join(lines)
-
-
-def check_jobs(jobs: int | None) -> None:
-    """Refuse fewer than one run at a time."""
-    if jobs is not None:
-        at_least("--jobs", jobs, 1)
+    return "\n".join(
+        [
+            described(comparison.recipe),
+            *runs,
+            f"train on: {trained or 'the embedded text'}",
+            f"test on: {', '.join(texts)}",
+            f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}",
+        ]
+    )
 
 
 def run_comparison(
-    comparison: "Comparison",
-    out: Path,
-    file: Path,
-    jobs: int | None,
-    show: Callable[[dict[str, Any]], None] = lambda record: None,
+    comparison: "Comparison", out: Path, file: Path, jobs: int | None, show: Callable[[dict[str, Any]], None]
 ) -> int:
     """Plan and run a comparison, save the record after each run, and show it at the end. Returns the exit status."""
     from transformers.utils.logging import disable_progress_bar
@@ -179,7 +172,6 @@ def run_comparison(
     from longfire.lab.compare import run_plan
     from longfire.lab.comparison_plan import plan_comparison
 
-    check_jobs(jobs)
     disable_progress_bar()
     plan = plan_comparison(comparison, out, jobs=jobs)
     record = run_plan(plan, partial(write_json, file))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.compare import (
-    add_also_option,
-    add_jobs_option,
+    add_comparison_options,
+    check_jobs,
     describe_comparison,
     parse_texts,
     run_comparison,
@@ -56,15 +56,13 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         "--seeds", type=int, nargs="+", metavar="N", help="random seeds; by default the scale's, for tasks its first"
     )
     one.add_argument("--encodings", nargs="+", metavar="NAME", help="encodings to train; by default the table's")
-    add_also_option(one)
     one.add_argument(
         "--data", metavar="FOLDER", help="rows of the tasks to fine-tune on; at the smoke scale made-up ones"
     )
-    add_jobs_option(one)
     one.add_argument("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
+    add_comparison_options(one)
     add_corpus_options(one)
-    one.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, then exit")
-    one.set_defaults(resumes=True, run=run_reproduce)
+    one.set_defaults(run=run_reproduce)
 
 
 def run_reproduce(options: argparse.Namespace) -> int:
@@ -79,6 +77,7 @@ def run_reproduce(options: argparse.Namespace) -> int:
         raise ValueError("give the name of a table or figure: longfire reproduce --list names them.")
     if options.name not in ENTRIES:
         raise ValueError(f"there is no table or figure named {options.name!r}. {hint(options.name, ENTRIES)}")
+    check_jobs(options)
     entry, scale = ENTRIES[options.name], scale_named(options.scale)
     unused = [*UNUSED[type(entry)], *(["also"] if isinstance(entry, LengthEntry) and not entry.texts else [])]
     if given := [name for name in unused if getattr(options, name)]:
@@ -135,7 +134,7 @@ def reproduce_lengths(options: argparse.Namespace, entry: LengthEntry, scale: "S
     comparison, runs = entry_comparison(options, entry, scale, options.seeds)
     results = options.out / scale.name / entry.name
     if options.dry_run:
-        print(_title(entry), describe_comparison(comparison, runs, options.jobs), f"results: {results}", sep="\n")
+        print(_title(entry), describe_comparison(comparison, runs), f"results: {results}", sep="\n")
         return 0
     show = partial(show_lengths, entry, results)
     return run_comparison(comparison, runs, results / "compare.json", options.jobs, show)
@@ -156,7 +155,7 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     checkpoints = entry.checkpoints(comparison, runs, experiment.recipe.length)
     tokenizer = dict(comparison.corpus).get("tokenizer")
     if options.dry_run:
-        print(_title(entry), describe_comparison(comparison, runs, options.jobs), f"results: {results}", sep="\n")
+        print(_title(entry), describe_comparison(comparison, runs), f"results: {results}", sep="\n")
         print("", "fine-tune:", describe_tuning(experiment, checkpoints, tokenizer), sep="\n")
         return 0
     if data is None:
@@ -187,7 +186,7 @@ def entry_comparison(
     if options.encodings:
         changes["encodings"] = tuple(options.encodings)
     corpus = tuple(corpus_options(text, recipe.tokenizer, recipe.vocab_size).items())
-    comparison = entry.comparison(scale, corpus, tuple(parse_texts(options.also)), **changes)
+    comparison = entry.comparison(scale, corpus, parse_texts(options.also), **changes)
     return comparison, options.out / scale.name / recipe.name
 
 

@@ -206,8 +206,8 @@ def _held_out_notes(corpus: Corpus, split: str, limit: int | None) -> Iterator[s
     yield f"Held-out text ({split}): {cut}{tested}. Training text: {trained}.{passed_over}"
     if sizes["documents"] < FEW_DOCUMENTS or min(sizes["tokens"], limit or sizes["tokens"]) < FEW_TOKENS:
         yield (
-            f"{tested}: too little held-out text to rank encodings reliably. Give more documents, or a separate text to "
-            f"test on (--validation)."
+            f"{tested}: too little held-out text to rank encodings reliably. Give more documents, or a separate text "
+            f"to test on (--validation)."
         )
 
 
