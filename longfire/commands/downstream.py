@@ -68,7 +68,7 @@ def add_finetune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     one.add_argument("--limit", type=int, metavar="N", help="test on so many questions a task; all, unless given")
     of = one.add_argument_group("other than in the recipe")
     of.add_argument("--length", type=int, metavar="N", help="tokens of question, document and answer, at most")
-    of.add_argument("--batch", type=int, metavar="N", help="rows in a step")
+    of.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="rows in a step")
     of.add_argument("--steps", type=int, metavar="N", help="steps of training")
     of.add_argument("--learning-rate", type=float, metavar="X")
     of.add_argument("--seed", type=int, metavar="N", help="of the order of rows and of dropout")
@@ -221,7 +221,7 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "FinetuneRecipe":
     suite = TASKS[first].suite if first in TASKS else first
     given = f"{suite}-{options.recipe}"
     recipe = finetune_recipe_named(given if given in FINETUNE_RECIPES else options.recipe or suite)
-    fields = ("length", "batch", "steps", "learning_rate", "seed")
+    fields = ("length", "batch_size", "steps", "learning_rate", "seed")
     changes = {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
     return recipe.but(**{**changes, **settings(options.set)})
 

@@ -167,7 +167,7 @@ def reproduce_lengths(options: argparse.Namespace, entry: LengthEntry, scale: "S
 
 def show_lengths(entry: LengthEntry, own: Path, record: dict[str, Any]) -> None:
     """Print the table beside the paper's; draw the pictures and make the page."""
-    from longfire.lab.labels import file_name
+    from longfire.encodings.labels import label_file_name
     from longfire.lab.reported import reported
     from longfire.report.biases import plot_biases
     from longfire.report.compare import plot_compare
@@ -178,7 +178,7 @@ def show_lengths(entry: LengthEntry, own: Path, record: dict[str, Any]) -> None:
     print(reproduced_table(record, paper, bold=sys.stdout.isatty()))
     plot_compare(record, own)
     for label, curves in record["biases"].items() if entry.draws_biases else ():
-        print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{file_name(label)}.png')}")
+        print(f"\nLearned biases of {label}: {plot_biases(curves, own / f'biases-{label_file_name(label)}.png')}")
     page = reproduced_page(record, own / "report.html", heading(entry.shows, entry.what, record), paper)
     if entry.texts and not record["setting"]["also"]:
         print("\nThe paper has other texts beside this one. To test on some: --also latex=papers/ code=src/")

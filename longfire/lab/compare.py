@@ -28,10 +28,10 @@ from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from longfire.data import Corpus
+from longfire.encodings.labels import label_title
 from longfire.evaluation.record import until_done
 from longfire.lab.comparison import Comparison, is_extension
 from longfire.lab.existing_runs import refuse_other_runs
-from longfire.lab.labels import written
 from longfire.lab.one_run import check_other_texts, one_run
 from longfire.lab.progress import Bar, say_ended
 from longfire.provenance import provenance, together
@@ -181,7 +181,7 @@ def _tried(
             for label, seed in [one for one in begun if lost[one] == TRIES]:
                 done.append((label, seed))
                 failed = "its process was lost, more than once: often memory ran out. Take fewer --jobs"
-                yield {"encoding": label, "label": written(label), "seed": seed, "failed": failed}
+                yield {"encoding": label, "label": label_title(label), "seed": seed, "failed": failed}
         waiting = [one for one in waiting if one not in done]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from longfire.data import Corpus, is_saved, load_corpus
 from longfire.data.corpus import local_paths, only
 from longfire.encodings import ENCODINGS
+from longfire.encodings.labels import canonical_label, check_label, label_file_name, parse_label, run_folder
 from longfire.encodings.registry import has_starts, option_names
-from longfire.lab.labels import check_label, file_name, read_label, recorded, with_encoding
 from longfire.model.extension import STRETCHED
 from longfire.training import Recipe
 from longfire.validation import at_least
@@ -48,9 +48,9 @@ class Comparison:
     def __post_init__(self) -> None:
         for label in self.encodings:
             check_label(label)
-        object.__setattr__(self, "encodings", tuple(recorded(label) for label in self.encodings))
+        object.__setattr__(self, "encodings", tuple(canonical_label(label) for label in self.encodings))
         seeds = [f"seed {seed}" for seed in self.seeds]
-        for names in ([file_name(label) for label in self.encodings], seeds, [name for name, _ in self.also]):
+        for names in ([label_file_name(label) for label in self.encodings], seeds, [name for name, _ in self.also]):
             if twice := [name for name, times in Counter(names).items() if times > 1]:
                 raise ValueError(f"{', '.join(twice)}: asked for more than once.")
         for seed in self.seeds:
@@ -107,10 +107,10 @@ class Comparison:
         for seed in self.seeds:
             for label in self.encodings:
                 if is_extension(label):
-                    name, _, options = read_label(label)
+                    name, _, options = parse_label(label)
                     yield label, seed, self._extension(name, seed, options)
                     continue
-                yield label, seed, with_encoding(self.recipe, label).but(seed=seed)
+                yield label, seed, self.recipe.with_encoding(label, seed=seed)
 
     def _extension(self, name: str, seed: int, options: dict[str, Any]) -> Recipe:
         """As many tokens in a step as before, in longer sequences. What it goes on from lies beside it."""
@@ -125,12 +125,12 @@ class Comparison:
             init_from=str(self.folder(Path(), SOURCE, seed)),
             extend_to=target,
             length=target,
-            batch=max(1, recipe.batch * recipe.length // target),
+            batch_size=max(1, recipe.batch_size * recipe.length // target),
             steps=steps,
             learning_rate=recipe.learning_rate / 10,
-            warmup=steps // 10,
-            decay=None,
-            final=1.0,
+            warmup_steps=steps // 10,
+            decay_steps=None,
+            min_lr_ratio=1.0,
         )
 
     def load_corpus(self, progress: bool = False) -> Corpus:
@@ -144,12 +144,12 @@ class Comparison:
 
     def folder(self, out: Path, label: str, seed: int) -> Path:
         """Of a run."""
-        return out / "runs" / f"{file_name(label)}-{seed}"
+        return run_folder(out / "runs", label, seed)
 
 
 def is_extension(label: str) -> bool:
     """Whether it is made of a model with RoPE, and not trained from scratch (with a `trained_length` of its own)."""
-    name, _, options = read_label(label)
+    name, _, options = parse_label(label)
     return name in STRETCHED and "trained_length" not in options
 
 
@@ -173,5 +173,5 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
 def as_published(recipe: Recipe) -> str:
     """How to have FIRE as in the paper, where the recipe has it otherwise."""
     own = has_starts(ENCODINGS[recipe.encoding])
-    changed = [f"{name}=None" for name in ("horizon", "start") if own and getattr(recipe, name) is not None]
+    changed = [f"{name}=None" for name in ("horizon", "init") if own and getattr(recipe, name) is not None]
     return f"; for FIRE as published add --set {' '.join(changed)}" if changed else ""

@@ -21,12 +21,12 @@ import torch
 from longfire.atomic_io import read_json
 from longfire.data import HUB, Corpus, CorpusError, TokenSplit, is_saved, load_corpus
 from longfire.encodings import position_parameters
+from longfire.encodings.labels import label_title
 from longfire.evaluation.learned import learned_by_layer
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
 from longfire.lab.comparison import SOURCE, Comparison, is_extension
 from longfire.lab.kept import kept_or_made
-from longfire.lab.labels import written
 from longfire.model import LongfireForCausalLM
 from longfire.provenance import provenance
 from longfire.training import pretrain
@@ -41,13 +41,13 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
     """Train and test one encoding with one seed. A failure is part of the record, and costs the others nothing."""
     run = comparison.folder(out, label, seed)
     recipe = next(recipe for a, b, recipe in comparison.recipes() if (a, b) == (label, seed))
-    found: dict[str, Any] = {"encoding": label, "label": written(label), "seed": seed}
+    found: dict[str, Any] = {"encoding": label, "label": label_title(label), "seed": seed}
     started = time.perf_counter()
     try:
         corpus = comparison.load_corpus()
         if is_extension(label):
             recipe = recipe.but(init_from=str(out / str(recipe.init_from)))
-            found["extended"] = {"from": written(SOURCE), "to": recipe.extend_to, "steps": recipe.steps}
+            found["extended"] = {"from": label_title(SOURCE), "to": recipe.extend_to, "steps": recipe.steps}
         folder = pretrain(recipe, corpus, run, **{"tracker": "none", "wait": True, **options})
         done = read_json(run / "done.json")
         found |= {key: done[key] for key in ("parameters", "tokens_seen", "unique_tokens", "seconds")}

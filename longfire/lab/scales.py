@@ -51,10 +51,10 @@ def in_place_of_the_papers(recipe: Recipe, **large: Any) -> dict[str, Recipe]:
     }
 
 
-SMALL = RECIPES["small"].but(start=None, horizon=None, steps=800)
+SMALL = RECIPES["small"].but(init=None, horizon=None, steps=800)
 """FIRE as published; encodings learn at ten times the model's rate."""
-SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=512, batch=2, steps=2, evaluate_every=2, checkpoint_every=2)  # bytes
-SMOKE = RECIPES["tiny"].but(start=None, horizon=None, steps=60, batch=16, checkpoint_every=20)
+SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=512, batch_size=2, steps=2, evaluate_every=2, checkpoint_every=2)
+SMOKE = RECIPES["tiny"].but(init=None, horizon=None, steps=60, batch_size=16, checkpoint_every=20)
 
 SCALES = {
     scale.name: scale

@@ -131,8 +131,8 @@ def what_was_done(record: Record) -> str:
         together = max(len(mixture["tasks"]) for mixture in mixtures)
         on = f"{together} tasks together, each as often as it has rows" if together > 1 else "each task by itself"
         parts.append(
-            f"Fine-tuned on {on}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch']} × at most "
-            f"{recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
+            f"Fine-tuned on {on}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch_size']} × at "
+            f"most {recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
         )
     limit = f", {setting['limit']:,} questions a task at most" if setting["limit"] else ""
     data = "made-up rows" if setting["data"] == MADE_UP else setting["data"]

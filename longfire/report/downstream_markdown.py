@@ -236,7 +236,7 @@ def _finetuned_before(rows: Sequence[Record], tasks: Sequence[str]) -> list[str]
 
 
 def _steps(recipe: Row) -> str:
-    return f"{recipe['steps']:,} steps of {recipe['batch']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
+    return f"{recipe['steps']:,} steps of {recipe['batch_size']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
 
 
 def _questions(record: Record) -> str:

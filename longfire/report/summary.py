@@ -158,7 +158,7 @@ def shared_sentences(records: Sequence[Record]) -> list[str]:
 def _training(record: Record, done: Sequence[dict[str, Any]], fires: Sequence[str]) -> list[str]:
     setting, recipe = record["setting"], record["setting"].get("recipe") or {}
     name, changed = (setting.get("corpus") or {}).get("name"), changes_to_fire(recipe)
-    rate = recipe.get("position_rate") or 1
+    rate = recipe.get("position_lr_factor") or 1
     how = [
         f"recipe {recipe['name']}" if recipe.get("name") else "",
         f"{recipe['steps']:,} steps" if recipe.get("steps") else "",
@@ -171,7 +171,7 @@ def _training(record: Record, done: Sequence[dict[str, Any]], fires: Sequence[st
         f"{f' of {name}' if name else ''}{_amount(done)}"
         f"{''.join(f', {part}' for part in how if part)}."
     ]
-    if fires and (changed or "start" in recipe):
+    if fires and (changed or "init" in recipe):
         named = ", where options that are named do not say otherwise" if any(":" in label for label in fires) else ""
         said.append(f"FIRE {changed}{named}." if changed else "FIRE is as published, but for options that are named.")
     return said
@@ -196,10 +196,11 @@ PROTOCOLS = {
 def changes_to_fire(recipe: dict[str, Any]) -> str:
     """What a recipe has of FIRE that is not as in the paper."""
     options = recipe.get("encoding_options") or {}
+    horizon = recipe["length"] if recipe.get("horizon") == "length" else recipe.get("horizon")
     parts = [
-        f"begins as {recipe['start']}" if recipe.get("start") else "",
-        f"has its horizon at {recipe['horizon'] * recipe['length']:,.0f} tokens" if recipe.get("horizon") else "",
-        "is one for all layers" if recipe.get("share") else "",
+        f"begins as {recipe['init']}" if recipe.get("init") else "",
+        f"has its horizon at {horizon:,} tokens" if horizon else "",
+        "is one for all layers" if recipe.get("share_position_encoding") else "",
         f"has {', '.join(f'{name}={value}' for name, value in options.items())}" if options else "",
     ]
     return in_a_row([part for part in parts if part])
@@ -209,8 +210,7 @@ def changes_in_rows(rows: Sequence[dict[str, Any]]) -> str:
     """The same of checkpoints on tasks: `FIRE (begins as kerple_log)`, or nothing."""
     found: list[str] = []
     for row in rows:
-        far = row.get("horizon")
-        if changed := changes_to_fire({"start": row.get("start"), "horizon": far and 1, "length": far}):
+        if changed := changes_to_fire({"init": row.get("start"), "horizon": row.get("horizon")}):
             found.append(f"{row['label']} ({changed})")
     return in_a_row(list(dict.fromkeys(found)))
 

@@ -148,7 +148,7 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
         **options: Any,
     ) -> None:
         self.judging, self.score, self.progress = judging, score, progress
-        self.order = order_of_steps(lengths, recipe.batch, recipe.steps, recipe.seed)
+        self.order = order_of_steps(lengths, recipe.batch_size, recipe.steps, recipe.seed)
         self.tokens = np.concatenate([[0], lengths[self.order].sum(axis=1).cumsum()])
         self.watch = Watch(judging.run, lambda steps: int(self.tokens[steps]), progress)
         super().__init__(recipe, callbacks=[self.watch, judging], **options)

@@ -85,7 +85,7 @@ def make_trainer(
         train_dataset=sequences,
         data_collator=default_data_collator,
         callbacks=[
-            Watch(run, lambda steps: steps * recipe.batch * recipe.length, progress),
+            Watch(run, lambda steps: steps * recipe.batch_size * recipe.length, progress),
             *([MarkSteps()] if graphs else []),
         ],
     )
@@ -96,19 +96,19 @@ def make_trainer(
 def training_sequences(recipe: Recipe, corpus: "Corpus") -> "Sequences":
     """Of the recipe's length. Refuses a text with fewer of them than a step takes."""
     sequences = corpus.train.sequences(recipe.length)
-    if len(sequences) < recipe.batch:
+    if len(sequences) < recipe.batch_size:
         raise ValueError(
             f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, and a step takes "
-            f"{recipe.batch}. Give more text, a smaller batch or a shorter length."
+            f"{recipe.batch_size}. Give more text, a smaller batch or a shorter length."
         )
     return sequences
 
 
 def plays_graphs(recipe: Recipe, args: TrainingArguments) -> bool:
     """Whether layers are CUDA graphs. Gradients of several passes would have to outlive them."""
-    if recipe.graphs is None:
+    if recipe.cuda_graphs is None:
         return args.device.type == "cuda" and args.world_size == args.gradient_accumulation_steps == 1
-    return recipe.graphs
+    return recipe.cuda_graphs
 
 
 def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:

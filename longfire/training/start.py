@@ -15,7 +15,7 @@ from longfire.encodings.registry import option_names
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
 from longfire.model.checkpoints import checkpoint_in, found_checkpoint
 from longfire.model.extension import STRETCHED, extended
-from longfire.training.recipes import AnyRecipe, Recipe
+from longfire.training.recipes import AnyRecipe, Recipe, translate_fields
 
 if TYPE_CHECKING:
     from longfire.data import Corpus
@@ -54,10 +54,10 @@ def config_to_go_on(recipe: Recipe, folder: Path) -> LongfireConfig:
             f"the checkpoint in {folder} has {shape}, and the recipe's size, {recipe.size!r}, is "
             f"{SIZES[recipe.size]}: {remedy}."
         )
-    if recipe.share != config.share_position_encoding:
+    if recipe.share_position_encoding != config.share_position_encoding:
         raise ValueError(
             f"the checkpoint in {folder} has share_position_encoding={config.share_position_encoding}, and the recipe "
-            f"share={recipe.share}. Take the checkpoint's."
+            f"share_position_encoding={recipe.share_position_encoding}. Take the checkpoint's."
         )
     if recipe.extend_to is not None:
         options = dict(recipe.encoding_options)
@@ -147,7 +147,9 @@ def said_at_the_end(run: Path) -> str | None:
 
 def run_of(folder: Path) -> dict[str, Any]:
     """What the run that made a checkpoint says of itself, if one did."""
-    return read_json(folder.parent / "done.json") if folder.name == "model" else {}
+    done = read_json(folder.parent / "done.json") if folder.name == "model" else {}
+    recipes = {name: translate_fields(done[name]) for name in ("recipe", "pretrained_by") if done.get(name)}
+    return {**done, **recipes}
 
 
 def pretrained_by(source: str | Path | LongfireForCausalLM) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from longfire.training import RECIPES
 
 
 def test_a_dry_run(capsys):
-    encodings = ["fire", "fire-s:horizon=32,start=None", "rope", "yarn"]
+    encodings = ["fire", "fire-s:horizon=32,init=random", "rope", "yarn"]
     assert main(["compare", "--dry-run", "--seeds", "3", "--encodings", *encodings]) == 0
     shown = capsys.readouterr().out
     assert "{'name': 'fire', 'init_L': 16.0, 'horizon': 64, 'init': 'kerple_log'}, in runs/fire-3\n" in shown
-    assert "start=None, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}, in runs/fire-s-h" in shown
+    assert "init=random, seed 3: {'name': 'fire', 'horizon': 32, 'init_L': 16.0}, in runs/fire-s-h" in shown
     assert "yarn, seed 3: {'name': 'yarn'}, of runs/rope-3, extended to 256, in runs/yarn-3\n" in shown
     assert "[64, 128, 256, 512, 1024]" in shown
 
@@ -32,13 +32,13 @@ def test_a_dry_run(capsys):
         ),
         (
             ["--encodings", "fire-s:log=False"],
-            "The recipe's start is kerple_log; for a random one add init=random to the encoding's options: "
+            "The recipe's init is kerple_log; for a random one add init=random to the encoding's options: "
             "fire-s:log=False,init=random.",
         ),
-        (["--encodings", "fire:start=alibi"], "init='alibi' needs log=False; this is a FIRE with"),
-        (["--encodings", "fire:start=alibi"], "The start asked for is alibi"),
-        (["--encodings", "fire:init=alibi,start=alibi"], "gives both start and init, two names for one option"),
-        (["--encodings", "fire:init=kerple"], "start (FIRE's init) cannot be 'kerple'. Did you mean 'kerple_log'?"),
+        (["--encodings", "fire:init=alibi"], "init='alibi' needs log=False; this is a FIRE with"),
+        (["--encodings", "fire:init=alibi"], "The requested init is alibi"),
+        (["--encodings", "fire:init=alibi,start=alibi"], "gives 'init' twice"),
+        (["--encodings", "fire:init=kerple"], "init cannot be 'kerple'. Did you mean 'kerple_log'?"),
         (
             ["--recipe", "small", "--encodings", "fire:init_L=8192"],
             "init_L is 8192, above the horizon of 512 tokens: FIRE's normaliser would be the same for every query, and "
@@ -60,7 +60,7 @@ def test_values_are_looked_at_before_anything_is_done(arguments, message, capsys
 
 
 def test_starts_that_fit(capsys):
-    fit = ["fire:log=False,init=alibi", "fire:log=False,start=None", "fire:hidden_layers=0"]
+    fit = ["fire:log=False,init=alibi", "fire:log=False,init=None", "fire:hidden_layers=0"]
     assert main(["compare", "--dry-run", "--encodings", *fit]) == 0
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from longfire.cli import main
 from longfire.encodings import ENCODINGS
+from longfire.encodings.labels import parse_label
 from longfire.lab.entry import LengthEntry, TaskEntry
-from longfire.lab.labels import read_label
 from longfire.lab.reported import reported
 from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
@@ -104,14 +104,14 @@ def test_an_entry_is_what_the_paper_reports(name):
         whole = [one for one in theirs if ":" not in one and one != "rope_pi"]  # which is made of RoPE's model
         assert sorted(entry.encodings) == sorted(parts if name == "glue-ablation" else whole)
     for label in entry.encodings:
-        assert read_label(label)[0] in ENCODINGS
+        assert parse_label(label)[0] in ENCODINGS
 
 
 def test_the_papers_scale_is_the_papers():
     entry = ENTRIES["perplexity-base"]
     asked = entry.comparison(SCALES["paper"], (("source", "hub:c4"),))
     assert asked.tested_lengths() == [512, 1024, 2048, 4096, 8192]
-    assert (asked.recipe.length, asked.recipe.steps, asked.recipe.batch, asked.recipe.start) == (
+    assert (asked.recipe.length, asked.recipe.steps, asked.recipe.batch_size, asked.recipe.init) == (
         2048,
         600_000,
         256,
@@ -159,7 +159,7 @@ def test_a_whole_one_and_another_that_reuses_its_runs(tmp_path, capsys, monkeypa
     for name in ("perplexity.png", "losses.png", "report.html"):
         assert (out / "smoke" / "sharing" / name).stat().st_size > 1000
     runs = out / "smoke" / "tiny"  # where compare finds them, by the same recipe
-    recipe = ["--recipe", "tiny", "--set", "start=None", "horizon=None", "steps=60", "batch=16"]
+    recipe = ["--recipe", "tiny", "--set", "init=None", "horizon=None", "steps=60", "batch_size=16"]
     asked = ["--encodings", "fire-s", "fire", "--seeds", "0", "--test-tokens", "8192", "--corpus", str(text)]
     assert main(["compare", *recipe, *asked, "--out", str(runs), "--jobs", "1"]) == 0
     assert weights.stat().st_mtime_ns == before

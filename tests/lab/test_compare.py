@@ -19,9 +19,9 @@ import pytest
 from filelock import FileLock
 
 from longfire.cli import main
+from longfire.encodings.labels import label_title
 from longfire.lab.compare import compare
 from longfire.lab.comparison import Comparison
-from longfire.lab.labels import written
 from longfire.lab.one_run import bias_queries, text_for
 from longfire.lab.progress import Bar, ended
 from longfire.provenance import cpu_name, provenance, together
@@ -30,7 +30,7 @@ from longfire.report.page import report_page
 from longfire.training import RECIPES
 from longfire.training.checkpoints import last_complete
 
-RECIPE = RECIPES["tiny"].but(steps=3, batch=4, length=16, log_every=1, checkpoint_every=10)
+RECIPE = RECIPES["tiny"].but(steps=3, batch_size=4, length=16, log_every=1, checkpoint_every=10)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_damaged_files(compared, corpus, tmp_path):
             {"lengths": (16, 10**6)},
             r"no document of the validation split \(\d+ documents?\) has 1000000 tokens; the longest has",
         ),
-        ({"recipe": RECIPE.but(batch=10**6)}, "and a step takes 1000000. Give more text"),
+        ({"recipe": RECIPE.but(batch_size=10**6)}, "and a step takes 1000000. Give more text"),
     ],
 )
 def test_what_no_run_could_do_is_said_before_the_first(changes, message, corpus, tmp_path):
@@ -188,7 +188,7 @@ def test_provenance_of_several_places():
 
 
 @pytest.mark.parametrize(
-    ("trained", "failed"), [("fire-0", None), ("fire-s-0", "holds another run (share: True there")]
+    ("trained", "failed"), [("fire-0", None), ("fire-s-0", "holds another run (share_position_encoding: True there")]
 )
 def test_what_another_command_is_training_is_waited_for(trained, failed, compared, corpus, tmp_path, caplog):
     """And taken as it is; unless it turns out to be something else."""
@@ -232,7 +232,7 @@ def test_extensions_are_made_of_the_same_seeds_rope(corpus, tmp_path):
     config = json.loads((tmp_path / yarn["checkpoint"] / "config.json").read_text())
     assert config["position_encoding"] == {"name": "yarn", "trained_length": 16, "target_length": 64}
     said = " ".join(compare_table(record).split())
-    assert f"{written('yarn')} is the model of RoPE, extended to 64 tokens and trained on for 1 step at" in said
+    assert f"{label_title('yarn')} is the model of RoPE, extended to 64 tokens and trained on for 1 step at" in said
     for weights in tmp_path.rglob("model/*"):
         weights.unlink()
     again = compare(asked, tmp_path, jobs=1, progress=False)
@@ -323,7 +323,10 @@ def test_a_folder_with_other_runs_is_refused(compared, corpus, tmp_path):
             comparison(on_other, encodings=everything),
             f"(fire-0, fire-s-0, learned-0: text '{name}' there, 'other' here)",
         ),
-        (replace(comparison(corpus), recipe=RECIPE.but(clip=0.5)), "learned-0: clip 1.0 there, 0.5 here"),
+        (
+            replace(comparison(corpus), recipe=RECIPE.but(max_grad_norm=0.5)),
+            "learned-0: max_grad_norm 1.0 there, 0.5 here",
+        ),
     ):
         with pytest.raises(ValueError, match="holds other runs than those asked for") as refused:
             compare(asked, out, jobs=1, save=saved.append, progress=False)
@@ -395,11 +398,11 @@ def test_not_under_torchrun(corpus, tmp_path, monkeypatch):
         ({"encodings": ("rope", "yarn:target_length=8")}, "yarn:target_length=8: .*8"),
         (
             {"encodings": ("nope", "fire", "fire:horizon=16")},  # as the recipe has it
-            "fire and fire:horizon=16 are the same model by the recipe tiny: .* --set horizon=None start=None",
+            "fire and fire:horizon=16 are the same model by the recipe tiny: .* --set horizon=None init=None",
         ),
         ({"encodings": ("fire:hidden_layers=2", "fire")}, "fire:hidden_layers=2 and fire are the same model"),
-        ({"encodings": ("fire:init=kerple_log", "fire:start=kerple_log")}, "asked for more than once"),
-        ({"encodings": ("fire:init=kerple_log", "fire")}, "fire:start=kerple_log and fire are the same model"),
+        ({"encodings": ("fire:init=kerple_log", "fire:init=kerple_log")}, "asked for more than once"),
+        ({"encodings": ("fire:init=kerple_log", "fire")}, "fire:init=kerple_log and fire are the same model"),
     ],
 )
 def test_bad_comparisons(corpus, change, message):
@@ -450,29 +453,29 @@ def alive_in(group):
 
 def test_options_of_an_encoding_are_part_of_its_label(corpus, tmp_path):
     labels = ("fire", "fire:hidden_layers=1,threshold=None", "fire-s:activation=gelu,init_L=3.5")
-    asked = replace(comparison(corpus), recipe=RECIPE.but(start=None), encodings=labels)
+    asked = replace(comparison(corpus), recipe=RECIPE.but(init=None), encodings=labels)
     _, plain, shared = (recipe for _, _, recipe in asked.recipes())
-    assert (plain.encoding, plain.share, plain.encoding_options) == (
+    assert (plain.encoding, plain.share_position_encoding, plain.encoding_options) == (
         "fire",
         False,
         {"hidden_layers": 1, "threshold": None},
     )
-    assert (shared.encoding, shared.share, shared.encoding_options) == (
+    assert (shared.encoding, shared.share_position_encoding, shared.encoding_options) == (
         "fire",
         True,
         {"activation": "gelu", "init_L": 3.5},
     )
-    assert [written(label) for label in labels[1:]] == [
+    assert [label_title(label) for label in labels[1:]] == [
         "FIRE (hidden_layers=1, threshold=None)",
         "FIRE-S (activation=gelu, init_L=3.5)",
     ]
-    record = compare(comparison(corpus, encodings=("fire:start=None,horizon=4",)), tmp_path, jobs=1, progress=False)
+    record = compare(comparison(corpus, encodings=("fire:init=random,horizon=4",)), tmp_path, jobs=1, progress=False)
     (run,) = record["runs"]
-    assert run["label"] == "FIRE (start=None, horizon=4)"
-    done = tmp_path / "runs" / "fire-start-None-horizon-4-0" / "done.json"
+    assert run["label"] == "FIRE (init=random, horizon=4)"
+    done = tmp_path / "runs" / "fire-init-random-horizon-4-0" / "done.json"
     before = done.stat().st_mtime_ns
     again = compare(comparison(corpus, encodings=("fire:init=random,horizon=4",)), tmp_path, jobs=1, progress=False)
-    assert again["runs"][0]["encoding"] == "fire:start=None,horizon=4"
+    assert again["runs"][0]["encoding"] == "fire:init=random,horizon=4"
     assert done.stat().st_mtime_ns == before  # found, and not trained again
 
 
@@ -481,7 +484,7 @@ def test_options_of_an_encoding_are_part_of_its_label(corpus, tmp_path):
     [
         (("fier",), "there is no encoding named 'fier'"),
         (("fire:horizn=4",), "fire has no option 'horizn'.*horizon"),
-        (("fire:horizon",), "'horizon' has none"),
+        (("fire:horizon",), "'horizon' has no value"),
         (("fire", "fire"), "fire: asked for more than once"),
     ],
 )

@@ -25,7 +25,7 @@ from tests.model.checkpoints import save_checkpoint
 from tests.training.toys import checkpoint
 
 ROOT = Path(__file__).parents[2]
-QUICK = ["--recipe", "tiny", "--tracker", "none", "--steps", "6", "--set", "evaluate_every=3", "warmup=1"]
+QUICK = ["--recipe", "tiny", "--tracker", "none", "--steps", "6", "--set", "evaluate_every=3", "warmup_steps=1"]
 
 
 @pytest.fixture(scope="module")
@@ -321,7 +321,7 @@ def test_checkpoints_are_tested_as_they_are(place, whole, tmp_path, capsys):
     record = record_in(tmp_path)
     tuned, stretched = record["rows"]
     assert (tuned["finetuned_length"], tuned["finetuned_on"]) == (128, ["narrative_qa"])
-    how = {"name": "tiny", "steps": 6, "batch": 8, "seed": 0, "select": "dev"}
+    how = {"name": "tiny", "steps": 6, "batch_size": 8, "seed": 0, "select": "dev"}
     assert (tuned["finetuned"], stretched["finetuned"]) == (how, None)
     assert (stretched["label"], stretched["extended_to"]) == ("YaRN", 256)
     assert (tmp_path / "contexts-narrative_qa.png").is_file()

@@ -245,15 +245,20 @@ def test_what_was_run():
 def test_what_was_run_with_one_encoding():
     """In the singular, and with what its recipe changes in FIRE."""
     record = with_other_texts(compare_record(("fire",)))
-    record["setting"]["recipe"] |= {"start": "kerple_log", "horizon": 1.0}
+    record["setting"]["recipe"] |= {"init": "kerple_log", "horizon": "length"}
     text = what_was_run(record)
     assert text.startswith("FIRE: with this position encoding a model of 820k parameters was trained from scratch, ")
     assert "FIRE begins as kerple_log and has its horizon at 64 tokens. Then held-out text was read " in text
     assert ". Other texts, none of whose documents is in the corpus, were read too: latex, code." in text
     named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
     assert "at 64 tokens, where options that are named do not say otherwise. Then" in what_was_run(named)
-    record["setting"]["recipe"] |= {"share": True, "encoding_options": {"log": False}, "horizon": None, "steps": 1600}
-    record["setting"]["recipe"]["position_rate"] = 10.0
+    record["setting"]["recipe"] |= {
+        "share_position_encoding": True,
+        "encoding_options": {"log": False},
+        "horizon": None,
+        "steps": 1600,
+    }
+    record["setting"]["recipe"]["position_lr_factor"] = 10.0
     assert "FIRE begins as kerple_log, is one for all layers and has log=False." in what_was_run(record)
     assert "recipe tiny, 1,600 steps, the encodings' own parameters at 10 times the model's" in what_was_run(record)
     assert compare_table(record).endswith("250,000")  # there is no verdict on differences that cannot be
