@@ -13,7 +13,7 @@ from longfire.commands.compare import carried_out, check_jobs, named_texts, plan
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.training import add_corpus_options, corpus_options, described
 from longfire.lab.entry import Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import PLACEHOLDER
 from longfire.validation import hint
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         "--also", nargs="+", action="extend", default=[], metavar="NAME=PATH", help="other texts to test on"
     )
     one.add_argument(
-        "--data", metavar="FOLDER", help="of tasks' rows, where tasks are fine-tuned on; at smoke made-up ones"
+        "--data", metavar="FOLDER", help="of tasks' rows, where tasks are fine-tuned on; at smoke placeholder ones"
     )
     one.add_argument("--jobs", type=int, metavar="N", help="runs at a time: on a CPU one a core, on a GPU one")
     one.add_argument("--out", type=Path, default=Path("reproduce"), help="folder; reproduce, unless given")
@@ -189,20 +189,19 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     """The same models fine-tuned on tasks: those of the first seed, unless seeds are given."""
     from transformers.utils.logging import disable_progress_bar
 
-    from longfire.commands.downstream import shown
-    from longfire.lab.downstream.plan import RECORD, plan
-    from longfire.lab.downstream.run import downstream
+    from longfire.commands.downstream import run_plans
+    from longfire.lab.downstream.plan import plan
     from longfire.training import RECIPES
 
     comparison, runs = planned(options, entry, scale)
     if not options.seeds:
         comparison = replace(comparison, seeds=comparison.seeds[:1])
     own = options.out / scale.name / entry.name
-    if options.data is None and scale.data == MADE_UP:
-        own = own.with_name(f"{own.name}-{MADE_UP}")
+    if options.data is None and scale.data == PLACEHOLDER:
+        own = own.with_name(f"{own.name}-{PLACEHOLDER}")
     options.data = options.data or scale.data
     experiment = entry.experiment(scale, options.data)
-    checkpoints = entry.checkpoints(comparison, runs, experiment.recipe.length)
+    checkpoints = entry.checkpoints(comparison, runs, experiment.trained_length)
     tokenizer = dict(comparison.corpus).get("tokenizer")
     if options.dry_run:
         print(planned_training(entry, comparison, runs, own), "", "then fine-tuned:", sep="\n")
@@ -214,20 +213,19 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     before_training(experiment, tokenizer)
     if status := carried_out(comparison, runs, own / "compare.json", options.jobs, show_failures):
         return status
-    ready = plan(experiment, checkpoints)
+    ready = plan(experiment, checkpoints, own)
     print(f"{headed(entry)}\n")
-    record = downstream(ready, own, save=partial(write_json, own / RECORD))
-    return shown(record, own, size=RECIPES[entry.recipe].size)
+    return run_plans([ready], size=RECIPES[entry.recipe].size)
 
 
 def planned_tasks(experiment: "Experiment", checkpoints: Sequence[str], tokenizer: str | None) -> str:
     """For a dry run: how checkpoints are fine-tuned and on what; with the tasks' rows, on how many."""
-    from longfire.commands.downstream import described_tuning
-    from longfire.tasks.sources import HUB
+    from longfire.commands.downstream import describe_experiment
+    from longfire.tasks.load import HUB
 
     if experiment.data in (None, HUB):
-        return f"{described_tuning(experiment, checkpoints)}\nHow many questions there are: --data tasks/ tells."
-    return described_tuning(experiment, checkpoints, *before_training(experiment, tokenizer))
+        return f"{describe_experiment(experiment, checkpoints)}\nHow many questions there are: --data tasks/ tells."
+    return describe_experiment(experiment, checkpoints, *before_training(experiment, tokenizer))
 
 
 def before_training(experiment: "Experiment", tokenizer: str | None) -> "tuple[dict[str, Questions], dict[str, str]]":
@@ -236,9 +234,10 @@ def before_training(experiment: "Experiment", tokenizer: str | None) -> "tuple[d
     Refuses rows that are not there, or, as far as tokens are known, have no room.
     """
     from longfire.data.tokenizers import byte_tokenizer
-    from longfire.lab.downstream.plan import looked_over
+    from longfire.lab.downstream.questions import load_questions
 
-    return looked_over(experiment, [byte_tokenizer()] if tokenizer == "bytes" else [])
+    known = [byte_tokenizer()] if tokenizer == "bytes" else []
+    return load_questions(experiment, known, experiment.test_lengths())
 
 
 def show_failures(record: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """A model's answers to a task's questions, by greedy decoding until the end of text.
 
 Prompts are batched by length, longest first, with left padding. Memory is bounded: keys and values of `batch_tokens`
-tokens, logits of the last token only, and no (prompt × prompt) tensor: where attention needs a mask for the padding, the
-prompt is prefilled in chunks.
+tokens, logits of the last token only, and no (prompt × prompt) tensor: where attention needs a mask for padding, the
+prompts are prefilled in chunks.
 """
 
 import json

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from longfire.lab.downstream.brief import Brief
-from longfire.tasks.placeholder import MADE_UP
+from longfire.lab.downstream.questions import Trial
+from longfire.tasks.placeholder import PLACEHOLDER
 from longfire.training import FINETUNE_RECIPES, RECIPES, FinetuneRecipe, Recipe
 from longfire.validation import hint
 
@@ -35,7 +35,7 @@ class Scale:
     """Of tasks' rows, unless given. None: they must be given."""
     select: str = "dev"
     """Which model of a fine-tuning run is tested."""
-    brief: Brief | None = None
+    trial: Trial | None = None
     """How short fine-tuning and tests on tasks are, if they are a trial."""
 
 
@@ -87,8 +87,8 @@ SCALES = {
             tokens=8192,
             finetuning=dict.fromkeys(("scrolls", "glue"), SMOKE_TASKS),
             questions=2,
-            data=MADE_UP,
-            brief=Brief(rows=256, max_answer=16),
+            data=PLACEHOLDER,
+            trial=Trial(rows=256, max_answer=16),
         ),
     )
 }

@@ -54,7 +54,9 @@ def load_examples(task: Task, source: str | Path | None, split: str, *, limit: i
     """
     if limit is not None:
         at_least("limit", limit, 1)
-    rows: Rows = iter(tqdm(_rows(task, source, split), f"{task.name} {split}", unit="row", delay=3, leave=False, disable=None))
+    rows: Rows = iter(
+        tqdm(_rows(task, source, split), f"{task.name} {split}", unit="row", delay=3, leave=False, disable=None)
+    )
     examples = _merge_references(task, rows, limit)
     if not examples:
         raise ValueError(f"{source or HUB} has no rows of {task.name} in the {split} split.")

@@ -14,7 +14,7 @@ OPTION_LETTER = re.compile(r"\n *\([A-D]\)")
 
 
 def parse_example(task: Task, row: Any, where: str) -> Example:
-    """An example from a row with `input` and `output`. `where` locates the row in messages, and is its id by default."""
+    """An example from a row with `input` and `output`. `where` locates the row, and is its id by default."""
     if not isinstance(row, dict):
         raise ValueError(f"{where}: a row must be an object with input and output, not {type(row).__name__}.")
     if row.get("task", task.name) != task.name:

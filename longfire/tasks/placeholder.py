@@ -31,7 +31,7 @@ def warn_former_name(data: str | Path | None) -> None:
 
 
 def placeholder_rows(task: Task, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Location and content of each row. Answers follow from the document in SCROLLS tasks; in GLUE they are arbitrary."""
+    """Location and content of each row. Answers follow from the document in SCROLLS tasks, from nothing in GLUE."""
     make_row = _glue_row if task.form == "template" else _scrolls_row
     for number in range(PLACEHOLDER_ROWS[split]):
         name = f"{FORMER_NAME}-{task.name}-{split}-{number}"

@@ -5,9 +5,9 @@ from pathlib import Path
 from zipfile import ZIP_BZIP2, ZipFile
 
 import pytest
+from longfire.tasks.rows import example_of, rows_from_hub
 
 from longfire.tasks import SUITES, TASKS, Example, load_examples
-from longfire.tasks.rows import example_of, rows_from_hub
 from tests.tasks.rows import EXPECTED, GLUE, SCROLLS, STORY, TALE, local_row, write, write_hub, write_zip
 
 

@@ -2,10 +2,10 @@ import subprocess
 import sys
 
 import pytest
+from longfire.tasks.rows import FORMS
 
 from longfire import tasks
 from longfire.tasks import SUITES, TASKS, task_named
-from longfire.tasks.rows import FORMS
 from tests.tasks.rows import EXPECTED
 
 PAPER = {

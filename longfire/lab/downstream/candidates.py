@@ -1,4 +1,4 @@
-"""The checkpoints of an experiment: what was given on the command line, its label, and what the record says about it."""
+"""The checkpoints of an experiment: how they are given, labelled and described in the record."""
 
 import re
 from collections import Counter

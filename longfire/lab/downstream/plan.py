@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from longfire.atomic_io import refuse_unwritable
+from longfire.atomic_io import read_json, refuse_unwritable
 from longfire.lab.downstream.candidates import Candidate, load_candidates
 from longfire.lab.downstream.questions import (
     ALL,
@@ -74,9 +74,14 @@ class Experiment:
         """Whether a task that the data lacks is an error. Suites do without it."""
         return self.name not in (*SUITES, ALL)
 
-    def test_lengths(self, default: int | None = None) -> list[int]:
-        """In ascending order."""
-        return sorted(set(self.lengths)) or [self.recipe.length if self.recipe else default]  # type: ignore[list-item]
+    @property
+    def trained_length(self) -> int:
+        """Length to fine-tune at; 0 if nothing is trained."""
+        return 0 if self.recipe is None else self.recipe.length
+
+    def test_lengths(self) -> list[int]:
+        """In ascending order; empty if the checkpoints decide."""
+        return sorted(set(self.lengths)) or ([self.trained_length] if self.recipe else [])
 
 
 @dataclass(frozen=True)
@@ -142,12 +147,12 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path], out: Path) -
     """
     recipe = experiment.recipe
     candidates = load_candidates(checkpoints)
-    lengths = experiment.test_lengths(None if experiment.lengths or recipe else _trained_length(candidates[0]))
+    lengths = experiment.test_lengths() or [_trained_length(candidates[0])]
     for candidate in candidates:
         if recipe is not None and not isinstance(candidate.config, LongfireConfig):
             kind = candidate.config.model_type
             raise ValueError(f"{candidate.given} is a {kind!r} model; only longfire models can be fine-tuned.")
-        candidate.check_length(max([*lengths, *([recipe.length] if recipe else [])]))
+        candidate.check_length(max(*lengths, experiment.trained_length))
     _check_folder(out, experiment)
     hashed = {candidate.key: (tokenizer_hash(own := candidate.tokenizer()), own) for candidate in candidates}
     tokenizers = dict(hashed.values())
@@ -162,6 +167,7 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path], out: Path) -
             for trained_on in [_identity(mixture, experiment.select, questions)]
             for one in candidates
         ]
+    _check_runs(parts)
     return Plan(experiment, out, candidates, questions, missing, lengths, tokenizers, parts)
 
 
@@ -187,6 +193,17 @@ def _identity(mixture: Mixture, select: str, questions: dict[str, Questions]) ->
         "select": select,
         "judged_by": judges,
     }
+
+
+def _check_runs(parts: Sequence[Part]) -> None:
+    """Refuse folders whose run was trained or judged on other questions."""
+    for part in parts:
+        before = read_json(part.folder / "recipe.json").get("on", part.identity)
+        if other := [name for name, value in as_json(part.identity).items() if before.get(name) != value]:
+            raise ValueError(
+                f"{part.folder} already contains a run on other questions (different: {', '.join(other)}). Choose "
+                f"another results folder, or delete that run."
+            )
 
 
 def _check_folder(out: Path, experiment: Experiment) -> None:

@@ -86,7 +86,7 @@ def load_questions(
     found: dict[str, Questions] = {}
     missing: dict[str, str] = {}
     too_long: list[str] = []
-    room = Room(tokenizers, lengths, experiment.recipe and experiment.recipe.length)
+    room = Room(tokenizers, lengths, experiment.trained_length)
     for name in tqdm(experiment.tasks, "checking questions", unit="task", delay=1, leave=False, disable=None):
         try:
             found[name] = _load_task(name, experiment, room)
@@ -174,13 +174,13 @@ class Room:
     tokenizers: Sequence[Any]
     lengths: Sequence[int]
     """To test at."""
-    trained: int | None
-    """To train at, if at all."""
+    trained: int
+    """To train at; 0 if nothing is trained."""
 
     @property
     def shortest(self) -> int:
         """Models are tested at `lengths`, and judged at the training length."""
-        return min([*self.lengths, *([] if self.trained is None else [self.trained])])
+        return min([*self.lengths, *([self.trained] if self.trained else [])])
 
     def tokens_to_learn(self, example: Example) -> int:
         """Question, cue and the longest reference."""
@@ -217,13 +217,13 @@ class Room:
             check_answer_length(task, self.shortest)
         except ValueError as error:
             raise TooLongError(str(error)) from error
-        if self.trained is not None:
+        if self.trained:
             sizes = {one.id: self.tokens_to_learn(one) for one in (*questions.train, *questions.dev)}
             if (needed := max(sizes.values())) > self.trained:
                 raise TooLongError(
                     f"{task.name}: {self.trained} tokens to train on are too few for "
-                    f"{_describe_excess(sizes, self.trained, 'train')}. Without their document they need up to {needed}. "
-                    f"Give a length of at least {needed} (--length {needed}), or remove those rows."
+                    f"{_describe_excess(sizes, self.trained, 'train')}. Without their document they need up to "
+                    f"{needed}. Give a length of at least {needed} (--length {needed}), or remove those rows."
                 )
         asked = ((split, questions.test), ("train", questions.dev))
         by_split = [(name, {one.id: self.tokens_to_answer(one, task) for one in examples}) for name, examples in asked]

@@ -23,7 +23,10 @@ Record = dict[str, Any]
 def read_record(out: Path) -> Record:
     """The record in a folder, with today's names of recipe fields; empty if there is none."""
     record = read_json(out / RECORD)
-    for holder, name in ((record.get("setting", {}), "recipe"), *((row, "finetuned") for row in record.get("rows", ()))):
+    for holder, name in (
+        (record.get("setting", {}), "recipe"),
+        *((row, "finetuned") for row in record.get("rows", ())),
+    ):
         if holder.get(name):
             holder[name] = translate_fields(holder[name])
     return record

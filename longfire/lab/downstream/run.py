@@ -32,10 +32,10 @@ from longfire.lab.downstream.task_score import (
     Score,
     answer_all,
     describe_failure,
+    folder_name,
     is_first,
     say,
     score_or_failure,
-    test_folder,
     world_size,
 )
 from longfire.tasks import training_rows
@@ -81,38 +81,28 @@ def downstream(
         from accelerate import PartialState  # type: ignore[import-untyped]
 
         PartialState(cpu=not torch.cuda.is_available())  # connects the processes and assigns devices
-    rows_of = lru_cache(maxsize=1)(partial(_training_rows, plan))
-    with until_done(record, save), _frozen_garbage(), _single_thread(plan.experiment.trial is not None):
+    make_rows = lru_cache(maxsize=1)(partial(_training_rows, plan))
+    with until_done(record, save), _single_thread(plan.experiment.trial is not None):
         for number, part in enumerate(plan.parts, 1):
             row = rows[part.candidate.key]
             say(f"[{number}/{len(plan.parts)}] {_label(row, record)}, {part.mixture.name}")
-
-            def add(score: Score, row: Record = row) -> None:
+            if trains:
+                train = partial(_train, plan, part, make_rows, tracker=tracker, batch_tokens=batch_tokens, **options)
+                scores = _finetune_and_test(plan, part, row, train, batch_tokens)
+            else:
+                scores = _test_as_is(plan, part, device=device, dtype=dtype, batch_tokens=batch_tokens)
+            for score in scores:
                 row["scores"] = replace_by(["task", "length"], row["scores"], [score])
                 save(record)
-
-            if trains:
-                train = partial(_train, plan, part, rows_of, tracker=tracker, batch_tokens=batch_tokens, **options)
-                _finetune_and_test(plan, part, row, train, batch_tokens, add)
-            else:
-                load = cache(partial(part.candidate.load, device, dtype))
-                model = short_hash([digest(part.candidate.folder), part.candidate.key])
-                _test(plan, part, load, add, part.folder, model=model, dtype=dtype, batch_tokens=batch_tokens)
-                del load
-            _free_memory()
             save(record)
+            _free_memory()
     return record
 
 
 def _finetune_and_test(
-    plan: Plan,
-    part: Part,
-    row: Record,
-    train: Callable[[], tuple[Path, Record]],
-    batch_tokens: int | None,
-    add: Callable[[Score], None],
-) -> None:
-    """A failure goes into the record, and the next part is run."""
+    plan: Plan, part: Part, row: Record, train: Callable[[], tuple[Path, Record]], batch_tokens: int | None
+) -> Iterator[Score]:
+    """Scores as they come. A failure goes into the record, and the next part is run."""
     began = time.perf_counter()
     entry: Record = {"mixture": part.mixture.name, "run": str(part.folder.relative_to(plan.out))}
     try:
@@ -120,8 +110,8 @@ def _finetune_and_test(
         entry |= trained
         _free_memory()
         load = cache(partial(load_for_testing, folder))
-        _test(plan, part, load, add, part.folder / "test", model=digest(folder), batch_tokens=batch_tokens)
-    except (KeyboardInterrupt, BrokenPipeError):
+        yield from _test(plan, part, load, part.folder / "test", model=digest(folder), batch_tokens=batch_tokens)
+    except BrokenPipeError:  # the reader of our output is gone; the part did not fail
         raise
     except Exception as error:
         entry["failed"] = describe_failure(error)
@@ -131,9 +121,25 @@ def _finetune_and_test(
     row["parts"] = replace_by(["mixture"], row["parts"], [entry])
 
 
+def _test_as_is(plan: Plan, part: Part, *, device: str | None, dtype: str | None, **options: Any) -> Iterator[Score]:
+    load = cache(partial(part.candidate.load, device, dtype))
+    model = short_hash([digest(part.candidate.folder), part.candidate.key])
+    yield from _test(plan, part, load, part.folder, model=model, dtype=dtype, **options)
+
+
+def _test(plan: Plan, part: Part, load: Load, folder: Path, **options: Any) -> Iterator[Score]:
+    """On all tasks of the mixture, at all lengths."""
+    experiment = plan.experiment
+    for task in part.mixture.tasks:
+        asked = plan.questions[task]
+        for length in plan.lengths:
+            where = folder / folder_name(task, length, experiment.limit, experiment.split)
+            yield score_or_failure(load, asked.task, asked.test, where, length=length, **options)
+
+
 def _training_rows(plan: Plan, tasks: tuple[str, ...], tokenizer: str) -> tuple[Rows, Rows | None]:
     """Rows to train on, and rows to choose a model by its loss on."""
-    length, own = plan.experiment.recipe.length, plan.tokenizers[tokenizer]  # type: ignore[union-attr]
+    length, own = plan.experiment.trained_length, plan.tokenizers[tokenizer]
     train = [example for task in tasks for example in plan.questions[task].train]
     judge = [example for task in tasks for example in plan.questions[task].judge]
     rows = training_rows(train, own, length, progress=is_first())
@@ -143,7 +149,7 @@ def _training_rows(plan: Plan, tasks: tuple[str, ...], tokenizer: str) -> tuple[
 def _train(
     plan: Plan,
     part: Part,
-    rows_of: Callable[[tuple[str, ...], str], tuple[Rows, Rows | None]],
+    make_rows: Callable[[tuple[str, ...], str], tuple[Rows, Rows | None]],
     *,
     tracker: str,
     batch_tokens: int | None,
@@ -152,8 +158,8 @@ def _train(
     """The folder of the run's best model, and what the record says about the run."""
     candidate, tasks, select = part.candidate, part.mixture.tasks, plan.experiment.select
     tokenizer = candidate.tokenizer()
-    rows, dev_rows = rows_of(tasks, part.identity["tokenizer"])
-    answering = {"length": plan.experiment.recipe.length, "batch_tokens": batch_tokens}  # type: ignore[union-attr]
+    rows, dev_rows = make_rows(tasks, part.identity["tokenizer"])
+    answering: Record = {"length": plan.experiment.trained_length, "batch_tokens": batch_tokens}
     answering["share"] = not options.get("fsdp")
 
     def judge(model: Any, step: int) -> float:
@@ -187,16 +193,6 @@ def _train(
     }
 
 
-def _test(plan: Plan, part: Part, load: Load, add: Callable[[Score], None], folder: Path, **options: Any) -> None:
-    """On all tasks of the mixture, at all lengths."""
-    experiment = plan.experiment
-    for task in part.mixture.tasks:
-        asked = plan.questions[task]
-        for length in plan.lengths:
-            where = folder / test_folder(task, length, experiment.limit, experiment.split)
-            add(score_or_failure(load, asked.task, asked.test, where, length=length, **options))
-
-
 def _label(row: Record, record: Record) -> str:
     """With the seed, if rows share the label."""
     shared = sum(one["label"] == row["label"] for one in record["rows"]) > 1
@@ -206,22 +202,9 @@ def _label(row: Record, record: Record) -> str:
 def _free_memory() -> None:
     """Drop what was compiled and cached for the last model."""
     torch.compiler.reset()
-    gc.collect()
     if torch.cuda.is_available():
+        gc.collect()
         torch.cuda.empty_cache()
-
-
-@contextmanager
-def _frozen_garbage() -> Iterator[None]:
-    """Keep the collector from scanning what is loaded by now: half the time of a short run."""
-    if gc.get_freeze_count():  # the program does so itself
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager

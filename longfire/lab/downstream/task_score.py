@@ -187,7 +187,7 @@ def _read_partial(file: Path, asked: Row) -> dict[str, Row]:
         return {}
 
 
-def test_folder(task: str, length: int, limit: int | None, split: str = "validation") -> str:
+def folder_name(task: str, length: int, limit: int | None, split: str) -> str:
     """Folder name of a test; tests on different questions do not overwrite one another."""
     other = "" if split == "validation" else f"-{split}"
     return f"{task}-{length}{other}{'' if limit is None else f'-limit-{limit}'}"
