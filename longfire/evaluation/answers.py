@@ -21,8 +21,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from longfire.atomic_io import write_whole
 from longfire.evaluation.metrics import Answered
 from longfire.evaluation.scoring import evaluating, position_limit
-from longfire.model import refuse_beyond
-from longfire.model.generate import quiet
+from longfire.model.generate import quiet_transformers
+from longfire.model.inspection import check_length
 from longfire.tasks import Example, Task, prompt_ids
 from longfire.validation import at_least
 
@@ -100,7 +100,7 @@ def _check_length(model: Any, task: Task, length: int) -> None:
             f"a length of {length} tokens leaves no room for a prompt: {task.name}'s answers may take "
             f"{task.max_answer} of them. Give a greater length."
         )
-    refuse_beyond(model, length)
+    check_length(model, length)
     if (limit := position_limit(model)) is not None and length > limit[0]:
         raise ValueError(
             f"the model has {limit[0]} learned positions ({limit[1]}), and a length of {length} tokens was asked for. "
@@ -150,7 +150,7 @@ def _answering(model: Any, how: GenerationConfig) -> Iterator[None]:
     compiled = any(module._compiled_call_impl is not None for module in model.modules())
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
-        stack.enter_context(quiet())
+        stack.enter_context(quiet_transformers())
         if compiled:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         model.generation_config = how

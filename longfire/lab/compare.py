@@ -34,7 +34,7 @@ from longfire.lab.existing_runs import refuse_other_runs
 from longfire.lab.labels import written
 from longfire.lab.one_run import check_other_texts, one_run
 from longfire.lab.progress import Bar, say_ended
-from longfire.provenance import provenance, together
+from longfire.provenance import merge_provenance, provenance
 from longfire.training import Recipe
 from longfire.training.pretrain import training_sequences
 from longfire.validation import at_least
@@ -106,7 +106,7 @@ def compare(
                 record["biases"][run["encoding"]] = learned
             if "provenance" in run:  # a run that was tested elsewhere says where
                 made.append(run.pop("provenance"))
-                record["provenance"] = together(made)
+                record["provenance"] = merge_provenance(made)
             record["runs"].sort(key=lambda one: (comparison.seeds.index(one["seed"]), _place(comparison, one)))
             keep(record)
             if options.get("progress", True):

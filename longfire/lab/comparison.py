@@ -12,7 +12,7 @@ from longfire.data.corpus import local_paths, only
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import has_starts, option_names
 from longfire.lab.labels import check_label, file_name, read_label, recorded, with_encoding
-from longfire.model.extension import STRETCHED
+from longfire.model.extension import EXTENSIONS
 from longfire.training import Recipe
 from longfire.validation import at_least
 
@@ -150,7 +150,7 @@ class Comparison:
 def is_extension(label: str) -> bool:
     """Whether it is made of a model with RoPE, and not trained from scratch (with a `trained_length` of its own)."""
     name, _, options = read_label(label)
-    return name in STRETCHED and "trained_length" not in options
+    return name in EXTENSIONS and "trained_length" not in options
 
 
 def _overlap(others: Sequence[Path], trained: Sequence[Path]) -> str | None:

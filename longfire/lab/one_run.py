@@ -31,7 +31,7 @@ from longfire.model import LongfireForCausalLM
 from longfire.provenance import provenance
 from longfire.training import pretrain
 from longfire.training.callbacks import LOSSES, read_losses
-from longfire.validation import in_a_line
+from longfire.validation import error_summary
 
 NEAR = 128
 """The query of the left half of the paper's figure of biases."""
@@ -66,7 +66,7 @@ def one_run(comparison: Comparison, out: Path, label: str, seed: int, options: d
     except (KeyboardInterrupt, BrokenPipeError):
         raise
     except Exception as error:
-        found["failed"] = in_a_line(error)
+        found["failed"] = error_summary(error)
     torch.compiler.reset()  # what was compiled for one encoding serves no other
     found["took"] = round(time.perf_counter() - started, 2)
     return found

@@ -24,7 +24,7 @@ from longfire.lab.comparison import Comparison
 from longfire.lab.labels import written
 from longfire.lab.one_run import bias_queries, text_for
 from longfire.lab.progress import Bar, ended
-from longfire.provenance import cpu_name, provenance, together
+from longfire.provenance import cpu_name, merge_provenance, provenance
 from longfire.report.compare import compare_table
 from longfire.report.page import report_page
 from longfire.training import RECIPES
@@ -178,10 +178,10 @@ def test_what_no_run_could_do_is_said_before_the_first(changes, message, corpus,
 
 def test_provenance_of_several_places():
     one, other = provenance(), provenance()
-    assert together([one, one]) == one
+    assert merge_provenance([one, one]) == one
     other["hardware"] = {**one["hardware"], "gpu": "H200"}
     other["commit"] = "abc"
-    both = together([one, other])
+    both = merge_provenance([one, other])
     assert both["hardware"] == {**one["hardware"], "gpu": f"H200, {one['hardware']['gpu']}"}
     assert set(both["commit"].split(", ")) == {"abc", one["commit"]}
     assert both["versions"] == one["versions"]

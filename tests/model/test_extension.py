@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from longfire.model import LongfireForCausalLM, extend, furthest, refuse_beyond
+from longfire.model import LongfireForCausalLM, extend
+from longfire.model.inspection import check_length, max_positions
 from tests.model.models import NAMES, options_of, small_config, small_model, tokens
 from tests.model.test_generation import logits
 
@@ -90,10 +91,10 @@ def test_bad_extensions(arguments, message, rope):
 @pytest.mark.parametrize("name", NAMES)
 def test_how_far_positions_go(name):
     model = small_model(name, position_encoding=options_of(name))
-    assert furthest(model) == (128 if name == "learned" else None)
-    refuse_beyond(model, 128)
+    assert max_positions(model) == (128 if name == "learned" else None)
+    check_length(model, 128)
     if name == "learned":
         with pytest.raises(ValueError, match=r"has 128 positions, and sequences of 129 .*'learned'.* at most 128"):
-            refuse_beyond(model, 129)
+            check_length(model, 129)
     else:
-        refuse_beyond(model, 10**6)
+        check_length(model, 10**6)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from longfire.cli import main
-from longfire.model.generate import Request, Stream, generate
+from longfire.model.generate import GenerationSetting, TextStream, generate
 from tests.model.checkpoints import byte_tokenizer, save_checkpoint
 
 PROMPT = "Once upon"
@@ -63,7 +63,7 @@ def test_drawing(saved, capsys):
 def test_drawing_is_from_all_tokens_unless_told(saved):
     """Not from transformers' 50."""
     _, model, tokenizer = saved
-    request = Request(PROMPT, max_new_tokens=400, temperature=1e4)
+    request = GenerationSetting(PROMPT, max_new_tokens=400, temperature=1e4)
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
     out = model.generate(ids, **request.options(), min_new_tokens=400, pad_token_id=0)
     assert out.unique().numel() > 100
@@ -167,9 +167,9 @@ def test_interrupted(saved):
     _, model, tokenizer = saved
     assert threading.current_thread() is threading.main_thread()
     out = Written(stop_after=3)
-    report = generate(model, tokenizer, Request(PROMPT, max_new_tokens=40), out)
+    report = generate(model, tokenizer, GenerationSetting(PROMPT, max_new_tokens=40), out)
     assert report.interrupted
-    assert 3 <= report.new_tokens < 40
+    assert 3 <= len(report.times) < 40
     assert str(report).endswith("; interrupted")
     assert text_of(model, tokenizer).startswith(out.getvalue().rstrip("\n\N{REPLACEMENT CHARACTER}"))
 
@@ -191,7 +191,7 @@ def test_control_c(tmp_path):
 
 def streamed(tokenizer, ids):
     out = Written()
-    stream = Stream(tokenizer, out)
+    stream = TextStream(tokenizer, out)
     stream.put(torch.tensor([[1, 2, 3]]))  # the prompt
     for token in ids:
         stream.put(torch.tensor([token]))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from longfire import FIRE, attention_plan, position_parameters
 from longfire.model import retrofit
 from longfire.model.attention import IMPLEMENTATIONS
-from longfire.model.retrofits import ARCHITECTURES
+from longfire.model.retrofits.families import ARCHITECTURES
 from tests.model.models import tokens
 from tests.model.test_generation import generated, logits
 

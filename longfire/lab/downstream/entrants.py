@@ -17,9 +17,10 @@ from longfire.encodings.registry import SHARED, changed_options, has_starts, opt
 from longfire.evaluation.scoring import position_limit
 from longfire.evaluation.seeds import are_seeds
 from longfire.lab.labels import written
-from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
-from longfire.model.extension import STRETCHED, extended
-from longfire.model.generate import TOKENIZER_FILES, load
+from longfire.model import LongfireConfig, LongfireForCausalLM, extend
+from longfire.model.extension import EXTENSIONS, extended_encoding
+from longfire.model.generate import TOKENIZER_FILES, load_model
+from longfire.model.inspection import check_length
 from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
 from longfire.validation import at_least, load_without_code, one_of
 
@@ -65,7 +66,7 @@ class Entrant:
 
     def loaded(self, device: str | None, dtype: str | None) -> tuple[Any, Any]:
         """Model and tokenizer."""
-        model, tokenizer = load(self.folder, None, device, dtype)
+        model, tokenizer = load_model(self.folder, None, device, dtype)
         if self.extension is not None:
             model = extend(model, *self.extension)
         return model, tokenizer
@@ -79,7 +80,7 @@ class Entrant:
         """Refuse a length that it has no positions for."""
         model = self.empty_model()
         try:
-            refuse_beyond(model, length)
+            check_length(model, length)
             if (limit := position_limit(model)) is not None and length > limit[0]:
                 raise ValueError(
                     f"the model has {limit[0]} learned positions ({limit[1]}), and {length} tokens were asked for."
@@ -179,7 +180,7 @@ def _entrant(given: str) -> Entrant:
     source = given
     if matched and not Path(given).exists():
         source = matched["folder"]
-        one_of(f"what {source} is extended to", matched["name"], STRETCHED)
+        one_of(f"what {source} is extended to", matched["name"], EXTENSIONS)
         if not matched["length"].isdigit():
             raise ValueError(f"{given}: the length to extend to must be a whole number, not {matched['length']!r}.")
         extension = (matched["name"], int(matched["length"]))
@@ -189,7 +190,7 @@ def _entrant(given: str) -> Entrant:
     if extension is not None:
         if not isinstance(config, LongfireConfig):
             raise ValueError(f"{given}: only a longfire model can be extended, and this one is {config.model_type!r}.")
-        config.position_encoding = extended(config, *extension)
+        config.position_encoding = extended_encoding(config, *extension)
     label, encoding = _called(config, Path(source))
     stretch = "" if extension is None else f"-{extension[1]}"
     key = f"{encoding.replace('_', '-')}{stretch}-{digest(folder)[:8]}"

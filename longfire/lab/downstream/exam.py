@@ -22,7 +22,7 @@ from longfire.lab.downstream.questions import fingerprint
 from longfire.lab.downstream.resume import DRAFT, with_draft
 from longfire.lab.kept import keep, kept
 from longfire.tasks import Example, Task
-from longfire.validation import in_a_line
+from longfire.validation import error_summary
 
 PREDICTIONS, SCORES = "predictions.jsonl", "scores.json"
 
@@ -99,7 +99,7 @@ def failure(error: Exception) -> str:
     """In a line, for the record. It is raised where others may wait for this process in vain."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not isinstance(error, ValueError):
         raise error
-    return in_a_line(error)
+    return error_summary(error)
 
 
 def scored(task: Task, answered: Sequence[Answered]) -> Scored:

@@ -19,7 +19,7 @@ from longfire.lab.downstream.questions import (
 from longfire.tasks import Example
 from longfire.training import FinetuneRecipe
 from longfire.training.run import as_json
-from longfire.validation import at_least, one_of, there_and_here, unlike
+from longfire.validation import at_least, describe_differences, differences, one_of
 
 RECORD = "downstream.json"
 SELECT = ("dev", "validation", "loss", "last")
@@ -154,9 +154,9 @@ def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: Finetune
     same = ("select", "dev_examples")
     there = {**{key: before.get(key) for key in same}, **before["recipe"]}
     here = as_json({**{key: setting[key] for key in same}, **recipe.identity()})
-    if other := unlike(there, here):
+    if other := differences(there, here):
         raise ValueError(
-            f"{out} holds another experiment ({there_and_here(other)}). Choose another folder, or delete that one."
+            f"{out} holds another experiment ({describe_differences(other)}). Choose another folder, or delete it."
         )
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from longfire.model.inputs import count_positions, find_positions
 from transformers import DynamicCache
 
 from longfire.model import retrofit
 from longfire.model.attention import IMPLEMENTATIONS
-from longfire.model.positions import counted, find_positions
 from tests.model.models import NAMES, small_model, tokens
 from tests.model.test_generation import logits
 from tests.model.test_retrofit import original
@@ -37,7 +37,7 @@ MASKS = {
 
 @pytest.mark.parametrize(("mask", "positions"), MASKS.values(), ids=MASKS)
 def test_positions_by_a_mask(mask, positions):
-    assert counted(torch.tensor([mask]).bool()).tolist() == [positions]
+    assert count_positions(torch.tensor([mask]).bool()).tolist() == [positions]
     here = place([mask, [1] * 6])
     assert here.queries.expand(2, -1).tolist() == here.keys.expand(2, -1).tolist() == [positions, [0, 1, 2, 3, 4, 5]]
     if all(mask):
@@ -99,7 +99,7 @@ def test_padded_on_the_left_tokens_are_where_they_are_alone(padding, past):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=16))
 def test_kept_tokens_count_up_from_zero(mask):
-    positions = counted(torch.tensor([mask]))[0]
+    positions = count_positions(torch.tensor([mask]))[0]
     assert (positions >= 0).all()
     assert positions[torch.tensor(mask)].tolist() == list(range(sum(mask)))
 
