@@ -89,6 +89,6 @@ def load_without_code(auto: Any, source: object, **options: Any) -> Any:
         if "trust_remote_code" not in str(error):
             raise
         raise ValueError(
-            f"{source} needs its own Python code (auto_map in its configuration), and longfire runs no code from "
+            f"{source} needs Python code of its own (auto_map in its configuration), and longfire runs no code from "
             "checkpoints. Use a model whose model_type transformers knows."
         ) from error

@@ -61,8 +61,8 @@ class FIRE(PositionEncoding):
             distances keep the meaning they had in training. It is not in the state dict: weights load with any
             horizon. A horizon below L makes the normaliser constant and L untrainable; below init_L, FIRE warns.
         smooth_beyond: the distance beyond which the fused engine interpolates the bias linearly over a few keys,
-            rounded up to a power of two; at least 64. Larger is more exact and slower. None: never, so `attention` picks
-            another engine. All other engines are exact. It is not in the state dict either.
+            rounded up to a power of two; at least 64. Larger is more exact and slower. None: never, so that `attention`
+            uses another engine. All other engines are exact. It is not in the state dict either.
 
     `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing, bit for bit, and loads its state dicts.
     """

@@ -89,12 +89,10 @@ def refuse_other_record(file: Path, setting: PerplexitySetting) -> None:
     try:
         there = read_json(file)["asked"]
     except (ValueError, KeyError):
-        raise ValueError(
-            f"{file} is no record of perplexity. Use another --out, or delete it."
-        ) from None
+        raise ValueError(f"{file} is no record of perplexity. Use another --out, or delete it.") from None
     if other := differences(there, setting.asked()):
         raise ValueError(
-            f"{file} holds another record ({describe_differences(other)}). Give another file by --out, or delete that one."
+            f"{file} holds another record ({describe_differences(other)}). Give another --out, or delete it."
         )
 
 

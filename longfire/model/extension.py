@@ -56,13 +56,13 @@ def extended_encoding(
             else "only RoPE can be extended without training. Use other encodings beyond their training length as they "
             "are, without an extension."
         )
-        raise ValueError(f"a checkpoint with {name!r} cannot be extended to {encoding!r}: {reason}")
+        raise ValueError(f"a checkpoint with {name!r} cannot become {encoding!r}: {reason}")
     trained = config.max_position_embeddings if trained_length is None else trained_length
     at_least("trained_length", trained, 1)
     at_least("target_length", target_length, 1)
     if target_length <= trained:
         raise ValueError(
-            f"target_length={target_length} must be above trained_length={trained}. Up to the trained length the "
-            f"checkpoint needs no extension."
+            f"target_length must be above the trained length, and {target_length} is not above {trained}. Up to there, "
+            f"the checkpoint needs no extension."
         )
     return {**before, "name": encoding, "trained_length": trained, "target_length": target_length}

@@ -32,7 +32,7 @@ def check_length(model: Any, length: int, what: str = "") -> None:
     limit = max_positions(model)
     if limit is not None and length > limit:
         raise ValueError(
-            f"{what or f'sequences of {length} tokens'} do not fit the model's {limit} positions: its encoding, "
+            f"the model has {limit} positions, too few for {what or f'sequences of {length} tokens'}: its encoding, "
             f"{encoding_name(model)!r}, ends there. Use at most {limit} tokens, or a model whose encoding "
             f"extrapolates, such as 'fire'."
         )

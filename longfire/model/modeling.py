@@ -96,7 +96,8 @@ class LongfireLayer(GradientCheckpointingLayer):
         attended, _ = self.attention(self.attention_norm(hidden), **options)
         hidden = hidden + self.dropout(attended)
         expanded = F.gelu(self.up_proj(self.mlp_norm(hidden)), approximate="tanh")  # (B, T, 4C)
-        return hidden + self.dropout(self.down_proj(expanded))
+        hidden = hidden + self.dropout(self.down_proj(expanded))
+        return hidden
 
 
 class LongfirePreTrainedModel(EncodingModel):

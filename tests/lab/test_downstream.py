@@ -224,7 +224,7 @@ def test_interrupted(stop, status, place, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["narrative_qa", "{}/fire", "{}/learned"], "/learned: the model has 32 positions, and sequences of 128"),
+        (["narrative_qa", "{}/fire", "{}/learned"], "/learned: the model has 32 positions, too few"),
         (["narrativ_qa", "{}/fire"], "there is no task 'narrativ_qa'. Did you mean 'narrative_qa'"),
         (["narrative_qa+glue", "{}/fire"], "there is no task 'glue' to join. "),
         (["qasper", "{}/fire"], "has no train split of qasper"),
