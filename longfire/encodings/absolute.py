@@ -32,9 +32,6 @@ class Absolute(PositionEncoding):
             raise ValueError(f"embeddings have width {x.shape[-1]}, but {type(self).__name__} has {self.width}.")
         return (x + self.vectors(positions).to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 
-    def extra_repr(self) -> str:
-        return f"width={self.width}" + (f", max_length={self.max_length}" if self.max_length else "")
-
 
 @register("sinusoidal")
 class Sinusoidal(Absolute):
@@ -49,6 +46,7 @@ class Sinusoidal(Absolute):
     """
 
     takes = ("width",)
+    shown = ("width", "scale")
 
     def __init__(self, width: int, *, scale: float = 1.0) -> None:
         super().__init__(width)
@@ -72,7 +70,7 @@ class Learned(Absolute):
         max_length: the number of positions.
     """
 
-    takes = ("width", "max_length")
+    takes = shown = ("width", "max_length")
     max_length: int
 
     def __init__(self, width: int, max_length: int) -> None:

@@ -23,7 +23,7 @@ class ALiBi(DistanceBias):
         slopes: r for each head, instead of the paper's geometric ones.
     """
 
-    takes = ("num_heads",)
+    takes = shown = ("num_heads",)
     smooth_beyond = 0  # linear
     slopes: Tensor
 
@@ -42,9 +42,6 @@ class ALiBi(DistanceBias):
     def of_distance(self, distance: Tensor) -> Tensor:
         dtype = self.compute_dtype
         return -self.slopes.to(dtype)[:, None, None] * distance.abs().to(dtype)
-
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}"
 
 
 def alibi_slopes(num_heads: int, max_bias: float = 8.0) -> list[float]:

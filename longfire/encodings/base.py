@@ -47,6 +47,9 @@ class PositionEncoding(nn.Module):
     aliases: ClassVar[dict[str, str]] = {}
     """Names that `build_encoding` uses for constructor arguments: option → argument."""
 
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Attributes in the repr."""
+
     example: ClassVar[dict[str, Any]] = {}
     """Required options for demonstrations and tests."""
 
@@ -95,18 +98,18 @@ class PositionEncoding(nn.Module):
         """Refuse an encoding that uses `rotate` or `embed` where a bias is expected: its positions would be lost."""
         if self.has_bias:
             return
-        hooks = [
-            call
-            for hook, call in (
-                ("rotate", "q = encoding.rotate(q, q_positions) and k = encoding.rotate(k, k_positions)"),
-                ("embed", "x = encoding.embed(x, positions), on the token embeddings"),
-            )
-            if getattr(type(self), hook) is not getattr(PositionEncoding, hook)
-        ]
+        calls = {
+            "rotate": "q = encoding.rotate(q, q_positions) and k = encoding.rotate(k, k_positions)",
+            "embed": "x = encoding.embed(x, positions), on the token embeddings",
+        }
+        hooks = [calls[hook] for hook in calls if getattr(type(self), hook) is not getattr(PositionEncoding, hook)]
         if hooks:
             raise ValueError(
                 f"{type(self).__name__} has no bias for attention to add. Call {', and '.join(hooks)}, without a bias."
             )
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
 
     def reset_parameters(self) -> None:
         """Initialise parameters and buffers."""

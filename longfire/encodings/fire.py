@@ -68,6 +68,7 @@ class FIRE(PositionEncoding):
     """
 
     takes = ("num_heads",)
+    shown = ("num_heads", "log", "threshold", "init", "first_position", "eps")
     free = ("horizon", "init", "smooth_beyond")
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
     init_L: Tensor
@@ -274,11 +275,8 @@ class FIRE(PositionEncoding):
         return self
 
     def extra_repr(self) -> str:
-        return (
-            f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, init={self.init!r}, "
-            f"first_position={self.first_position}, eps={self.eps}; not in the state dict: horizon={self.horizon}, "
-            f"smooth_beyond={self.smooth_beyond}"
-        )
+        outside = f"horizon={self.horizon}, smooth_beyond={self.smooth_beyond}"
+        return f"{super().extra_repr()}; not in the state dict: {outside}"
 
 
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:

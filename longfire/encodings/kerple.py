@@ -20,7 +20,7 @@ LEAST = 0.01
 class Kerple(DistanceBias):
     """Base of both variants: r₁ and r₂ per head."""
 
-    takes = ("num_heads",)
+    takes = shown = ("num_heads",)
     init_range: ClassVar[tuple[float, float]]
     """r₁ and r₂ are initialised uniformly between 0 and these."""
 
@@ -35,9 +35,6 @@ class Kerple(DistanceBias):
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.r1, 0, self.init_range[0])
         nn.init.uniform_(self.r2, 0, self.init_range[1])
-
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}"
 
 
 @register("kerple_log")

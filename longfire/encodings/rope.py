@@ -46,6 +46,7 @@ class RoPE(PositionEncoding):
     """
 
     takes = ("head_dim",)
+    shown = ("head_dim", "base")
     magnitude: float = 1.0
     """Factor of q and k."""
 
@@ -75,13 +76,11 @@ class RoPE(PositionEncoding):
             first, second = x.to(dtype).chunk(2, dim=-1)
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
-    def extra_repr(self) -> str:
-        return f"head_dim={self.head_dim}, base={self.base}"
-
 
 class ScaledRoPE(RoPE):
     """RoPE trained at `trained_length` and extended to `target_length`."""
 
+    shown = (*RoPE.shown, "trained_length", "target_length")
     example: ClassVar[dict[str, Any]] = {"trained_length": 2048, "target_length": 8192}
 
     def __init__(self, head_dim: int, *, trained_length: int, target_length: int, base: float = 10000.0) -> None:
@@ -90,10 +89,6 @@ class ScaledRoPE(RoPE):
         at_least("target_length", target_length, trained_length)
         self.trained_length, self.target_length = trained_length, target_length
         self.factor = target_length / trained_length
-
-    def extra_repr(self) -> str:
-        lengths = f"trained_length={self.trained_length}, target_length={self.target_length}"
-        return f"{super().extra_repr()}, {lengths}"
 
 
 @register("rope_pi")

@@ -27,6 +27,7 @@ class Sandwich(PositionEncoding):
     """
 
     takes = ("num_heads", "head_dim")
+    shown = ("num_heads", "terms")
     distance_only = True
     scales: Tensor
 
@@ -57,9 +58,6 @@ class Sandwich(PositionEncoding):
             # cos(iω − jω) = cos iω cos jω + sin iω sin jω: one product of two thin matrices
             waves = self._waves(q_positions) @ self._waves(k_positions).mT  # (…, T, S)
             return self.scales.to(waves.dtype)[:, None, None] * waves.unsqueeze(-3)
-
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, terms={self.terms}"
 
     def _waves(self, positions: Tensor) -> Tensor:
         angles = positions[..., None] * self.frequencies(positions.device)  # float64: accurate at any position

@@ -24,6 +24,7 @@ class T5(DistanceBias):
     """
 
     takes = ("num_heads",)
+    shown = ("num_heads", "num_buckets", "max_distance")
     buckets: Tensor
 
     def __init__(self, num_heads: int, *, num_buckets: int = 64, max_distance: int = 128) -> None:
@@ -46,9 +47,6 @@ class T5(DistanceBias):
         by_distance = self.table.to(self.compute_dtype)[buckets].T  # (H, max_distance + 1)
         biases = by_distance[:, distance.squeeze(-3).clamp(0, self.max_distance).long()]  # (H, …, T, S)
         return biases.movedim(0, -3)
-
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}"
 
 
 def bucket_of_distance(num_buckets: int, max_distance: int) -> Tensor:

@@ -109,7 +109,7 @@ def load_model(
             f"{folder} has no tokenizer. Save one there with tokenizer.save_pretrained({str(folder)!r}), or name "
             f"another folder with --tokenizer."
         )
-    with _without_progress_bar():
+    with quiet_transformers(keep_warnings=True):
         model: Any = load_without_code(AutoModelForCausalLM, checkpoint, dtype=dtype or "auto", local_files_only=True)
     return model.to(target), load_without_code(AutoTokenizer, folder, local_files_only=True)
 
@@ -212,22 +212,15 @@ def _device(name: str | None) -> torch.device:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' warnings, such as the one about prompts beyond the training length."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-@contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    shown = logging.is_progress_bar_enabled()
+def quiet_transformers(keep_warnings: bool = False) -> Iterator[None]:
+    """Turn off transformers' progress bars and warnings, such as the one about prompts beyond the training length."""
+    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
+    if not keep_warnings:
+        logging.set_verbosity_error()
     try:
         yield
     finally:
-        if shown:
+        logging.set_verbosity(verbosity)
+        if progress:
             logging.enable_progress_bar()

@@ -7,7 +7,6 @@ Left padding is masked and does not count, so a sequence has the same positions 
 causal attention hides anyway, keeps counting.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from transformers.masking_utils import create_causal_mask
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import strictly_increase
-from longfire.engines import PreparedBias, prepare_bias, prepare_rows
+from longfire.engines import PreparedBias, prepare_bias
 
 LONGFIRE = "longfire"
 """The `attn_implementation` of `longfire.attention`."""
@@ -52,10 +51,6 @@ class Positions:
             key_mask=self.key_mask,
             like=like,
         )
-
-    def prepare_rows(self, encodings: Sequence[PositionEncoding], like: Tensor) -> list[PreparedBias] | None:
-        """The biases of all layers for a decoding step, or None where each layer should compute its own."""
-        return prepare_rows(encodings, self.queries, self.keys, self.key_mask, like)
 
 
 def mask_and_positions(

@@ -20,7 +20,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from longfire.custom_ops import is_plain_linear
 from longfire.encodings import PositionEncoding
-from longfire.engines import PreparedBias
+from longfire.engines import PreparedBias, prepare_rows
 from longfire.model.attention import attend, update_cache
 from longfire.model.checkpoints import EncodingModel
 from longfire.model.configuration import LongfireConfig
@@ -215,7 +215,9 @@ class LongfireModel(LongfirePreTrainedModel):
         if shared is not None:
             bias = positions.prepare(shared, like if ours else None) if shared.has_bias else None
             return [LayerBias(shared, bias)] * len(self.layers)
-        rows = positions.prepare_rows(self.encodings, like) if ours else None
+        rows = None
+        if ours:
+            rows = prepare_rows(self.encodings, positions.queries, positions.keys, positions.key_mask, like)
         if rows is None:
             return [None] * len(self.layers)
         return [LayerBias(row.encoding, row) for row in rows]
