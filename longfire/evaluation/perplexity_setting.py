@@ -16,10 +16,11 @@ from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.data.corpus import trained_documents
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
-from longfire.model.checkpoints import found_checkpoint
-from longfire.model.generate import attention_used, encoding_name, load
+from longfire.model.checkpoints import find_checkpoint
+from longfire.model.generate import load_model
+from longfire.model.inspection import attention_used, encoding_name
 from longfire.provenance import provenance
-from longfire.validation import load_without_code, one_of, there_and_here, unlike
+from longfire.validation import describe_differences, differences, load_without_code, one_of
 
 SPLITS = ("validation", "dev", "train", "all")
 
@@ -50,7 +51,7 @@ class PerplexitySetting:
 
     def __post_init__(self) -> None:
         one_of("the split", self.split, SPLITS)
-        object.__setattr__(self, "checkpoint", found_checkpoint(self.checkpoint))
+        object.__setattr__(self, "checkpoint", find_checkpoint(self.checkpoint))
 
     def __str__(self) -> str:
         corpus = "the embedded corpus" if self.corpus is None else ", ".join(self.corpus)
@@ -88,12 +89,10 @@ def refuse_other_record(file: Path, setting: PerplexitySetting) -> None:
     try:
         there = read_json(file)["asked"]
     except (ValueError, KeyError):
+        raise ValueError(f"{file} is no record of perplexity. Use another --out, or delete it.") from None
+    if other := differences(there, setting.asked()):
         raise ValueError(
-            f"{file} is no record of perplexity. Give another file by --out, or delete that one."
-        ) from None
-    if other := unlike(there, setting.asked()):
-        raise ValueError(
-            f"{file} holds another record ({there_and_here(other)}). Give another file by --out, or delete that one."
+            f"{file} holds another record ({describe_differences(other)}). Give another --out, or delete it."
         )
 
 
@@ -196,7 +195,7 @@ def measure_perplexity(
         save: called with the record after each length.
         progress: show bars, or lines where there is no terminal.
     """
-    model, tokenizer = load(setting.checkpoint, setting.tokenizer, setting.device, setting.dtype)
+    model, tokenizer = load_model(setting.checkpoint, setting.tokenizer, setting.device, setting.dtype)
     corpus = corpus_of(setting, tokenizer, progress)
     lengths = setting.lengths or default_lengths(trained_length(setting.checkpoint))
     split = joined(corpus) if setting.split == "all" else getattr(corpus, setting.split)

@@ -19,7 +19,7 @@ from longfire.lab.comparison_plan import ComparisonPlan, plan_comparison
 from longfire.lab.pool import run_in_processes
 from longfire.lab.progress import ProgressBar, print_finished
 from longfire.lab.train_and_test import train_and_test
-from longfire.provenance import provenance, together
+from longfire.provenance import merge_provenance, provenance
 
 LOST = "its process was killed twice, often because memory ran out: use fewer --jobs"
 
@@ -74,7 +74,7 @@ def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = la
                 record["biases"][run["encoding"]] = biases
             if "provenance" in run:  # of the machine that tested it
                 machines.append(run.pop("provenance"))
-                record["provenance"] = together(machines)
+                record["provenance"] = merge_provenance(machines)
             save_runs(record)
             if plan.options.get("progress", True):
                 print_finished(run, comparison.recipe.length, f"{len(record['runs'])} of {len(order)}")

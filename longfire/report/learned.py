@@ -41,9 +41,9 @@ def read_checkpoint(folder: Path) -> Learned:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from longfire.model.checkpoints import found_checkpoint  # importing the room registers the models
+    from longfire.model.checkpoints import find_checkpoint  # importing the room registers the models
 
-    found = found_checkpoint(folder)
+    found = find_checkpoint(folder)
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

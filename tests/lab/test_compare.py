@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from longfire.lab.compare import LOST, compare
 from longfire.lab.progress import ProgressBar, describe_finished
-from longfire.provenance import cpu_name, provenance, together
+from longfire.provenance import cpu_name, merge_provenance, provenance
 from longfire.report.compare import compare_table
 from longfire.report.page import report_page
 from longfire.training.checkpoints import last_complete
@@ -264,10 +264,10 @@ def test_runs_of_an_earlier_release_are_found(corpus, tmp_path):
 
 def test_provenance_of_several_machines():
     one, other = provenance(), provenance()
-    assert together([one, one]) == one
+    assert merge_provenance([one, one]) == one
     other["hardware"] = {**one["hardware"], "gpu": "H200"}
     other["commit"] = "abc"
-    both = together([one, other])
+    both = merge_provenance([one, other])
     assert both["hardware"] == {**one["hardware"], "gpu": f"H200, {one['hardware']['gpu']}"}
     assert set(both["commit"].split(", ")) == {"abc", one["commit"]}
     assert both["versions"] == one["versions"]
