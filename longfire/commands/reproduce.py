@@ -121,19 +121,20 @@ def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry, scale: "
 
 def reproduce_speed(options: argparse.Namespace, entry: SpeedEntry, scale: "Scale") -> int:
     """Of the paper's model; at the scale smoke, of what `longfire bench model` takes for the device, of few tokens."""
-    from longfire.bench.model_speed import ModelSetting, measure_model
-    from longfire.report.model_speed import model_table, plot_model
+    from longfire.bench.model_speed import ModelBenchmark
+    from longfire.report.speed import speed_table
+    from longfire.report.speed_plot import plot_model
 
     papers = {"size": entry.size, "forward": (entry.length,), "tokens": entry.tokens}
     of: dict[str, Any] = {"tokens": A_TRIAL} if scale.name == "smoke" else papers
-    setting = ModelSetting.on(**of, training=(), decoding=(), seconds=0.3, encodings=options.encodings)
+    setting = ModelBenchmark.on(**of, training=(), decoding=(), seconds=0.3, encodings=options.encodings)
     if options.dry_run:
         print(headed(entry), *(f"{case}, batch {setting.batch(case)}" for case in setting.cases()), sep="\n")
         return 0
     own = options.out / scale.name / entry.name
-    record = measure_model(setting, partial(write_json, own / "model.json"))
+    record = setting.run(partial(write_json, own / "model.json"))
     plot_model(record, own / "model.png")
-    print(f"{model_table(record)}\n\nThe numbers: {own / 'model.json'}   A picture: {own / 'model.png'}")
+    print(f"{speed_table(record)}\n\nThe numbers: {own / 'model.json'}   A picture: {own / 'model.png'}")
     return INTERRUPTED if record.get("interrupted") else int(any("failed" in row for row in record["rows"]))
 
 

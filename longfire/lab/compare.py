@@ -28,7 +28,7 @@ from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar
 
 from longfire.data import Corpus
-from longfire.evaluation.record import until_done
+from longfire.evaluation.record import interruptible
 from longfire.lab.comparison import Comparison, is_extension
 from longfire.lab.existing_runs import refuse_other_runs
 from longfire.lab.labels import written
@@ -99,7 +99,7 @@ def compare(
         if record["runs"]:  # or what is there from another time says more
             save(record)
 
-    with until_done(record, keep):
+    with interruptible(record, keep):
         for run in _carried_out(comparison, out, runs, at_once, options):
             record["runs"].append(run)
             if learned := run.pop("biases", []):

@@ -21,9 +21,9 @@ import torch
 from longfire.atomic_io import read_json
 from longfire.data import HUB, Corpus, CorpusError, TokenSplit, is_saved, load_corpus
 from longfire.encodings import position_parameters
+from longfire.evaluation.held_out import joined, require_tokenizer
 from longfire.evaluation.learned import learned_by_layer
 from longfire.evaluation.perplexity import perplexity_by_length
-from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
 from longfire.lab.comparison import SOURCE, Comparison, is_extension
 from longfire.lab.kept import kept_or_made
 from longfire.lab.labels import written
@@ -104,7 +104,7 @@ def text_for(comparison: Comparison, source: str, corpus: Corpus, progress: bool
     """Another text in the tokens of the corpus, and read as that one is; from the cache, or made already."""
     if is_saved(source):
         text = load_corpus(source, progress=progress)
-        refuse_other_tokens(text, corpus.tokenizer, corpus.name)
+        require_tokenizer(text, corpus.tokenizer, corpus.name)
         return text
     given = dict(comparison.corpus)
     options: dict[str, Any] = {

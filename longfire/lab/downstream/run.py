@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from longfire.data.cache import short_hash
-from longfire.evaluation.record import Save, until_done
+from longfire.evaluation.record import Save, interruptible
 from longfire.evaluation.seeds import with_seed
 from longfire.lab.downstream.brief import Brief
 from longfire.lab.downstream.entrants import Entrant, Known, entrants
@@ -58,7 +58,7 @@ def downstream(
     record = begun(out, setting, list(rows.values()))
     parts = [(mixture, entrant) for mixture in ready.mixtures() for entrant in ready.entrants]
     made = Rows(ready)
-    with until_done(record, save := _by_the_first(save)), _loaded_for_good(), _cores(ready.experiment.brief):
+    with interruptible(record, save := _by_the_first(save)), _loaded_for_good(), _cores(ready.experiment.brief):
         for number, (mixture, entrant) in enumerate(parts, 1):
             row = rows[entrant.key]
             say(f"[{number}/{len(parts)}] {_called(row, record['rows'])}, {mixture.name}")
@@ -124,7 +124,7 @@ def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save
     }
     rows: list[Record] = [{**entrant.about(), "scores": []} for entrant in found]
     record = begun(out, setting, rows)
-    with until_done(record, save := _by_the_first(save)):
+    with interruptible(record, save := _by_the_first(save)):
         for entrant, row in zip(found, rows, strict=True):
             known, model = Known(entrant, exam.device, exam.dtype), short_hash([digest(entrant.folder), entrant.key])
             say(_called(row, record["rows"]))
