@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from longfire.encodings.labels import label_title
-from longfire.evaluation.record import until_done
+from longfire.evaluation.record import interruptible
 from longfire.lab.comparison import Comparison
 from longfire.lab.comparison_plan import ComparisonPlan, plan_comparison
 from longfire.lab.pool import run_in_processes
@@ -66,7 +66,7 @@ def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = la
         if record["runs"]:  # an empty record would overwrite an earlier one
             save(record)
 
-    with until_done(record, save_runs):
+    with interruptible(record, save_runs):
         for run in _results(plan):
             record["runs"].append(run)
             record["runs"].sort(key=lambda one: order.index((one["encoding"], one["seed"])))
