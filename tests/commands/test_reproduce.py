@@ -150,7 +150,7 @@ def test_tasks(given, tmp_path, capsys):
     assert record["setting"]["lengths"] == [256, 512, 1024, 1536, 2048]
     assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 512", "RoPE-PI 2048"]
     assert main(["reproduce", "narrative-qa", *given]) == 0
-    assert "Made-up rows: scores say nothing." in " ".join(capsys.readouterr().out.split())
+    assert "scores mean nothing" in " ".join(capsys.readouterr().out.split())
     made = json.loads((out / "smoke" / "narrative-qa-made-up" / "downstream.json").read_text())
     assert made["setting"]["data"] == "made-up"
     assert [one["length"] for one in made["rows"][0]["scores"]] == [256, 512, 1024, 1536, 2048]
