@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from longfire.lab.entry import Entry, LengthEntry, TaskEntry
+from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
+
 from longfire.atomic_io import write_whole
 from longfire.commands.downstream import PAPERS
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
-from longfire.lab.entry import Entry, LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.provenance import kernel_hash
@@ -26,7 +28,6 @@ from longfire.report.description import description
 from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
 from longfire.report.failures import failures
-from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
 from longfire.report.reproduce import (
     NO_NUMBERS,
     PAPERS_MODELS,

@@ -59,10 +59,11 @@ def extensions(runs: Runs) -> dict[tuple[str, int, int], list[str]]:
 def changes_to_fire(recipe: dict[str, Any]) -> str:
     """How a recipe's FIRE differs from the paper's; empty if it does not."""
     options = recipe.get("encoding_options") or {}
+    horizon = recipe["length"] if recipe.get("horizon") == "length" else recipe.get("horizon")
     parts = [
-        f"begins as {recipe['start']}" if recipe.get("start") else "",
-        f"has its horizon at {recipe['horizon'] * recipe['length']:,.0f} tokens" if recipe.get("horizon") else "",
-        "is shared by all layers" if recipe.get("share") else "",
+        f"begins as {recipe['init']}" if recipe.get("init") else "",
+        f"has its horizon at {horizon:,} tokens" if horizon else "",
+        "is shared by all layers" if recipe.get("share_position_encoding") else "",
         f"has {', '.join(f'{name}={value}' for name, value in options.items())}" if options else "",
     ]
     return join_words([part for part in parts if part])
@@ -72,8 +73,7 @@ def changes_in_rows(rows: Runs) -> str:
     """The same for checkpoints on tasks: `FIRE (begins as kerple_log)`."""
     found: list[str] = []
     for row in rows:
-        horizon = row.get("horizon")
-        if changed := changes_to_fire({"start": row.get("start"), "horizon": horizon and 1, "length": horizon}):
+        if changed := changes_to_fire({"init": row.get("start"), "horizon": row.get("horizon")}):
             found.append(f"{row['label']} ({changed})")
     return join_words(list(dict.fromkeys(found)))
 
@@ -94,7 +94,7 @@ def _training(record: Record, done: Runs) -> str:
     corpus = (setting.get("corpus") or {}).get("name")
     seen, unique = (max((run.get(key) or 0 for run in done), default=0) for key in ("tokens_seen", "unique_tokens"))
     tokens = f" ({amounts([seen])} tokens{f', {amounts([unique])} of them unique' if 0 < unique < seen else ''})"
-    factor = recipe.get("position_lr_factor") or recipe.get("position_rate") or 1
+    factor = recipe.get("position_lr_factor") or 1
     parts = [
         f"Training used sequences of {setting['trained_length']:,} tokens"
         f"{f' from {corpus}' if corpus else ''}{tokens if seen else ''}",
@@ -111,7 +111,7 @@ def _fire(record: Record) -> str:
     recipe = record["setting"].get("recipe") or {}
     fires = [line.encoding for line in lines_of(record) if line.encoding.startswith("fire")]
     changed = changes_to_fire(recipe)
-    if not fires or not (changed or "start" in recipe):
+    if not fires or not (changed or "init" in recipe):
         return ""
     if not changed:
         return "FIRE is as published, except for the options in its label."

@@ -20,7 +20,7 @@ from longfire.report.task_rows import (
     with_seeds,
 )
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import is_placeholder
 
 Paper = Mapping[str, Sequence[Mapping[str, Any]]]
 """The paper's rows by table: "scrolls", "glue", "narrative_qa"."""
@@ -155,11 +155,11 @@ def describe_tasks(record: Record) -> str:
         together = max(len(mixture["tasks"]) for mixture in setting["mixtures"])
         what = f"a mixture of {together} tasks, in proportion to their size" if together > 1 else "each task separately"
         parts.append(
-            f"Fine-tuned on {what}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch']} × up to "
+            f"Fine-tuned on {what}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch_size']} × up to "
             f"{recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
         )
     limit = f", up to {setting['limit']:,} questions per task" if setting["limit"] else ""
-    data = "placeholder questions" if setting["data"] == MADE_UP else setting["data"]
+    data = "placeholder questions" if is_placeholder(setting["data"]) else setting["data"]
     lengths = ", ".join(f"{n:,}" for n in setting["lengths"])
     parts.append(f"Tested on the {setting['split']} split of {data}, in {lengths} tokens{limit}.")
     if brief := setting.get("brief"):
@@ -167,7 +167,7 @@ def describe_tasks(record: Record) -> str:
             f"A trial run: up to {brief['rows']:,} questions per split, without those that do not fit, and answers of "
             f"up to {brief['max_answer']} tokens."
         )
-    parts += [PLACEHOLDERS] if setting["data"] == MADE_UP else []
+    parts += [PLACEHOLDERS] if is_placeholder(setting["data"]) else []
     parts += [INTERRUPTED] if record.get("interrupted") else []
     return " ".join(parts)
 

@@ -30,7 +30,7 @@ from longfire.report.task_rows import (
     with_seeds,
 )
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import is_placeholder
 
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8
@@ -95,7 +95,7 @@ def in_plain_words(record: Record) -> str:
     parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
     lengths = join_words([f"{n:,}" for n in setting["lengths"]])
     parts.append(f"Tested on {_questions(record)} of the {setting['split']} split, in {lengths} tokens.")
-    if setting["data"] == MADE_UP:
+    if is_placeholder(setting["data"]):
         parts.append(PLACEHOLDERS)
     if record.get("interrupted"):
         parts.append("It was interrupted: what is missing was not run.")
@@ -249,7 +249,7 @@ def _finetuned_before(rows: Sequence[Record], tasks: Sequence[str]) -> list[str]
 
 
 def _steps(recipe: Row) -> str:
-    return f"{recipe['steps']:,} steps of {recipe['batch']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
+    return f"{recipe['steps']:,} steps of {recipe['batch_size']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
 
 
 def _questions(record: Record) -> str:

@@ -114,7 +114,14 @@ def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
             "versions": {"longfire": "0.1", "python": "3.11.2", "torch": "2.13.0", "triton": None},
         },
         "setting": {
-            "recipe": {"name": "tiny", "size": "tiny", "length": 64, "batch": 64, "betas": [0.9, 0.95], "start": None},
+            "recipe": {
+                "name": "tiny",
+                "size": "tiny",
+                "length": 64,
+                "batch_size": 64,
+                "betas": [0.9, 0.95],
+                "init": None,
+            },
             "encodings": list(encodings),
             "seeds": list(seeds),
             "lengths": [64, 128, 256, 512, 1024],

@@ -1,8 +1,8 @@
 """The paper's claims: they hold on the paper's own numbers, and every verdict can come out."""
 
 import pytest
-
 from longfire.lab.entry import LengthEntry, TaskEntry
+
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.report.claims import BEYOND, GROUPS

@@ -105,7 +105,7 @@ def test_each_text_has_a_table():
 
 def test_the_description_has_the_facts():
     record = compare_record() | {"interrupted": True}
-    record["setting"]["recipe"] |= {"learning_rate": 6e-4, "position_rate": 10.0, "steps": 1600}
+    record["setting"]["recipe"] |= {"learning_rate": 6e-4, "position_lr_factor": 10.0, "steps": 1600}
     text = " ".join(description(record))
     for fact in (
         "820k parameters", "FIRE, ALiBi, Kerple-log, RoPE and NoPE (3 seeds, learning rate 0.0006)", "64 tokens from",
@@ -126,7 +126,7 @@ def test_the_description_has_changes_to_fire_and_extensions():
     assert "FIRE begins as kerple_log and has its horizon at 64 tokens." in description(record)
     named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
     assert "unless its label says otherwise" in " ".join(description(named))
-    recipe |= {"share": True, "encoding_options": {"log": False}, "horizon": None}
+    recipe |= {"share_position_encoding": True, "encoding_options": {"log": False}, "horizon": None}
     assert "FIRE begins as kerple_log, is shared by all layers and has log=False." in description(record)
     for run in record["runs"]:
         if run["encoding"] in ("nope", "rope"):

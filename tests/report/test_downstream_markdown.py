@@ -129,7 +129,7 @@ def tuned():
     shown = sweep()
     shown["setting"] = {**shown["setting"], "kind": "evaluate", "length": None}
     shown["setting"] = {key: value for key, value in shown["setting"].items() if key not in ("recipe", "mixtures")}
-    how = {"name": "scrolls-small", "steps": 300, "batch": 32, "seed": 0, "select": "dev"}
+    how = {"name": "scrolls-small", "steps": 300, "batch_size": 32, "seed": 0, "select": "dev"}
     for of in shown["rows"]:
         of |= {"finetuned_length": 2048, "finetuned_on": ["qasper", "quality"], "finetuned": how}
     return shown
