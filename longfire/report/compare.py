@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from longfire.report.failures import failures
-from longfire.report.significance import BEST, RULE, clear_best, seeds_verdict
+from longfire.report.significance import BEST, clear_best, seeds_verdict
 from longfire.report.summary import (
     COLORS,
     Line,
@@ -20,11 +20,10 @@ from longfire.report.summary import (
     mean_and_deviation,
     over_seeds,
     seeds_of,
-    sentences,
     texts_of,
     what_was_run,
 )
-from longfire.report.table import BOLD, PLAIN, markdown_table, text_table, width
+from longfire.report.table import BOLD, PLAIN, text_table, width
 
 PLUS = "± is the standard deviation over seeds."
 HOLDS = 0.5
@@ -77,32 +76,6 @@ def lengths_table(record: Record, bold: bool = False) -> str:
 def _columns(record: Record) -> list[str]:
     trained = record["setting"]["trained_length"]
     return [f"{n:,} (trained)" if n == trained else f"{n:,}" for n in lengths_of(record)]
-
-
-def compare_markdown(record: Record, said: Sequence[str] = ()) -> str:
-    """The same for a page: what was run, a table for each text, and what the seeds bear out.
-
-    What was said before is not said again: `PLUS`, `RULE` (with it what bold type is), a sentence of what was run.
-    """
-    plus = f"{PLUS} " if len(seeds_of(record)) > 1 and PLUS not in said else ""
-    plus += _marked(record, "Bold") if RULE not in said else ""
-    rules = ["by the rule above"] * 2 if RULE in said else [RULE, "by the same rule"]
-    parts = [" ".join(sentence for sentence in sentences(record) if sentence not in said)]
-    for i, (name, one) in enumerate(texts_of(record).items()):
-        verdict = seeds_verdict(one, rules[i > 0])
-        parts += [_markdown_table(one, f" on {name}" if i else ""), verdict if i else (plus + verdict).strip()]
-    return "\n\n".join([*filter(None, parts), *failures(record)])
-
-
-def _markdown_table(record: Record, on: str) -> str:
-    lines, lengths = lines_of(record), lengths_of(record)
-    best = {length: clear_best(record, length) for length in lengths}
-    head, *speed_cells = speeds(lines)
-    rows = []
-    for line, own in zip(lines, speed_cells, strict=True):
-        cells = [f"**{number(line, n)}**" if line.label == best[n] else number(line, n) for n in lengths]
-        rows.append([line.label, *cells, *own])
-    return markdown_table([f"log perplexity{on} at", *_columns(record), *head], rows)
 
 
 def number(line: Line, length: int) -> str:

@@ -5,8 +5,7 @@ from typing import Any
 
 from longfire.bench.attention_speed import FIRE_S
 from longfire.bench.model_speed import BASELINE, DECODING, FORWARD, TRAINING
-from longfire.encodings.registry import title_of
-from longfire.report.table import markdown_table, text_table
+from longfire.report.table import text_table
 
 TITLES = {
     FORWARD: "forward, milliseconds",
@@ -50,40 +49,6 @@ def batch_and_type(record: dict[str, Any]) -> str:
     row = next((row for row in record["rows"] if row["kind"] == FORWARD), None)
     size = [f"{row['batch']} × {row['n']:,} tokens"] if row and "batch" in row else []
     return ", ".join([*size, setting["dtype"], "compiled" if setting["compile"] else "not compiled"])
-
-
-def model_figures(record: dict[str, Any]) -> str:
-    """FIRE's and FIRE-S's speed relative to RoPE's on each of its kernels, in Markdown. More is faster."""
-    lines = []
-    rows = record["rows"]
-    for kind, n in dict.fromkeys((row["kind"], row["n"]) for row in rows):
-        same = {row["encoding"]: row for row in rows if (row["kind"], row["n"]) == (kind, n) and "ms" in row}
-        for ratio in (key for key in same.get("fire", {}) if key.startswith("÷")):
-            cells = [f"{1 / same[name][ratio]:.2f}" if name in same else "–" for name in ("fire", FIRE_S, "t5")]
-            engine = ratio.removeprefix(f"÷ {BASELINE} (").removesuffix(")")
-            lines.append([f"{kind}, {n:,} {HEADS[kind]}", engine, *cells])
-    return markdown_table(["tokens a second, RoPE = 1", "RoPE by", "FIRE", "FIRE-S", "T5"], lines, left=2)
-
-
-def forward_markdown(record: dict[str, Any]) -> str:
-    """The paper's figure as a table: a forward pass with each encoding on its fastest engine, the fastest first."""
-    rows = [row for row in best_rows(record) if row["kind"] == FORWARD]
-    failed = [row for row in record["rows"] if row["kind"] == FORWARD and "failed" in row]
-    shown = [
-        [_title(row), row["engine"], f"{row['ms']:.2f}", f"{row['fastest']:.2f} to {row['slowest']:.2f}"]
-        for row in sorted(rows, key=lambda row: row["ms"])
-    ]
-    shown += [[_title(row), "–", "failed", "–"] for row in failed]
-    made = (
-        f"Logits of {batch_and_type(record)}, with the {record['setting']['size']} model on {_machine(record)}: the "
-        "median of many passes, and the fastest and slowest of them."
-    )
-    table = markdown_table(["encoding", "attention by", "milliseconds", "fastest to slowest"], shown, left=2)
-    return f"{made}\n\n{table}"
-
-
-def _title(row: dict[str, Any]) -> str:
-    return "FIRE-S" if row["encoding"] == FIRE_S else title_of(row["encoding"])
 
 
 def _machine(record: dict[str, Any]) -> str:

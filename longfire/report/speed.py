@@ -5,17 +5,10 @@ from textwrap import fill
 from typing import Any
 
 from longfire.bench.attention_speed import BASELINES, BOTH, FIRE_S, FORWARD, MEMORY, NO_BIAS, RATIOS
-from longfire.report.table import markdown_table, text_table, width
+from longfire.report.table import text_table, width
 
 LISTING = ("fire", "sdpa")
 """The paper's listing: FIRE's bias as one tensor, given to PyTorch."""
-FIGURES: dict[str, tuple[str | tuple[str, str], str]] = {
-    "forward, FIRE fused ÷ SDPA flash without bias": ("flash", FORWARD),
-    "forward + backward ÷ the same": ("flash", BOTH),
-    "forward + backward, the listing ÷ FIRE fused": (LISTING, BOTH),
-    "memory added ÷ SDPA flash's": ("flash", MEMORY),
-    "forward + backward ÷ SDPA cuDNN": ("cudnn", BOTH),
-}
 
 Row = dict[str, Any]
 
@@ -97,24 +90,6 @@ def _in_blocks(rows: Sequence[Row], lines: Sequence[str]) -> list[str]:
             titled += ["", title] if titled else [title]
         titled.append(line)
     return titled
-
-
-def figures_table(record: dict[str, Any]) -> str:
-    """The figures that matter most as Markdown: FIRE on the fused engine against what there was before."""
-    rows = {(row["encoding"], row["engine"], row["n"]): row for row in record["rows"]}
-    lengths = [n for n in record["setting"]["lengths"] if any(n == key[2] for key in rows)]
-
-    def figure(n: int, against: str | tuple[str, str], what: str) -> str:
-        fused = rows.get(("fire", "fused", n), {})
-        if isinstance(against, str):
-            return _number(fused.get(RATIOS[against], {}).get(what), ratio=True)
-        ours, other = (row.get(what, {}).get("ms") for row in (fused, rows.get((*against, n), {})))
-        return _number(other / ours if ours and other else None, ratio=True)
-
-    batches = {row["n"]: row["batch"] for row in record["rows"]}
-    header = ["", *(f"{batches[n]} × {n:,} tokens" for n in lengths)]
-    shown = [[label, *(figure(n, against, what) for n in lengths)] for label, (against, what) in FIGURES.items()]
-    return markdown_table(header, shown)
 
 
 def _machine(record: dict[str, Any]) -> str:

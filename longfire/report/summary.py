@@ -8,7 +8,6 @@ from typing import Any
 
 Record = dict[str, Any]
 
-OTHERWISE = "All of this holds where nothing else is said."
 COLORS = {  # on white, on black
     "fire": ("#dc143c", "#ff5470"),
     "kerple_log": ("#1f6fc4", "#62b0ff"),
@@ -143,16 +142,6 @@ def sentences(record: Record) -> list[str]:
     if record.get("interrupted"):
         found.append("It was interrupted: what is missing was not run.")
     return found
-
-
-def shared_sentences(records: Sequence[Record]) -> list[str]:
-    """What most of several records say of how they were run, to be said once; the others say what differs."""
-    found = [sentences(record) for record in records if record["runs"]]
-    if len(found) < 2:
-        return []
-    said = dict.fromkeys(one for own in found for one in own)
-    usual = [one for one in said if 2 * sum(one in own for own in found) > len(found)]
-    return [*usual, *([OTHERWISE] if any(one not in own for one in usual for own in found) else [])]
 
 
 def _training(record: Record, done: Sequence[dict[str, Any]], fires: Sequence[str]) -> list[str]:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.score_operators import seed_rows
 from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES
 from longfire.model import SIZES
-from longfire.report.claims.rows import rows_of
 
 
 def test_claims_find_what_fire_is_without_in_the_ablation_on_glue():
@@ -22,7 +22,7 @@ def test_claims_find_what_fire_is_without_in_the_ablation_on_glue():
     ]
     assert [one.rpartition("-")[2] for one in checkpoints] == ["0", "1", "2"] * 3
     for i, label in enumerate(entry.encodings):
-        assert rows_of({"rows": rows}, label) == [rows[3 * i : 3 * i + 3]]
+        assert seed_rows({"rows": rows}, label) == [rows[3 * i : 3 * i + 3]]
 
 
 def known_by(recipe):

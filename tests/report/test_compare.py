@@ -8,10 +8,10 @@ from statistics import fmean
 
 import pytest
 
-from longfire.report.compare import close_up, compare_markdown, compare_table, loss_curve, plot_compare, thinned
+from longfire.report.compare import close_up, compare_table, loss_curve, plot_compare, thinned
 from longfire.report.failures import failures
 from longfire.report.significance import RULE, adjusted_p_values, clear_best, p_value, seeds_verdict
-from longfire.report.summary import amount, lines_of, mean_and_deviation, shared_sentences, what_was_run
+from longfire.report.summary import amount, lines_of, mean_and_deviation, what_was_run
 from longfire.report.table import text_table
 from tests.report.records import compare_record, record_of, with_other_texts
 
@@ -82,8 +82,6 @@ def test_the_best_leads_every_other_one():
     assert clear_best(record_of({"fire": [1.0, 1.0, 1.0], "alibi": close}), 64) == "fire"
     record = record_of({"fire": [1.0, 1.0, 1.0], "alibi": close, "t5": wide})
     assert clear_best(record, 64) is None
-    assert "Bold" not in compare_markdown(record)
-    assert "Bold: significantly better than every" in compare_markdown(record_of({"fire": [1.0] * 3, "alibi": close}))
 
 
 def test_what_nobody_comes_after_is_not_best():
@@ -257,36 +255,13 @@ def test_what_was_run_with_one_encoding():
     assert "FIRE begins as kerple_log, is one for all layers and has log=False." in what_was_run(record)
     assert "recipe tiny, 1,600 steps, the encodings' own parameters at 10 times the model's" in what_was_run(record)
     assert compare_table(record).endswith("250,000")  # there is no verdict on differences that cannot be
-    assert "two encodings" not in compare_markdown(record)
-
-
-def test_what_several_records_say_is_said_once():
-    one, other = compare_record(), compare_record(("fire", "rope"))
-    shared = shared_sentences([one, other])
-    assert [sentence.partition(" ")[0] for sentence in shared] == ["Training", "FIRE", "Then", "Log"]
-    page = compare_markdown(other, shared)
-    assert page.startswith("FIRE, RoPE: with each of these position encodings a model of 820k parameters was trained")
-    assert page.split("\n\n")[0].endswith("with 3 seeds.")
-    assert shared_sentences([one]) == []
-
-
-def test_what_most_records_say_is_said_once_and_that_others_say_otherwise():
-    one, other, shorter = compare_record(), compare_record(("fire", "rope")), compare_record(("fire", "alibi"))
-    shorter["setting"]["recipe"] |= {"name": "shorter", "steps": 7}
-    shared = shared_sentences([one, other, shorter])
-    assert [sentence.partition(" ")[0] for sentence in shared] == ["Training", "FIRE", "Then", "Log", "All"]
-    assert shared[-1] == "All of this holds where nothing else is said."
-    assert "recipe tiny" in shared[0]
-    assert "Training was on" not in compare_markdown(one, shared)
-    assert "recipe shorter, 7 steps" in compare_markdown(shorter, shared)
 
 
 def test_speeds_that_nobody_measured_are_no_column():
     record = compare_record()
     for run in record["runs"]:
         del run["tokens_per_second"]
-    for shown in (compare_table(record), compare_markdown(record)):
-        assert "tokens/s" not in shown
+    assert "tokens/s" not in compare_table(record)
 
 
 def test_what_was_extended_was_not_trained_from_scratch():
@@ -387,14 +362,6 @@ def test_a_picture_has_a_panel_for_each_text(tmp_path, monkeypatch):
     assert titles[4] == ["Perplexity by length, one seed", "The lower part, close up"]
 
 
-def test_a_page_has_every_text():
-    page = compare_markdown(with_other_texts(compare_record()))
-    assert "Other texts, none of whose documents is in the corpus, were read too: latex, code." in page
-    assert [page.count(f"| log perplexity{on} at |") for on in ("", " on latex", " on code")] == [1, 1, 1]
-    assert "| FIRE | **2.510 ± 0.010** |" in page
-    assert [page.count(f"significant ({rule}") for rule in (RULE, "by the same rule")] == [1, 2]
-
-
 def test_a_picture_without_losses(tmp_path):
     record = record_of({"fire": [1.0], "alibi": [None]})
     assert all(path.exists() for path in plot_compare(record, tmp_path))
@@ -413,12 +380,3 @@ def test_the_lower_part_is_drawn_close_up():
         if run["encoding"] == "nope":
             run["perplexity"]["rows"][0]["log_perplexity"] = min(seen) - 0.5
     assert close_up(record)[0] < min(seen) - 0.5
-
-
-def test_a_page_has_the_same_numbers():
-    record = compare_record()
-    text, page = compare_table(record), compare_markdown(record)
-    numbers = re.findall(r"\d\.\d{3}(?: ± \d\.\d{3})?", text)
-    assert re.findall(r"\d\.\d{3}(?: ± \d\.\d{3})?", page) == numbers
-    assert page.count("**") == 2 * text.count("*", text.index("\n\n"), text.rindex("\n\n"))
-    assert "| --- | --: |" in page

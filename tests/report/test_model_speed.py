@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longfire.bench.model_speed import add_ratios
-from longfire.report.model_speed import best_rows, forward_markdown, model_table, plot_model
+from longfire.report.model_speed import best_rows, model_table, plot_model
 
 ROOT = Path(__file__).parents[2]
 TIMES = {
@@ -40,19 +40,6 @@ def model_record(**changes):
 @pytest.fixture(scope="module")
 def h200():
     return json.loads((ROOT / "results" / "bench" / "h200-model.json").read_text(encoding="utf-8"))
-
-
-def test_the_papers_figure_as_a_table():
-    record = model_record()
-    for row in record["rows"]:
-        row |= {"fastest": 1.0, "slowest": 99.0}
-    table = forward_markdown(record).splitlines()
-    assert table[0].startswith("Logits of 16 × 2,048 tokens, bfloat16, compiled, with the base model on NVIDIA H200, ")
-    assert table[4:] == [
-        "| RoPE | sdpa cudnn | 16.00 | 1.00 to 99.00 |",
-        "| FIRE | fused | 24.00 | 1.00 to 99.00 |",
-        "| T5 | – | failed | – |",
-    ]
 
 
 def lines_of(record):
