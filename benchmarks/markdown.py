@@ -5,14 +5,11 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from benchmarks.names import display_name, with_display_names
-from longfire.bench.attention_speed import BOTH, FORWARD, MEMORY, RATIOS
-from longfire.bench.model_speed import BASELINE
+from benchmarks.names import with_display_names
 from longfire.encodings.registry import title_of
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.report.failures import failures
-from longfire.report.model_speed import HEADS, batch_and_type, best_rows
-from longfire.report.significance import ENOUGH, differences, seeds_verdict
+from longfire.report.significance import clear_best, differences, seeds_verdict
 from longfire.report.summary import (
     Record,
     amount,
@@ -84,22 +81,19 @@ def _leaders(record: Record, best: dict[int, str]) -> str:
 
 def _significance(record: Record) -> str:
     """How sure the lead of an encoding is that is best at every length."""
-    if len(seeds_of(record)) < ENOUGH:
+    by_length = [differences(record, n) for n in lengths_of(record)]
+    if not all(by_length):
         return ""
-    by_length = {n: found for n in lengths_of(record) if (found := differences(record, n))}
-    behind = {
-        n: {one.worse: one.significant for one in found if one.better == found[0].better}
-        for n, found in by_length.items()
-    }
-    clear = [f"{n:,}" for n, others in behind.items() if all(others.values())]
-    if len(clear) == len(behind):
+    clear = [f"{n:,}" for n in lengths_of(record) if clear_best(record, n)]
+    if len(clear) == len(by_length):
         return ", significantly below all others"
-    level = {label for others in behind.values() for label, significant in others.items() if not significant}
-    if len(level) == 1 < len(lines_of(record)) - 1:
-        return f", significantly below all but {level.pop()}" + (
-            f" (and that one at {in_a_row(clear)})" if clear else ""
-        )
-    return f", significantly at {in_a_row(clear)}" if clear else ", not significantly"
+    level = dict.fromkeys(
+        one.worse for of in by_length for one in of if one.better == of[0].better and not one.significant
+    )
+    if level and len(level) <= 2 < len(lines_of(record)):
+        partly = f" (below that too at {in_a_row(clear)})" if clear else ""
+        return f", significantly below all but {in_a_row(list(level))}{partly}"
+    return f", significantly at {in_a_row(clear)}" if clear else ", but not significantly below all others"
 
 
 def _change(by: float) -> str:
@@ -130,12 +124,13 @@ def scored(record: Record) -> str:
     if not rows:
         return ""
     documents, tokens = ([row[key] for row in rows] for key in ("documents", "tokens"))
-    documents_shown = _span(f"{n:,}" for n in (max(documents), min(documents)))
-    tokens_shown = _span(amount(n) for n in (max(tokens), min(tokens)))
+    documents_shown = span(f"{n:,}" for n in (max(documents), min(documents)))
+    tokens_shown = span(amount(n) for n in (max(tokens), min(tokens)))
     return f"Scored at each length: {documents_shown} held-out documents, {tokens_shown} tokens."
 
 
-def _span(values: Iterable[str]) -> str:
+def span(values: Iterable[str]) -> str:
+    """`a to b`, or `a` where both are the same."""
     return " to ".join(dict.fromkeys(values))
 
 
@@ -212,80 +207,6 @@ def theorem_markdown(record: Record) -> str:
     return f"{head}\n\n{Table(columns, rows).markdown()}"
 
 
-def forward_markdown(record: Record) -> str:
-    """Figure 5 as a table: a forward pass with each encoding on its fastest engine, fastest first."""
-    rows = sorted((row for row in best_rows(record) if row["kind"] == FORWARD), key=lambda row: row["ms"])
-    failed = [row for row in record["rows"] if row["kind"] == FORWARD and "failed" in row]
-    shown = [
-        [
-            display_name(row["encoding"]),
-            row["engine"],
-            f"{row['ms']:.2f}",
-            f"{row['fastest']:.2f} to {row['slowest']:.2f}",
-        ]
-        for row in rows
-    ]
-    shown += [[display_name(row["encoding"]), "–", "failed", "–"] for row in failed]
-    note = (
-        f"Logits of {batch_and_type(record)}, {record['setting']['size']} model, {machine(record)}: the median of many "
-        "passes, and the range."
-    )
-    columns = ["encoding", "engine", "milliseconds", "fastest to slowest"]
-    return Table(columns, shown, left=2, highlights=[(0, 2)] if rows else [], notes=[note]).markdown()
-
-
-def attention_figures(record: Record) -> str:
-    """The attention record's main figures: FIRE on the fused engine against FlashAttention, cuDNN and a dense bias."""
-    rows = {(row["encoding"], row["engine"], row["n"]): row for row in record["rows"]}
-    lengths = [n for n in record["setting"]["lengths"] if any(n == key[2] for key in rows)]
-
-    def ratio(n: int, key: str, what: str) -> float | None:
-        found: float | None = rows.get(("fire", "fused", n), {}).get(RATIOS[key], {}).get(what)
-        return found
-
-    def speedup(n: int) -> float | None:
-        ours, dense = (rows.get(("fire", engine, n), {}).get(BOTH, {}).get("ms") for engine in ("fused", "sdpa"))
-        return dense / ours if ours and dense else None
-
-    figures = {
-        "forward, ÷ FlashAttention without a bias": [ratio(n, "flash", FORWARD) for n in lengths],
-        "forward + backward, ÷ FlashAttention without a bias": [ratio(n, "flash", BOTH) for n in lengths],
-        "forward + backward, ÷ cuDNN without a bias": [ratio(n, "cudnn", BOTH) for n in lengths],
-        "memory added, ÷ FlashAttention's": [ratio(n, "flash", MEMORY) for n in lengths],
-        "forward + backward, dense bias ÷ fused": [speedup(n) for n in lengths],
-    }
-    batches = {row["n"]: row["batch"] for row in record["rows"]}
-    columns = ["FIRE, fused engine", *(f"{batches[n]} × {n:,} tokens" for n in lengths)]
-    return Table(columns, [[name, *map(_ratio, values)] for name, values in figures.items()]).markdown()
-
-
-def model_figures(record: Record) -> str:
-    """Throughput of FIRE, FIRE-S and T5 relative to RoPE on each of its kernels. Higher is faster."""
-    lines, rows = [], record["rows"]
-    for kind, n in dict.fromkeys((row["kind"], row["n"]) for row in rows):
-        same = {row["encoding"]: row for row in rows if (row["kind"], row["n"]) == (kind, n) and "ms" in row}
-        for ratio in (key for key in same.get("fire", {}) if key.startswith("÷")):
-            cells = [f"{1 / same[name][ratio]:.2f}" if name in same else "–" for name in ("fire", "fire-s", "t5")]
-            engine = ratio.removeprefix(f"÷ {BASELINE} (").removesuffix(")")
-            lines.append([f"{kind}, {n:,} {HEADS[kind]}", engine, *cells])
-    return Table(["tokens/s, RoPE = 1", "RoPE's kernel", "FIRE", "FIRE-S", "T5"], lines, left=2).markdown()
-
-
-def speed_line(record: Record) -> str:
-    """The attention record in a sentence, with GPU, versions and commit."""
-    rows = [row for row in record["rows"] if (row["encoding"], row["engine"]) == ("fire", "fused")]
-    ratios = [row[RATIOS["flash"]][BOTH] for row in rows if BOTH in row.get(RATIOS["flash"], {})]
-    if not ratios:
-        return ""
-    lengths, commit = [row["n"] for row in rows], record["provenance"].get("commit") or "unknown"
-    times = _span(f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
-    return (
-        f"Attention with FIRE, forward and backward, takes {times} times as long as FlashAttention "
-        f"without a bias, from {min(lengths):,} to {max(lengths):,} tokens "
-        f"({machine(record)}, {record['setting']['dtype']}, commit {commit[:7]})."
-    )
-
-
 def tasks_markdown() -> str:
     """The task table of docs/tasks.md: source, text of a row, answers."""
     forms = {
@@ -300,13 +221,3 @@ def tasks_markdown() -> str:
         answers = ", ".join(f"`{choice}`" for choice in task.choices) or "free"
         rows.append([f"`{task.name}`", " ".join(filter(None, task.hub)), text, answers, str(task.max_answer)])
     return Table(["", "on the Hugging Face hub", "text of a row", "answers", "tokens"], rows, left=4).markdown()
-
-
-def machine(record: Record) -> str:
-    """`NVIDIA H200, torch 2.11.0`."""
-    made, device = record["provenance"], "gpu" if record["setting"]["device"] == "cuda" else "cpu"
-    return f"{made['hardware'][device]}, torch {made['versions']['torch']}"
-
-
-def _ratio(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.2f}" if value < 10 else f"{value:,.1f}"

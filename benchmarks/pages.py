@@ -14,22 +14,19 @@ from benchmarks.markdown import (
     BOLD,
     PAPERS_MODELS,
     PLUS,
-    attention_figures,
     comparison_markdown,
-    forward_markdown,
     learned_markdown,
     lengths_table,
-    model_figures,
     reproduction_markdown,
     scored,
     shared_sentences,
-    speed_line,
     tasks_markdown,
     theorem_markdown,
 )
 from benchmarks.names import with_display_names
 from benchmarks.pictures import COMPARISONS, CONTEXTS, FIVE, is_of_model, picture_of
 from benchmarks.results import REPRODUCED, RESULTS, Record, find_record, outdated, read_all, read_record
+from benchmarks.speed_markdown import attention_figures, forward_markdown, model_figures, speed_line
 from benchmarks.task_markdown import downstream_markdown
 from longfire.commands.downstream import PAPERS
 from longfire.lab.entry import TaskEntry
