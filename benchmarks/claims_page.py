@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 from benchmarks.claims import BEYOND, CLAIMS, Claim, Papers
 from benchmarks.judge import AND, Records, find_record, judge, run_identities
-from benchmarks.markdown import shared_sentences
+from benchmarks.markdown import shared_description
 from benchmarks.names import with_display_names
 from benchmarks.score_operators import finetuning_length, partial_tasks, seed_count
 from benchmarks.verdicts import FAILS, HOLDS, MISSING, OPEN, VERDICTS, Finding
-from longfire.report.downstream import what_was_done
-from longfire.report.model_speed import batch_and_type
-from longfire.report.summary import Record, seeds_of, sentences
+from longfire.report.description import description
+from longfire.report.downstream import describe_tasks
+from longfire.report.speed import batch_and_type
+from longfire.report.summary import Record, seeds_of
 from longfire.report.table import Table
 
 Judged = Sequence[tuple[Claim, Finding]]
@@ -86,13 +87,13 @@ def _here(finding: Finding, records: Records) -> str:
 def _record_list(records: Records) -> list[str]:
     """What each record is. What most share is said once, and so are runs that several contain."""
     trained = {name: with_display_names(record) for name, record in records.items() if "runs" in record}
-    common = shared_sentences(list(trained.values()))
+    common = shared_description(list(trained.values()))
     lines, runs = [], set[object]()
     for name, record in records.items():
         if name not in trained:
             lines.append(f"- `{name}`: {_description(record)} {_provenance(record)}")
             continue
-        own = [sentence for sentence in sentences(trained[name]) if sentence not in common]
+        own = [sentence for sentence in description(trained[name]) if sentence not in common]
         lines.append(f"- `{name}`: {' '.join([*own, *_shared_runs(name, trained), _provenance(record)])}")
         runs |= run_identities(record)
     head = f"These records contain {len(runs)} trained models; a run that is in several counts once."
@@ -115,7 +116,7 @@ def _shared_runs(name: str, records: Records) -> list[str]:
 def _description(record: Record) -> str:
     setting = record["setting"]
     if "tasks" in setting:
-        return what_was_done(record)
+        return describe_tasks(record)
     if setting.get("subject") == "model":
         return f"The {setting['size']} model in {setting['dtype']}."
     return f"All positions below {setting['max_length']:,}, in {setting['dtype']}."

@@ -16,8 +16,9 @@ from benchmarks.score_operators import (
     stretching_costs,
 )
 from benchmarks.verdicts import FAILS, HOLDS, MISSING, OPEN, Comparison, Finding, summarise
-from longfire.report.beside import papers_size
-from longfire.report.summary import Record, changes_in_rows, changes_to_fire, in_a_row, lengths_of, seeds_of
+from longfire.report.description import changes_in_rows, changes_to_fire
+from longfire.report.summary import Record, join_words, lengths_of, seeds_of
+from longfire.report.task_rows import papers_size
 
 Records = Mapping[str, Record]
 """By folder and name, such as reproduce/perplexity-base."""
@@ -63,7 +64,7 @@ def judge_by(claim: Claim, record: Record) -> Finding | None:
     if claim.size and _model_size(record) != claim.size:
         return None
     if claim.tuned_on and record["rows"] and claim.tuned_on not in (tasks := finetuned_on(record)):
-        others = in_a_row([f"`{task}`" for task in tasks]) if tasks else "other tasks"
+        others = join_words([f"`{task}`" for task in tasks]) if tasks else "other tasks"
         return Finding(MISSING, why=f"needs models fine-tuned on `{claim.tuned_on}`; ours were on {others}")
     arguments = {key: value for key, value in claim.test.items() if key != "is"}
     found = OPERATORS[claim.test["is"]](record, **arguments)

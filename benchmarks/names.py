@@ -5,7 +5,7 @@ from typing import Any
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import title_of
 
-RECOMMENDED = {f"fire:start=kerple_log,horizon={length}" for length in (64, 128, 512)}
+RECOMMENDED = {f"fire:init=kerple_log,horizon={length}" for length in (64, 128, 512)}
 """FIRE started as Kerple-log with its horizon at the training length, as records label it."""
 DISPLAY_NAMES = {
     **dict.fromkeys(RECOMMENDED, "FIRE (recommended)"),
@@ -27,8 +27,7 @@ def display_name(encoding: str, label: str = "") -> str:
     """An encoding's name in prose. `label` is what its record calls it, for variants that have no name here."""
     if encoding in DISPLAY_NAMES:
         return DISPLAY_NAMES[encoding]
-    name = label or (title_of(encoding) if encoding in ENCODINGS else encoding)
-    return name.replace("start=", "init=")  # the option's older name
+    return label or (title_of(encoding) if encoding in ENCODINGS else encoding)
 
 
 def with_display_names(record: dict[str, Any]) -> dict[str, Any]:

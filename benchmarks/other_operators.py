@@ -10,10 +10,10 @@ from typing import Any
 from benchmarks.names import display_name
 from benchmarks.perplexity_operators import find_line
 from benchmarks.verdicts import DISAGREE, FAILS, HOLDS, OPEN, UNMEASURED, Comparison, Finding, too_few
-from longfire.bench.model_speed import FORWARD
+from longfire.bench.benchmark import FORWARD
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
-from longfire.report.model_speed import best_rows
 from longfire.report.significance import ENOUGH
+from longfire.report.speed import best_rows
 from longfire.report.summary import Record, seeds_of
 
 Layers = Sequence[dict[str, Any]]

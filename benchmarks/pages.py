@@ -10,18 +10,11 @@ from pathlib import Path
 
 from benchmarks.claims_page import claims_markdown
 from benchmarks.markdown import (
-    A_FIGURE,
-    BOLD,
-    PAPERS_MODELS,
-    PLUS,
     comparison_markdown,
     learned_markdown,
-    lengths_table,
     reproduction_markdown,
-    scored,
-    shared_sentences,
+    shared_description,
     tasks_markdown,
-    theorem_markdown,
 )
 from benchmarks.names import with_display_names
 from benchmarks.pictures import COMPARISONS, CONTEXTS, FIVE, is_of_model, picture_of
@@ -29,12 +22,12 @@ from benchmarks.results import REPRODUCED, RESULTS, Record, find_record, outdate
 from benchmarks.speed_markdown import attention_figures, forward_markdown, model_figures, speed_line
 from benchmarks.task_markdown import downstream_markdown
 from longfire.commands.downstream import PAPERS
-from longfire.lab.entry import TaskEntry
 from longfire.lab.reported import TABLES, reported
-from longfire.lab.tables import ENTRIES
-from longfire.report.model_speed import model_table
+from longfire.lab.tables import ENTRIES, TaskEntry
+from longfire.report.compare import comparison_tables, scored_text
+from longfire.report.reproduce import NO_NUMBERS, PAPERS_MODELS, theorem_table
 from longfire.report.speed import speed_table
-from longfire.report.summary import in_a_row, lengths_of, seeds_of
+from longfire.report.summary import join_words, lengths_of, seeds_of
 from longfire.report.table import Table
 from longfire.tasks import SUITES
 
@@ -81,7 +74,7 @@ def with_blocks(page: str, results: Path = RESULTS) -> str:
 def shared_method(names: Sequence[str], results: Path) -> list[str]:
     """Sentences on method that most comparisons of a page have."""
     records = [read_record(name.removesuffix("-figures"), results) for name in names if name.endswith("-figures")]
-    return [*shared_sentences([with_display_names(one) for one in records if "runs" in one]), PLUS, BOLD]
+    return shared_description([record for record in records if "runs" in record])
 
 
 def block(name: str, results: Path = RESULTS, known: Sequence[str] = ()) -> str:
@@ -115,7 +108,7 @@ def figures(name: str, record: Record, known: Sequence[str] = ()) -> str:
 
 def full_table(record: Record) -> str:
     """A performance record as a fenced text table, captioned below its first line if it is outdated."""
-    table = model_table(record) if is_of_model(record) else speed_table(record)
+    table = speed_table(record)
     if caption := outdated(record):
         table = table.replace("\n", f"\n{caption}\n", 1)
     return f"```\n{table}\n```"
@@ -133,14 +126,15 @@ def speed_block(record: Record) -> str:
 
 def five_encodings(record: Record) -> str:
     """The small table of README.md: five encodings at multiples of the training length."""
-    trained, seeds = record["setting"]["trained_length"], len(seeds_of(record))
-    runs = [{key: run[key] for key in run if key != "also"} for run in record["runs"] if run["encoding"] in FIVE]
+    trained, lengths = record["setting"]["trained_length"], lengths_of(record)
+    kept = ("encoding", "label", "seed", "perplexity")
+    runs = [{key: run[key] for key in kept} for run in record["runs"] if run["encoding"] in FIVE]
     shown = with_display_names({**record, "runs": sorted(runs, key=lambda run: FIVE.index(run["encoding"]))})
     for run in shown["runs"]:
         run["label"] = {"FIRE": "FIRE (as published)"}.get(run["label"], run["label"])
-    table = lengths_table(shown)
-    columns = [f"{n // trained}× ({n:,} tokens)" if n == trained else f"{n // trained}×" for n in lengths_of(record)]
-    note = f"Mean ± standard deviation over {seeds} seeds; the lowest mean in bold. {scored(shown)}"
+    (table,) = comparison_tables(shown)
+    columns = [f"{n // trained}× ({n:,} tokens)" if n == trained else f"{n // trained}×" for n in lengths]
+    note = f"Mean ± standard deviation over {len(seeds_of(record))} seeds. {scored_text(shown)}"
     return Table(["log perplexity at", *columns], table.rows, highlights=table.highlights, notes=[note]).markdown()
 
 
@@ -157,18 +151,17 @@ def claims_block(results: Path) -> str:
 def tables_block(results: Path) -> str:
     """Every table and figure of the paper."""
     records = {entry.name: record for entry in REPRODUCED if (record := find_record(entry.name, results)) is not None}
-    method = shared_sentences([with_display_names(record) for record in records.values()])
-    known, parts = [*method, PLUS, BOLD], []
+    known, parts = shared_description(list(records.values())), []
     for entry in (entry for entry in REPRODUCED if entry.name in records):
         record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
         picture, learned = picture_of(entry), learned_markdown(record) if entry.draws_biases else ""
         parts += [f"## {entry.shows}: {entry.what}", reproduction_markdown(record, paper, picture, known)]
         parts += [learned] if learned else []
     untrained = {
-        "theorem": ("theorem", theorem_markdown),
+        "theorem": ("theorem", lambda record: theorem_table(record).markdown()),
         "speed": (
             "h200-model",
-            lambda record: f"{captioned(forward_markdown(record), record)}\n\n{A_FIGURE}\n\n{MODEL_PICTURE}",
+            lambda record: f"{captioned(forward_markdown(record), record)}\n\n{NO_NUMBERS}\n\n{MODEL_PICTURE}",
         ),
     }
     missing = [name for name, (record, _) in untrained.items() if find_record(record, results) is None]
@@ -177,7 +170,7 @@ def tables_block(results: Path) -> str:
             parts += [f"## {ENTRIES[name].shows}: {ENTRIES[name].what}", show(found)]
     missing += [entry.name for entry in REPRODUCED if entry.name not in records]
     if missing:
-        names = in_a_row([f"`{name}` ({ENTRIES[name].shows})" for name in missing])
+        names = join_words([f"`{name}` ({ENTRIES[name].shows})" for name in missing])
         parts.insert(0, f"Not run yet: {names}.")
     parts += ["## On tasks", ON_TASKS, tasks_table(results)]
     return "\n\n".join([*parts, "## Method", " ".join([*known, PAPERS_MODELS])])

@@ -9,17 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.markdown import mean_perplexities
 from benchmarks.names import display_name, with_display_names
 from benchmarks.results import REPRODUCED, ROOT, Record, find_record
-from longfire.lab.entry import LengthEntry
+from longfire.lab.tables import LengthEntry
 from longfire.report.biases import plot_biases
-from longfire.report.compare import plot_compare
+from longfire.report.compare_plot import plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
-from longfire.report.model_speed import plot_model
-from longfire.report.speed_plot import plot_speed
-from longfire.report.summary import lengths_of
+from longfire.report.speed_plot import plot_model, plot_speed
+from longfire.report.summary import lengths_of, lines_of
 
 COMPARISONS = {
     "encodings": "images/encodings-small.png",
@@ -34,7 +32,7 @@ SPEEDS = {"h200-attention": "images/attention-h200.png", "h200-model": "images/m
 INITIAL_BIASES = "images/encodings.png"
 """Drawn by `longfire explore` if README.md shows it; stamped with the tables that it prints."""
 README = {"images/readme-light.png": "light", "images/readme-dark.png": "dark"}
-FIVE = ("fire:start=kerple_log,horizon=512", "fire", "kerple_log", "alibi", "rope")
+FIVE = ("fire:init=kerple_log,horizon=512", "fire", "kerple_log", "alibi", "rope")
 """The encodings that README.md shows."""
 COLORS = {
     "light": ("#cf222e", "#e8891c", "#0969da", "#1a7f37", "#57606a"),
@@ -113,14 +111,13 @@ def draw_readme(record: Record, theme: str, path: Path) -> None:
 
     back, text, faint, lengths = BACKGROUND[theme], TEXT[theme], FAINT[theme], lengths_of(record)
     trained = record["setting"]["trained_length"]
-    runs = [run | {"label": run["encoding"]} for run in record["runs"]]
-    means = mean_perplexities({**record, "runs": runs})
+    means = {line.encoding: [line.mean(n) or 0.0 for n in lengths] for line in lines_of(record)}
     names = {encoding: display_name(encoding) for encoding in FIVE} | {"fire": "FIRE (as published)"}
     figure = Figure(figsize=(8.4, 4.3), layout="constrained", facecolor=back)
     axes: Any = figure.subplots()
-    top = max(means["fire"].values()) + 0.08
+    top = max(means["fire"]) + 0.08
     for encoding, color in zip(FIVE, COLORS[theme], strict=True):
-        values = [means[encoding][n] for n in lengths]
+        values = means[encoding]
         best = encoding == FIVE[0]
         axes.plot(lengths, values, color=color, linewidth=3 if best else 2, marker="o", markersize=5, zorder=3 + best)
         style = {"color": color, "fontsize": 11, "fontweight": "bold" if best else "normal", "va": "center"}
@@ -134,7 +131,7 @@ def draw_readme(record: Record, theme: str, path: Path) -> None:
         exit_at = lengths[first - 1] * (lengths[first] / lengths[first - 1]) ** share
         label = f"{names[encoding]} (to {values[-1]:.2f} at {lengths[-1] // trained}×)"
         axes.annotate(label, (exit_at, top), xytext=(8, -10), textcoords="offset points", **style)
-    axes.set_ylim(min(min(means[encoding].values()) for encoding in FIVE) - 0.02, top)
+    axes.set_ylim(min(min(means[encoding]) for encoding in FIVE) - 0.02, top)
     axes.set_xscale("log", base=2)
     axes.set_xticks(
         lengths,

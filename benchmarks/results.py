@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from longfire.lab.entry import LengthEntry
-from longfire.lab.tables import ENTRIES
+from longfire.lab.tables import ENTRIES, LengthEntry
 from longfire.provenance import kernel_hash
 
 ROOT = Path(__file__).resolve().parents[1]

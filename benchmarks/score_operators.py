@@ -16,9 +16,8 @@ from typing import Any
 from benchmarks.names import display_name
 from benchmarks.verdicts import FAILS, HOLDS, OPEN, Comparison, Finding, summarise
 from longfire.evaluation.seeds import alike
-from longfire.report.beside import encoding_of
-from longfire.report.downstream import at_length
 from longfire.report.summary import Record, mean_and_deviation
+from longfire.report.task_rows import encoding_of, scores_at
 from longfire.tasks import SUITES, TASKS
 
 Row = dict[str, Any]
@@ -148,7 +147,7 @@ def lengths_in_range(record: Record) -> list[int]:
 
 def shared_tasks(record: Record, length: int) -> list[str]:
     """Tasks that all rows with any score at this length have."""
-    found = [scores for row in record["rows"] if (scores := at_length(row, length))]
+    found = [scores for row in record["rows"] if (scores := scores_at(row, length))]
     return [task for task in record["setting"]["tasks"] if all(task in scores for scores in found)]
 
 
@@ -165,9 +164,9 @@ def mean_over(tasks: Sequence[str], which: str) -> str:
 
 def mean_scores(rows: Sequence[Row], tasks: Sequence[str], length: int) -> Scores | None:
     """Each row's mean over tasks. It is near chance if half of its parts are."""
-    if not rows or not tasks or not all(task in at_length(row, length) for row in rows for task in tasks):
+    if not rows or not tasks or not all(task in scores_at(row, length) for row in rows for task in tasks):
         return None
-    scores = [[at_length(row, length)[task] for task in tasks] for row in rows]
+    scores = [[scores_at(row, length)[task] for task in tasks] for row in rows]
     near = fmean(bool(one.get("near_chance")) for of_row in scores for one in of_row) >= 0.5
     labels = {row["label"] for row in rows}
     label = rows[0]["label"] if len(labels) == 1 else rows[0]["label"].partition(" (")[0]

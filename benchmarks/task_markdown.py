@@ -5,14 +5,33 @@ from typing import Any
 
 from benchmarks.names import with_display_names
 from longfire.evaluation.metrics import average
-from longfire.report.beside import papers_row, papers_size
-from longfire.report.contexts import DASH, NEAR, Record, interval, named
-from longfire.report.downstream import SAY_NOTHING, SELECTED, Paper, at_length, missing, models, near_meanings
-from longfire.report.seeds import by_label, how_many, with_means, with_seeds
-from longfire.report.summary import changes_in_rows, in_a_row, mean_and_deviation, over_seeds
+from longfire.report.description import changes_in_rows
+from longfire.report.downstream import (
+    DASH,
+    NEAR,
+    PLACEHOLDERS,
+    SELECTED,
+    Paper,
+    chance_levels,
+    describe_models,
+    interval,
+    missing,
+)
+from longfire.report.summary import join_words, mean_and_deviation, over_seeds
 from longfire.report.table import Table
+from longfire.report.task_rows import (
+    Record,
+    by_label,
+    length_header,
+    papers_row,
+    papers_size,
+    scores_at,
+    seed_counts,
+    with_means,
+    with_seeds,
+)
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import is_placeholder
 
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8
@@ -74,7 +93,7 @@ def verdict(record: Record) -> str:
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
     means = {}
     for label, rows in by_label(record["rows"]).items():
-        shared = [task for task in tasks if all(task in at_length(row, lengths[0]) for row in record["rows"])]
+        shared = [task for task in tasks if all(task in scores_at(row, lengths[0]) for row in record["rows"])]
         means[label] = mean_and_deviation(m for row in rows if (m := _average(row, shared, lengths[0])) is not None)[0]
     known = {label: mean for label, mean in means.items() if mean is not None}
     chance = f"{near} of {len(scores)} scores are near chance" if near else "All scores are above chance"
@@ -89,15 +108,15 @@ def method(record: Record) -> str:
     """Checkpoints, training, and what was tested on."""
     setting, rows = record["setting"], record["rows"]
     stretched = {f"{row['label']} extended to {row['extended_to']:,}" for row in rows if row.get("extended_to")}
-    extended = f" ({in_a_row(sorted(stretched))} tokens)" if stretched else ""
+    extended = f" ({join_words(sorted(stretched))} tokens)" if stretched else ""
     small = "**Small-scale run.** " if is_small(record) else ""
-    parts = [f"{small}{in_a_row(list(by_label(rows)))}{how_many(rows)}: {models(rows)}{extended}."]
+    parts = [f"{small}{join_words(list(by_label(rows)))}{seed_counts(rows)}: {describe_models(rows)}{extended}."]
     if changed := changes_in_rows(rows):
         parts.append(f"Not as published: {changed}.")
     parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
-    lengths = in_a_row([f"{n:,}" for n in setting["lengths"]])
+    lengths = join_words([f"{n:,}" for n in setting["lengths"]])
     parts.append(f"Tested on {_questions(record)} of the {setting['split']} split, in {lengths} tokens.")
-    parts += [SAY_NOTHING] if setting["data"] == MADE_UP else []
+    parts += [PLACEHOLDERS] if is_placeholder(setting["data"]) else []
     parts += ["Interrupted: what is missing was not run."] if record.get("interrupted") else []
     return " ".join(parts)
 
@@ -127,7 +146,7 @@ def one_task(record: Record, task: str, length: int, paper: Sequence[Row]) -> st
 def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[Row]) -> str:
     """A row per encoding: the mean over tasks beside the paper's, and over those that all have, if those are fewer."""
     whole, size = tuple(tasks) == SUITES[TASKS[tasks[0]].suite], papers_size(record)
-    scores = [at_length(row, length) for row in record["rows"]]
+    scores = [scores_at(row, length) for row in record["rows"]]
     shared = [task for task in tasks if scores and all(task in found for found in scores)]
     sets = [tasks] if len(shared) in (0, len(tasks)) else [tasks, shared]
     rows = []
@@ -166,7 +185,7 @@ def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
     rows = [[escape(row["label"]), *map(_cell, own)] for row, own in zip(record["rows"], found, strict=True)]
     bold = [(row, 1 + j) for j in range(len(lengths)) for row, _ in _best([own[j] for own in found], down=True)]
     metric = f"{METRICS[TASKS[task].metric]} at"
-    ours = Table([metric, *(named(record, length) for length in lengths)], rows, highlights=bold).markdown()
+    ours = Table([metric, *(length_header(record, length) for length in lengths)], rows, highlights=bold).markdown()
     encodings = dict.fromkeys(row["encoding"] for row in record["rows"])
     theirs = [
         [one["label"], *(_number(one.get(str(length))) for length in lengths)]
@@ -182,10 +201,10 @@ def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
 def legend(record: Record) -> list[str]:
     """What the marks mean, and where the paper has nothing."""
     said = []
-    for name, meaning in near_meanings(record).items():
+    for name, meaning in chance_levels(record).items():
         levels = {one[name] for row in record["rows"] for one in row["scores"] if one.get(name) is not None}
         level = f" ({levels.pop():.2f})" if len(levels) == 1 else ""
-        said.append(f"{NEAR}: not above what {meaning}{level}.")
+        said.append(f"{NEAR}: not above {meaning}{level}.")
     if len(record["setting"]["tasks"]) > 1:
         said.append("Averages that the paper does not state are the means of its figures.")
     if not any(task in SUITES[TASKS[task].suite] for task in record["setting"]["tasks"]):
@@ -245,12 +264,14 @@ def _finetuned_before(rows: Sequence[Record], tasks: Sequence[str]) -> list[str]
         said.append(f"Fine-tuning took {_steps(ways[0])}{f'; each run kept {kept}' if kept else ''}.")
     on = {task for row in rows for task in row.get("finetuned_on") or ()}
     if on and not on & set(tasks):
-        said.append(f"None was fine-tuned on {in_a_row([f'`{task}`' for task in tasks])} itself, as the paper's were.")
+        said.append(
+            f"None was fine-tuned on {join_words([f'`{task}`' for task in tasks])} itself, as the paper's were."
+        )
     return said
 
 
 def _steps(recipe: Row) -> str:
-    return f"{recipe['steps']:,} steps of {recipe['batch']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
+    return f"{recipe['steps']:,} steps of {recipe['batch_size']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
 
 
 def _questions(record: Record) -> str:
@@ -262,7 +283,7 @@ def _questions(record: Record) -> str:
 
 
 def _average(row: Record, tasks: Sequence[str], length: int) -> float | None:
-    return average({task: one["score"] for task, one in at_length(row, length).items()}, tasks)
+    return average({task: one["score"] for task, one in scores_at(row, length).items()}, tasks)
 
 
 def _first(found: Sequence[Record | None], key: str) -> Any:

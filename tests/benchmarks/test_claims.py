@@ -7,9 +7,8 @@ from benchmarks.claims_page import claims_markdown
 from benchmarks.judge import OPERATORS, judge
 from benchmarks.perplexity_operators import lower
 from benchmarks.verdicts import FAILS, HOLDS, MISSING, OPEN, Comparison, decide, summarise
-from longfire.lab.entry import LengthEntry, TaskEntry
 from longfire.lab.reported import TABLES, reported
-from longfire.lab.tables import ENTRIES
+from longfire.lab.tables import ENTRIES, LengthEntry, TaskEntry
 from tests.report import downstream_records as downstream
 from tests.report.records import record_of
 
@@ -148,9 +147,9 @@ def test_growing_lead_must_be_a_lead():
 @pytest.mark.parametrize(
     "change",
     [
-        {"recipe": {"start": "kerple_log"}},
-        {"recipe": {"horizon": 1.0, "length": 2048}},
-        {"recipe": {"share": True}},
+        {"recipe": {"init": "kerple_log"}},
+        {"recipe": {"horizon": "length", "length": 2048}},
+        {"recipe": {"share_position_encoding": True}},
         {"recipe": {"encoding_options": {"log": False}}},
         {"split": "dev"},
     ],

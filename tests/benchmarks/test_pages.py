@@ -7,14 +7,7 @@ import shutil
 import pytest
 from PIL import Image
 
-from benchmarks.markdown import (
-    comparison_markdown,
-    learned_markdown,
-    reproduction_markdown,
-    scored,
-    shared_sentences,
-    verdict,
-)
+from benchmarks.markdown import comparison_markdown, learned_markdown, reproduction_markdown, shared_description
 from benchmarks.pages import PAGES, TASK_RECORDS, five_encodings, with_blocks
 from benchmarks.pictures import FIVE, digest, draw_readme, pictures, read_stamp, stale_pictures, stamp
 from benchmarks.release_check import problems
@@ -25,7 +18,8 @@ from longfire.lab.reported import reported
 from longfire.lab.tables import ENTRIES
 from longfire.provenance import kernel_hash
 from longfire.report.speed import speed_table
-from tests.report.records import attention_record, compare_record, record_of, with_other_texts
+from longfire.report.verdict import verdict
+from tests.report.records import attention_record, compare_record, with_other_texts
 
 
 @pytest.fixture
@@ -141,57 +135,33 @@ def test_readme_table_and_picture(tmp_path):
     assert table[0] == "| log perplexity at | 1× (512 tokens) | 2× | 4× | 8× | 16× |"
     labels = [line.split(" | ")[0] for line in table[2:7]]
     assert labels == ["| FIRE (recommended)", "| FIRE (as published)", "| Kerple-log", "| ALiBi", "| RoPE"]
-    assert "35 held-out documents" in table[-1]
+    assert "35 documents" in table[-1]
     for theme in ("light", "dark"):
         draw_readme(record, theme, tmp_path / f"{theme}.png")
         assert (tmp_path / f"{theme}.png").stat().st_size > 20_000
     assert len(FIVE) == 5
 
 
-def test_comparison_has_verdict_scored_text_and_every_text():
-    page = comparison_markdown(with_other_texts(compare_record()), "images/a.png")
-    parts = page.split("\n\n")
-    assert parts[0].startswith("Lowest perplexity: FIRE at 64 and 128; Kerple-log at 256 and 512; ALiBi at 1,024. ")
-    assert parts[0].endswith(
-        "From 64 to 1,024 tokens ALiBi improves by 0.040, FIRE degrades by 0.080 and NoPE degrades by 1.800."
-    )
-    assert parts[1] == "![Log perplexity by length](images/a.png)"
-    assert [page.count(f"| log perplexity{on} at |") for on in ("", " on latex", " on code")] == [1, 1, 1]
-    assert "| FIRE | **2.127 ± 0.030** |" in page
-    assert page.count("significant ([test](claims.md#") == 3
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"fire": [1.0] * 3, "alibi": [1.1] * 3}, ", significantly below all others."),
-        ({"fire": [1.0] * 3, "t5": [1.01, 1.0, 1.01], "alibi": [1.2] * 3}, ", significantly below all but t5."),
-        ({"fire": [1.0, 1.2, 1.1], "alibi": [1.1, 1.1, 1.2]}, ", but not significantly below all others."),
-        ({"fire": [1.0], "alibi": [1.1]}, " at every length."),
-    ],
-)
-def test_verdict_says_how_sure_it_is(values, expected):
-    assert expected in verdict(record_of(values, (64, 128)))
-
-
-def test_scored_text():
-    record = compare_record()
-    assert scored(record) == ""
-    for run in record["runs"]:
-        for row in run["perplexity"]["rows"]:
-            row |= {"documents": 30, "tokens": 90_000}
-    assert scored(record) == "Scored at each length: 30 held-out documents, 90k tokens."
+def test_comparison_opens_with_verdict_and_picture():
+    record = with_other_texts(compare_record())
+    parts = comparison_markdown(record, "images/a.png").split("\n\n")
+    assert parts[:2] == [verdict(record), "![Log perplexity by length](images/a.png)"]
+    assert [sum(f"| log perplexity{on} at |" in part for part in parts) for on in ("", " on latex", " on code")] == [
+        1
+    ] * 3
+    assert "| FIRE | **2.127 ± 0.030** |" in parts[2]
+    assert "([test](claims.md#" in parts[3]
 
 
 def test_shared_method_is_stated_once():
     one, other, shorter = (compare_record(of) for of in (("fire", "alibi"), ("fire", "rope"), ("fire", "nope")))
     shorter["setting"]["recipe"] |= {"name": "shorter", "steps": 7}
-    shared = shared_sentences([one, other, shorter])
+    shared = shared_description([one, other, shorter])
     assert shared[-1].endswith("unless stated otherwise.")
     assert "recipe tiny" in " ".join(shared)
     assert "recipe tiny" not in comparison_markdown(one, known=shared)
     assert "recipe shorter, 7 steps" in comparison_markdown(shorter, known=shared)
-    assert shared_sentences([one]) == []
+    assert shared_description([one]) == []
 
 
 def with_learned(record):
@@ -213,7 +183,7 @@ def test_learned_by_layer():
 def test_reproduction_stands_beside_the_papers_numbers():
     page = reproduction_markdown(compare_record(), reported("perplexity"), "a.png")
     assert page.startswith("*Stand-in: models of 820k parameters, trained at 64 tokens.*")
-    assert "| FIRE | **3.149** | **3.083** | **3.054** | **3.046** | **3.056** |" in page
+    assert "| FIRE | 3.149 | 3.083 | 3.054 | 3.046 | 3.056 |" in page
     assert "| YaRN |" not in page  # the paper has a figure of it
     assert "| FIRE-S | 3.22 | 3.14 | 3.10 | 3.09 | 3.10 |" in reproduction_markdown(
         compare_record(), reported("sharing"), "a.png"

@@ -1,17 +1,38 @@
-"""Reproductions on a page: beside the paper's numbers, with a picture, and what is missing called so."""
-
-from pathlib import Path
+"""Reproductions beside the paper's numbers."""
 
 from longfire.lab.reported import reported
 from longfire.lab.scales import PAPERS
+from longfire.report.compare import compare_table
 from longfire.report.reproduce import (
+    NO_NUMBERS,
     PAPERS_RECIPES,
     heading,
+    papers_table,
     reproduced_page,
+    reproduced_table,
+    theorem_table,
 )
 from tests.report.records import compare_record
 
-ROOT = Path(__file__).parents[2]
+
+def test_beside_the_papers_numbers():
+    table = papers_table(reported("perplexity"))
+    assert table.columns == ["in the paper, trained at 2,048", "512", "1,024", "2,048", "4,096", "8,192"]
+    rows = {label: cells for label, *cells in table.rows}
+    assert rows["FIRE"] == ["3.149", "3.083", "3.054", "3.046", "3.056"]
+    assert "YaRN" not in rows  # the paper has a figure of it
+    assert papers_table(reported("sharing")).rows[-1] == ["FIRE-S", "3.22", "3.14", "3.10", "3.09", "3.10"]
+    shown = reproduced_table(compare_record(), reported("perplexity"))
+    assert shown.startswith(compare_table(compare_record()))
+    assert str(table) in shown
+    assert reproduced_table(compare_record(), []).endswith(NO_NUMBERS)
+
+
+def test_theorem():
+    row = {"encoding": "kerple_log", "max_length": 2048, "largest": 48.0, "error": 1.234e-15}
+    table = theorem_table({"setting": {"dtype": "float64"}, "rows": [row]})
+    assert table.rows == [["KerpleLog", "2,048", "48.0", "1.2e-15"]]
+    assert "float64" in str(table)
 
 
 def test_a_page_beside_the_papers_numbers(tmp_path):
@@ -19,11 +40,11 @@ def test_a_page_beside_the_papers_numbers(tmp_path):
     page = path.read_text(encoding="utf-8")
     assert "<title>Figure 1: &lt;all&gt;</title>" in page
     assert "<h1>Figure 1: &lt;all&gt;</h1>" in page
-    section = page[page.index('<section id="paper">') : page.index('<section id="perplexity">')]
+    section = page[page.index('<section id="paper">') : page.index('<section id="method">')]
     assert '<th scope="row">FIRE</th><td>3.149</td><td>3.083</td><td>3.054</td><td>3.046</td><td>3.056</td>' in section
     assert "315 billion tokens of C4." in section
     page = reproduced_page(compare_record(), path, "Figure 2", []).read_text(encoding="utf-8")
-    assert "The paper shows this as a picture, without numbers." in page
+    assert NO_NUMBERS in page
 
 
 def test_a_table_by_the_papers_own_recipe_is_called_so():
