@@ -1,8 +1,9 @@
-"""Downstream tasks for a page, in Markdown: what was run, in plain words, and our scores beside the paper's."""
+"""Checkpoints on tasks as Markdown: the verdict, our scores beside the paper's, and how they were made."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.names import with_display_names
 from longfire.evaluation.metrics import average
 from longfire.report.description import changes_in_rows
 from longfire.report.downstream import (
@@ -16,8 +17,8 @@ from longfire.report.downstream import (
     interval,
     missing,
 )
-from longfire.report.summary import join_words, over_seeds
-from longfire.report.table import markdown_table
+from longfire.report.summary import join_words, mean_and_deviation, over_seeds
+from longfire.report.table import Table
 from longfire.report.task_rows import (
     Record,
     by_label,
@@ -34,10 +35,10 @@ from longfire.tasks.placeholder import is_placeholder
 
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8
-"""Of the paper's parameters: another vocabulary makes a base model that much smaller."""
+"""Share of the paper's parameters that a base model has with a smaller vocabulary."""
 PAPERS_LENGTHS = "In the paper, with base models pretrained at 2,048 tokens and fine-tuned on this task at 8,192:"
 FAILED, MISSING = "failed", "missing"
-OF_SEEDS = f"Of several seeds a score is the mean, above the least and the most of them; {NEAR} if it is so in all."
+OVER_SEEDS = f"Scores are means over seeds, above their range; {NEAR} if all seeds are near chance."
 METRICS = {
     "f1": "F1",
     "exact_match": "exact match",
@@ -46,64 +47,82 @@ METRICS = {
     "group_exact_match": "exact match",
 }
 KEPT = {
-    "dev": "the best by its answers to a part of the train split that was kept from training",
-    "validation": "the best by its answers to the validation splits of what it was fine-tuned on",
-    "loss": "the one with the least loss on a part of the train split that was kept from training",
+    "dev": "the best by its answers to a held-out part of the train split",
+    "validation": "the best by its answers to the validation splits",
+    "loss": "the one with the lowest loss on a held-out part of the train split",
     "last": "the last",
 }
-
 Row = Mapping[str, Any]
 
 
-def downstream_markdown(record: Record, paper: Paper, picture: str | None = None) -> str:
-    """What was run, its scores beside the paper's, and what failed or is missing.
+def downstream_markdown(record: Record, paper: Paper, picture: str = "") -> str:
+    """What came out, the scores beside the paper's, what failed or is missing, and how it was made.
 
     Args:
         record: of `longfire finetune` or `longfire evaluate`.
-        paper: the paper's rows.
-        picture: a link to that of scores by length, if there is one.
+        paper: the paper's rows by table.
+        picture: of scores by length, as a link.
     """
+    record = with_display_names(record)
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
-    parts, told_apart, means, said = [in_plain_words(record)], with_seeds(record), with_means(record), marks(record)
+    seeds, means = with_seeds(record), with_means(record)
+    parts, notes = [verdict(record), f"![Scores by length]({picture})" if picture else ""], legend(record)
     for suite in dict.fromkeys(TASKS[task].suite for task in tasks):
         of_suite = [task for task in tasks if TASKS[task].suite == suite]
         if len(lengths) > 1 and tuple(of_suite) != SUITES[suite]:
-            parts += [by_length(told_apart, task, paper.get(task, ())) for task in of_suite]
+            parts += [by_length(seeds, task, paper.get(task, ())) for task in of_suite]
         elif len(of_suite) == 1:
-            parts.append(of_one_task(told_apart, of_suite[0], lengths[0], paper.get(suite, ())))
+            parts.append(one_task(seeds, of_suite[0], lengths[0], paper.get(suite, ())))
         else:
             for length in lengths:
                 parts.append(f"In {length:,} tokens:" if len(lengths) > 1 else "")
-                parts.append(averages(record, of_suite, length, paper.get(suite, ())))
-                parts.append(by_task(means, of_suite, length))
-            said += [OF_SEEDS] if len(means["rows"]) < len(record["rows"]) and OF_SEEDS not in said else []
-    if picture:
-        parts.append(f"![Scores by length]({picture})")
-    parts += [" ".join(said), "\n".join(f"- {plain(note)}" for note in missing(told_apart))]
+                parts += [averages(record, of_suite, length, paper.get(suite, ())), by_task(means, of_suite, length)]
+            notes += [OVER_SEEDS] if len(means["rows"]) < len(record["rows"]) and OVER_SEEDS not in notes else []
+    parts += [" ".join(notes), "\n".join(f"- {escape(note)}" for note in missing(seeds)), method(record)]
     return "\n\n".join(part for part in parts if part)
 
 
-def in_plain_words(record: Record) -> str:
-    """Checkpoints, training, what was tested on: a paragraph."""
+def verdict(record: Record) -> str:
+    """How much is above chance, and whether any encoding can be told from another."""
+    scores = [one for row in record["rows"] for one in row["scores"] if "failed" not in one]
+    near = sum(bool(one.get("near_chance")) for one in scores)
+    if not scores:
+        return ""
+    if near == len(scores):
+        return "Every score is near chance: nothing can be said about encodings."
+    tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
+    means = {}
+    for label, rows in by_label(record["rows"]).items():
+        shared = [task for task in tasks if all(task in scores_at(row, lengths[0]) for row in record["rows"])]
+        means[label] = mean_and_deviation(m for row in rows if (m := _average(row, shared, lengths[0])) is not None)[0]
+    known = {label: mean for label, mean in means.items() if mean is not None}
+    chance = f"{near} of {len(scores)} scores are near chance" if near else "All scores are above chance"
+    if len(known) < 2:
+        return f"{chance}."
+    best, last = max(known, key=lambda label: known[label]), min(known, key=lambda label: known[label])
+    what = "means" if len(tasks) > 1 else "scores"
+    return f"{chance}; the {what} range from {known[last]:.2f} ({last}) to {known[best]:.2f} ({best})."
+
+
+def method(record: Record) -> str:
+    """Checkpoints, training, and what was tested on."""
     setting, rows = record["setting"], record["rows"]
-    small = "**Small-scale run.** " if is_small(record) else ""
     stretched = {f"{row['label']} extended to {row['extended_to']:,}" for row in rows if row.get("extended_to")}
-    labels = join_words(list(by_label(rows)))
-    parts = [f"{small}{labels}{seed_counts(rows)}: {describe_models(rows)}{_beside(sorted(stretched))}."]
+    extended = f" ({join_words(sorted(stretched))} tokens)" if stretched else ""
+    small = "**Small-scale run.** " if is_small(record) else ""
+    parts = [f"{small}{join_words(list(by_label(rows)))}{seed_counts(rows)}: {describe_models(rows)}{extended}."]
     if changed := changes_in_rows(rows):
         parts.append(f"Not as published: {changed}.")
     parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
     lengths = join_words([f"{n:,}" for n in setting["lengths"]])
     parts.append(f"Tested on {_questions(record)} of the {setting['split']} split, in {lengths} tokens.")
-    if is_placeholder(setting["data"]):
-        parts.append(PLACEHOLDERS)
-    if record.get("interrupted"):
-        parts.append("It was interrupted: what is missing was not run.")
+    parts += [PLACEHOLDERS] if is_placeholder(setting["data"]) else []
+    parts += ["Interrupted: what is missing was not run."] if record.get("interrupted") else []
     return " ".join(parts)
 
 
 def is_small(record: Record) -> bool:
-    """Whether models, training or questions are fewer than the paper's."""
+    """Whether models, training or questions fall short of the paper's."""
     sizes = [row["parameters"] for row in record["rows"]]
     recipes = [record["setting"].get("recipe"), *(row.get("finetuned") for row in record["rows"])]
     steps = [recipe["steps"] for recipe in recipes if recipe]
@@ -111,68 +130,62 @@ def is_small(record: Record) -> bool:
     return small or record["setting"]["limit"] is not None
 
 
-def of_one_task(record: Record, task: str, length: int, paper: Sequence[Row]) -> str:
-    """A row for each checkpoint: score, interval, that of swapped answers, and the paper's figure where it has any."""
-    size = papers_size(record)
+def one_task(record: Record, task: str, length: int, paper: Sequence[Row]) -> str:
+    """A row per checkpoint: score, interval, score of swapped answers, and the paper's figure where it has one."""
+    size, found = papers_size(record), [outcome(record, row, task, length) for row in record["rows"]]
     theirs = [(papers_row(row, paper, size) or {}).get(task) for row in record["rows"]]
-    known = any(figure is not None for figure in theirs)
-    all_found = [outcome(record, row, task, length) for row in record["rows"]]
-    swapped = _of(all_found, "swapped") is not None
+    known, swapped = any(figure is not None for figure in theirs), _first(found, "swapped") is not None
     rows = []
-    for row, found, figure in zip(record["rows"], all_found, theirs, strict=True):
-        beside = [_number((found or {}).get("swapped"))] if swapped else []
-        beside += [_number(figure)] if known else []
-        rows.append([plain(row["label"]), _score(found), _interval(found) or DASH, *beside])
-    headers = ["95 %", *(["answers swapped"] if swapped else []), *([f"paper, {size}"] if known else [])]
-    return markdown_table(["", METRICS[TASKS[task].metric], *headers], rows)
+    for row, one, figure in zip(record["rows"], found, theirs, strict=True):
+        beside = [_number((one or {}).get("swapped"))] * swapped + [_number(figure)] * known
+        rows.append([escape(row["label"]), _score(one), _interval(one) or DASH, *beside])
+    columns = ["95 %", *["answers swapped"] * swapped, *[f"paper, {size}"] * known]
+    return Table(["", METRICS[TASKS[task].metric], *columns], rows, highlights=_best(found, down=True)).markdown()
 
 
 def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[Row]) -> str:
-    """A row for each encoding: the mean over the tasks beside the paper's; and over those that all have, if fewer."""
-    suite = TASKS[tasks[0]].suite
-    whole = tuple(tasks) == SUITES[suite]
+    """A row per encoding: the mean over tasks beside the paper's, and over those that all have, if those are fewer."""
+    whole, size = tuple(tasks) == SUITES[TASKS[tasks[0]].suite], papers_size(record)
     scores = [scores_at(row, length) for row in record["rows"]]
     shared = [task for task in tasks if scores and all(task in found for found in scores)]
     sets = [tasks] if len(shared) in (0, len(tasks)) else [tasks, shared]
-    size = papers_size(record)
     rows = []
     for label, seeds in by_label(record["rows"]).items():
         given = papers_row(seeds[0], paper, size) or {}
         cells = []
         for chosen in sets:
             stated = given.get("average") if whole and chosen is tasks else None
-            ours = [_average(row, chosen, length) for row in seeds]
-            known = [mean for mean in ours if mean is not None]
-            cells.append(over_seeds(known, 2) if len(known) == len(ours) else MISSING)
+            ours = [mean for row in seeds if (mean := _average(row, chosen, length)) is not None]
+            cells.append(over_seeds(ours, 2) if len(ours) == len(seeds) else MISSING)
             cells.append(_number(stated or average(given, chosen)))
-        rows.append([plain(label), *cells])
-    first = "average" if whole else f"mean of {len(tasks)}"
+        rows.append([escape(label), *cells])
     theirs = f"paper, {size}"
-    headers = [first, theirs, f"mean of the {len(shared)} that all have", f"{theirs}, the same"]
-    return markdown_table(["", *headers[: 2 * len(sets)]], rows)
+    first = "average" if whole else f"mean of {len(tasks)}"
+    columns = [first, theirs, f"mean of the {len(shared)} that all have", f"{theirs}, same tasks"]
+    return Table(["", *columns[: 2 * len(sets)]], rows).markdown()
 
 
 def by_task(record: Record, tasks: Sequence[str], length: int) -> str:
-    """Tasks down, encodings across, each score above its interval; of several seeds the mean, from least to most."""
-    rows = []
-    for task in tasks:
+    """Tasks down, encodings across, each score above its interval, or its range over seeds."""
+    rows, bold = [], []
+    for i, task in enumerate(tasks):
         found = [outcome(record, row, task, length) for row in record["rows"]]
-        questions, chance = _of(found, "groups") or _of(found, "examples"), _of(found, "chance")
-        metric = METRICS[TASKS[task].metric]
-        about = f"{metric} of {questions:,}" if questions else metric
-        rows.append([f"{TASKS[task].title}{_small(about)}", _number(chance), *map(_cell, found)])
-    return markdown_table(["", "one answer", *(plain(row["label"]) for row in record["rows"])], rows)
+        questions, metric = _first(found, "groups") or _first(found, "examples"), METRICS[TASKS[task].metric]
+        about = _small(f"{metric} of {questions:,}" if questions else metric)
+        rows.append([f"{TASKS[task].title}{about}", _number(_first(found, "chance")), *map(_cell, found)])
+        bold += [(i, 2 + column) for _, column in _best(found)]
+    labels = [escape(row["label"]) for row in record["rows"]]
+    return Table(["", "constant answer", *labels], rows, highlights=bold).markdown()
 
 
 def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
     """Checkpoints down, lengths across, each score above its interval; below, the paper's at the same lengths."""
     lengths = record["setting"]["lengths"]
-    rows = [
-        [plain(row["label"]), *(_cell(outcome(record, row, task, length)) for length in lengths)]
-        for row in record["rows"]
-    ]
+    found = [[outcome(record, row, task, length) for length in lengths] for row in record["rows"]]
+    rows = [[escape(row["label"]), *map(_cell, own)] for row, own in zip(record["rows"], found, strict=True)]
+    bold = [(row, 1 + j) for j in range(len(lengths)) for row, _ in _best([own[j] for own in found], down=True)]
     metric = f"{METRICS[TASKS[task].metric]} at"
-    ours = markdown_table([metric, *(length_header(record, length) for length in lengths)], rows)
+    ours = Table([metric, *(length_header(record, length) for length in lengths)], rows, highlights=bold).markdown()
     encodings = dict.fromkeys(row["encoding"] for row in record["rows"])
     theirs = [
         [one["label"], *(_number(one.get(str(length))) for length in lengths)]
@@ -182,16 +195,16 @@ def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
     ]
     if not theirs:
         return ours
-    return f"{ours}\n\n{PAPERS_LENGTHS}\n\n{markdown_table([metric, *(f'{length:,}' for length in lengths)], theirs)}"
+    return f"{ours}\n\n{PAPERS_LENGTHS}\n\n{Table([metric, *(f'{n:,}' for n in lengths)], theirs).markdown()}"
 
 
-def marks(record: Record) -> list[str]:
-    """What the marks mean that are there, and where the paper has nothing."""
+def legend(record: Record) -> list[str]:
+    """What the marks mean, and where the paper has nothing."""
     said = []
     for name, meaning in chance_levels(record).items():
         levels = {one[name] for row in record["rows"] for one in row["scores"] if one.get(name) is not None}
-        that = f" ({levels.pop():.2f})" if len(levels) == 1 else ""
-        said.append(f"{NEAR}: not above {meaning}{that}.")
+        level = f" ({levels.pop():.2f})" if len(levels) == 1 else ""
+        said.append(f"{NEAR}: not above {meaning}{level}.")
     if len(record["setting"]["tasks"]) > 1:
         said.append("Averages that the paper does not state are the means of its figures.")
     if not any(task in SUITES[TASKS[task].suite] for task in record["setting"]["tasks"]):
@@ -200,7 +213,7 @@ def marks(record: Record) -> list[str]:
 
 
 def outcome(record: Record, row: Record, task: str, length: int) -> Record | None:
-    """A score; or why there is none, under "failed"; or None where it was not run."""
+    """A score; or why there is none, under "failed"; or None if it was not run."""
     for one in row["scores"]:
         if (one["task"], one["length"]) == (task, length):
             return dict(one)
@@ -209,20 +222,29 @@ def outcome(record: Record, row: Record, task: str, length: int) -> Record | Non
     return {"failed": failed[0]["failed"]} if failed else None
 
 
-def plain(text: str) -> str:
-    """With nothing in it that Markdown would take for more than letters."""
+def escape(text: str) -> str:
+    """Without anything that Markdown would interpret."""
     for letter in "\\`*_[]|":
         text = text.replace(letter, f"\\{letter}")
     return text.replace("<", "&lt;")
 
 
+def _best(found: Sequence[Record | None], down: bool = False) -> list[tuple[int, int]]:
+    """(row, column) of the best score of several, unless it is near chance or shared."""
+    scores = [one["score"] if one and "failed" not in one else None for one in found]
+    known = [score for score in scores if score is not None]
+    if not known or known.count(max(known)) > 1:
+        return []
+    index = scores.index(max(known))
+    return [] if (found[index] or {}).get("near_chance") else [(index, 1) if down else (0, index)]
+
+
 def _finetuned(record: Record) -> list[str]:
-    """How, and which model of a run was taken."""
+    """How, and which model of a run was tested."""
     setting = record["setting"]
-    recipe, mixtures = setting["recipe"], setting["mixtures"]
-    together = max(len(mixture["tasks"]) for mixture in mixtures)
+    recipe, together = setting["recipe"], max(len(mixture["tasks"]) for mixture in setting["mixtures"])
     if together > 1:
-        on = f"{together} tasks together, each as often as it has rows"
+        on = f"{together} tasks together, in proportion to their rows"
     else:
         on = f"`{setting['tasks'][0]}`" if len(setting["tasks"]) == 1 else "each task by itself"
     numbers = sorted({part["train_rows"] for row in record["rows"] for part in row["parts"] if "train_rows" in part})
@@ -234,12 +256,12 @@ def _finetuned(record: Record) -> list[str]:
 
 
 def _finetuned_before(rows: Sequence[Record], tasks: Sequence[str]) -> list[str]:
-    """The same of checkpoints that are tested as they are, where all were made in one way."""
+    """The same for checkpoints that were tested as they are, if all were made in one way."""
     ways = [row["finetuned"] for row in rows if row.get("finetuned")]
     said = []
     if ways and all(way == ways[0] for way in ways):
         kept = KEPT.get(ways[0].get("select") or "")
-        said.append(f"Fine-tuning took {_steps(ways[0])}{f'; of each run the model is {kept}' if kept else ''}.")
+        said.append(f"Fine-tuning took {_steps(ways[0])}{f'; each run kept {kept}' if kept else ''}.")
     on = {task for row in rows for task in row.get("finetuned_on") or ()}
     if on and not on & set(tasks):
         said.append(
@@ -253,11 +275,10 @@ def _steps(recipe: Row) -> str:
 
 
 def _questions(record: Record) -> str:
-    """How many; in all, where there are several tasks."""
     scores = [one for row in record["rows"] for one in row["scores"] if "failed" not in one]
     numbers = {one["task"]: one.get("groups") or one["examples"] for one in scores}
     limit = record["setting"]["limit"]
-    drawn = f" (at most {limit:,} of a task, evenly drawn)" if limit else ""
+    drawn = f" (at most {limit:,} per task, evenly drawn)" if limit else ""
     return f"{sum(numbers.values()):,} questions{drawn}" if numbers else f"questions{drawn}"
 
 
@@ -265,8 +286,7 @@ def _average(row: Record, tasks: Sequence[str], length: int) -> float | None:
     return average({task: one["score"] for task, one in scores_at(row, length).items()}, tasks)
 
 
-def _of(found: Sequence[Record | None], key: str) -> Any:
-    """Of the first that has it."""
+def _first(found: Sequence[Record | None], key: str) -> Any:
     return next((one[key] for one in found if one is not None and one.get(key) is not None), None)
 
 
@@ -275,7 +295,6 @@ def _cell(found: Record | None) -> str:
 
 
 def _small(text: str) -> str:
-    """Below, in smaller letters."""
     return f"<br><small>{text}</small>" if text else ""
 
 
@@ -291,7 +310,3 @@ def _interval(found: Record | None) -> str:
 
 def _number(value: float | None) -> str:
     return DASH if value is None else f"{value:.2f}"
-
-
-def _beside(words: Sequence[str]) -> str:
-    return f" ({join_words(words)} tokens)" if words else ""
