@@ -5,15 +5,12 @@ from typing import Any
 
 from benchmarks.names import with_display_names
 from longfire.evaluation.metrics import average
-from longfire.report.description import changes_in_rows
 from longfire.report.downstream import (
     DASH,
     NEAR,
-    PLACEHOLDERS,
-    SELECTED,
     Paper,
     chance_levels,
-    describe_models,
+    describe_tasks,
     interval,
     missing,
 )
@@ -26,7 +23,6 @@ from longfire.report.task_rows import (
     papers_row,
     papers_size,
     scores_at,
-    seed_counts,
     with_means,
     with_seeds,
 )
@@ -47,10 +43,10 @@ METRICS = {
     "group_exact_match": "exact match",
 }
 KEPT = {
-    "dev": "the best by its answers to a held-out part of the train split",
-    "validation": "the best by its answers to the validation splits",
-    "loss": "the one with the lowest loss on a held-out part of the train split",
-    "last": "the last",
+    "dev": "the checkpoint with the best answers on a held-out part of the train split",
+    "validation": "the checkpoint with the best answers on the validation splits",
+    "loss": "the checkpoint with the lowest loss on a held-out part of the train split",
+    "last": "the last checkpoint",
 }
 Row = Mapping[str, Any]
 
@@ -84,7 +80,7 @@ def downstream_markdown(record: Record, paper: Paper, picture: str = "") -> str:
 
 def verdict(record: Record) -> str:
     """How much is above chance, and whether any encoding can be told from another."""
-    scores = [one for row in record["rows"] for one in row["scores"] if "failed" not in one]
+    scores = _scores(record)
     near = sum(bool(one.get("near_chance")) for one in scores)
     if not scores:
         return ""
@@ -105,20 +101,21 @@ def verdict(record: Record) -> str:
 
 
 def method(record: Record) -> str:
-    """Checkpoints, training, and what was tested on."""
+    """Checkpoints, training, and what was tested on, without the path of the data."""
     setting, rows = record["setting"], record["rows"]
-    stretched = {f"{row['label']} extended to {row['extended_to']:,}" for row in rows if row.get("extended_to")}
-    extended = f" ({join_words(sorted(stretched))} tokens)" if stretched else ""
+    data = setting["data"] if is_placeholder(setting["data"]) else "the data"
     small = "**Small-scale run.** " if is_small(record) else ""
-    parts = [f"{small}{join_words(list(by_label(rows)))}{seed_counts(rows)}: {describe_models(rows)}{extended}."]
-    if changed := changes_in_rows(rows):
-        parts.append(f"Not as published: {changed}.")
-    parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
-    lengths = join_words([f"{n:,}" for n in setting["lengths"]])
-    parts.append(f"Tested on {_questions(record)} of the {setting['split']} split, in {lengths} tokens.")
-    parts += [PLACEHOLDERS] if is_placeholder(setting["data"]) else []
-    parts += ["Interrupted: what is missing was not run."] if record.get("interrupted") else []
-    return " ".join(parts)
+    parts = [f"{small}{describe_tasks({**record, 'setting': {**setting, 'data': data}})}"]
+    stretched = {f"{row['label']} to {row['extended_to']:,}" for row in rows if row.get("extended_to")}
+    parts += [f"Extended: {join_words(sorted(stretched))} tokens."] if stretched else []
+    parts += _earlier_finetuning(rows, setting["tasks"])
+    trained = sorted({part["train_rows"] for row in rows for part in row.get("parts", ()) if "train_rows" in part})
+    tested = {one["task"]: one.get("groups") or one["examples"] for one in _scores(record)}
+    counts = [
+        f"{' to '.join(f'{n:,}' for n in dict.fromkeys([trained[0], trained[-1]]))} training rows" if trained else "",
+        f"{sum(tested.values()):,} test questions" if tested else "",
+    ]
+    return " ".join([*parts, f"{', '.join(filter(None, counts))}." if any(counts) else ""]).strip()
 
 
 def is_small(record: Record) -> bool:
@@ -239,47 +236,25 @@ def _best(found: Sequence[Record | None], down: bool = False) -> list[tuple[int,
     return [] if (found[index] or {}).get("near_chance") else [(index, 1) if down else (0, index)]
 
 
-def _finetuned(record: Record) -> list[str]:
-    """How, and which model of a run was tested."""
-    setting = record["setting"]
-    recipe, together = setting["recipe"], max(len(mixture["tasks"]) for mixture in setting["mixtures"])
-    if together > 1:
-        on = f"{together} tasks together, in proportion to their rows"
-    else:
-        on = f"`{setting['tasks'][0]}`" if len(setting["tasks"]) == 1 else "each task by itself"
-    numbers = sorted({part["train_rows"] for row in record["rows"] for part in row["parts"] if "train_rows" in part})
-    rows = f" ({' to '.join(f'{n:,}' for n in dict.fromkeys([numbers[0], numbers[-1]]))} rows)" if numbers else ""
-    return [
-        f"Each was fine-tuned on {on}{rows}, in sequences of at most {recipe['length']:,} tokens: {_steps(recipe)}.",
-        f"{SELECTED[setting['select']]}.",
-    ]
-
-
-def _finetuned_before(rows: Sequence[Record], tasks: Sequence[str]) -> list[str]:
-    """The same for checkpoints that were tested as they are, if all were made in one way."""
+def _earlier_finetuning(rows: Sequence[Record], tasks: Sequence[str]) -> list[str]:
+    """How checkpoints that were tested as they are had been fine-tuned, if all in one way."""
     ways = [row["finetuned"] for row in rows if row.get("finetuned")]
     said = []
     if ways and all(way == ways[0] for way in ways):
-        kept = KEPT.get(ways[0].get("select") or "")
-        said.append(f"Fine-tuning took {_steps(ways[0])}{f'; each run kept {kept}' if kept else ''}.")
+        way, kept = ways[0], KEPT.get(ways[0].get("select") or "")
+        said.append(
+            f"Fine-tuning took {way['steps']:,} steps of {way['batch_size']} rows, recipe {way['name']}, seed "
+            f"{way['seed']}{f'; each run kept {kept}' if kept else ''}."
+        )
     on = {task for row in rows for task in row.get("finetuned_on") or ()}
     if on and not on & set(tasks):
-        said.append(
-            f"None was fine-tuned on {join_words([f'`{task}`' for task in tasks])} itself, as the paper's were."
-        )
+        names = join_words([f"`{task}`" for task in tasks])
+        said.append(f"None was fine-tuned on {names} itself, as the paper's were.")
     return said
 
 
-def _steps(recipe: Row) -> str:
-    return f"{recipe['steps']:,} steps of {recipe['batch_size']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
-
-
-def _questions(record: Record) -> str:
-    scores = [one for row in record["rows"] for one in row["scores"] if "failed" not in one]
-    numbers = {one["task"]: one.get("groups") or one["examples"] for one in scores}
-    limit = record["setting"]["limit"]
-    drawn = f" (at most {limit:,} per task, evenly drawn)" if limit else ""
-    return f"{sum(numbers.values()):,} questions{drawn}" if numbers else f"questions{drawn}"
+def _scores(record: Record) -> list[Record]:
+    return [one for row in record["rows"] for one in row["scores"] if "failed" not in one]
 
 
 def _average(row: Record, tasks: Sequence[str], length: int) -> float | None:

@@ -53,9 +53,8 @@ def test_one_task_beside_the_papers():
     assert cells(page, "") == [["ROUGE", "95 %", "paper, base"]]
     assert cells(page, "FIRE") == [["**9.00**", "7.8…11.8", "14.58"]]
     assert cells(page, "RoPE-PI") == [["8.00", "6.8…10.8", "13.12"]]
-    assert "(RoPE-PI extended to 2,048 tokens)" in page
-    assert "fine-tuned on `qmsum` (1,257 rows)" in page
-    assert "1,234 questions" in page
+    assert "Extended: RoPE-PI to 2,048 tokens." in page
+    assert page.endswith("1,257 training rows, 1,234 test questions.")
     assert "somebody" not in page
 
 
@@ -97,12 +96,12 @@ def test_failed_and_missing():
     assert cells(page, "RoPE") == [["failed", "–", "14.90"]]
     assert cells(page, "NoPE") == [["missing", "–", "14.36"]]
     assert r"- RoPE on qmsum failed: DivergedError: &lt;a\|b> is nan" in page
-    assert "Interrupted" in page
+    assert "interrupted" in page
 
 
 def test_suite_has_averages_and_tasks():
     page = downstream_markdown(glue(of_glue("FIRE", "fire"), of_glue("RoPE", "rope", score=61.0)), PAPER)
-    assert "fine-tuned on 15 tasks together" in page
+    assert "15 tasks" in page
     theirs = [PAPER["glue"][1][task] for task in SUITES["glue"]]
     assert cells(page, "") == [["average", "paper, base"], ["constant answer", "FIRE", "RoPE"]]
     assert cells(page, "FIRE") == [["60.00", "71.14"]]
@@ -127,7 +126,7 @@ def test_missing_task_leaves_a_mean_of_the_others():
 def test_seeds_share_a_row_and_a_column():
     rows = [of_glue("FIRE", "fire", score=50.0 + 2 * seed, seed=seed, start="alibi") for seed in (0, 1)]
     page = downstream_markdown(glue(*rows, of_glue("RoPE", "rope", score=54.0, seed=0)), PAPER)
-    assert "FIRE and RoPE, 1 to 2 seeds each" in page
+    assert "FIRE, RoPE, 1 to 2 seeds each" in page
     assert page.count("Not as published: FIRE (") == 1
     assert cells(page, "FIRE") == [["51.00 ± 1.41", "71.14"]]
     assert cells(page, "")[1] == ["constant answer", "FIRE", "RoPE"]
