@@ -15,7 +15,7 @@ from longfire.commands.training import (
     add_recipe_options,
     chosen_recipe,
     corpus_options,
-    described,
+    describe_recipe,
 )
 from longfire.validation import at_least
 
@@ -110,7 +110,7 @@ def run_compare(options: argparse.Namespace) -> int:
     )
     check_jobs(options)
     if options.dry_run:
-        print(described(recipe), *planned_runs(comparison), sep="\n")
+        print(describe_recipe(recipe), *planned_runs(comparison), sep="\n")
         print(f"tested at {comparison.tested_lengths()}, to be written to {options.out}")
         return 0
     file, page = options.out / "compare.json", options.out / "report.html"

@@ -121,7 +121,7 @@ def run_finetune(options: argparse.Namespace) -> int:
     from longfire.lab.downstream.plan import RECORD, Experiment, plan
     from longfire.lab.downstream.questions import mixtures_of
     from longfire.lab.downstream.run import downstream
-    from longfire.training.run import SHARDED
+    from longfire.training.trainer import SHARDED
 
     disable_progress_bar()
     experiments = [

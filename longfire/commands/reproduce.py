@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from longfire.atomic_io import write_json
 from longfire.commands.compare import carried_out, check_jobs, named_texts, planned_runs
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.training import add_corpus_options, corpus_options, described
+from longfire.commands.training import add_corpus_options, corpus_options, describe_recipe
 from longfire.lab.entry import Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
 from longfire.tasks.placeholder import MADE_UP
 from longfire.validation import hint
@@ -149,7 +149,7 @@ def planned_training(entry: LengthEntry, comparison: "Comparison", runs: Path, o
     trained = f"trained on {text[0] or 'the embedded text'}; tested on {text[1] or 'a part of it'}"
     others = "".join(f", {name} ({source})" for name, source in comparison.also)
     where = f"{trained}{others} at {comparison.tested_lengths()}; runs in {runs}, results in {own}"
-    return "\n".join([headed(entry), described(comparison.recipe), *planned_runs(comparison), where])
+    return "\n".join([headed(entry), describe_recipe(comparison.recipe), *planned_runs(comparison), where])
 
 
 def reproduce_lengths(options: argparse.Namespace, entry: LengthEntry, scale: "Scale") -> int:

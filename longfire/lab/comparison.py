@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longfire.data import Corpus, is_saved, load_corpus
-from longfire.data.corpus import local_paths, only
+from longfire.data.corpus import local_paths, single
 from longfire.encodings import ENCODINGS
 from longfire.encodings.labels import canonical_label, check_label, label_file_name, parse_label, run_folder
 from longfire.encodings.registry import has_starts, option_names
@@ -92,7 +92,7 @@ class Comparison:
         """Refuse another text that is, holds or lies within what is trained on."""
         trained = dict(self.corpus).get("source")
         for name, source in self.also:
-            if overlap := "is" if source == only(trained) else _overlap(local_paths(source), local_paths(trained)):
+            if overlap := "is" if source == single(trained) else _overlap(local_paths(source), local_paths(trained)):
                 raise ValueError(
                     f"{name} ({source}), a text of --also, {overlap} what is trained on. Give a text of which nothing "
                     f"is, or leave it out: a part of the corpus itself is held out, and tested on anyway."

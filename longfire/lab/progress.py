@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from longfire.training.callbacks import LOSSES, Lines, read_losses
+from longfire.training.callbacks import LOSSES, ProgressLines, read_losses
 
 
 class Bar:
@@ -24,10 +24,10 @@ class Bar:
         self.folders, self.jobs, self.steps = folders, jobs, steps
         self.title = f"{len(folders)} runs, {jobs} at a time"
         self.bar = tqdm(total=steps, unit="step", desc=self.title, disable=None)
-        self.lines: Lines | None = None
+        self.lines: ProgressLines | None = None
         if lines and self.bar.disable:
             done = self.done()
-            self.lines = Lines(steps, done)
+            self.lines = ProgressLines(steps, done)
             self.say(done)
 
     def __enter__(self) -> "Bar":
@@ -40,7 +40,7 @@ class Bar:
         """Look again. `left`: the folders of runs that have not ended, in the order in which they are begun."""
         done = self.done()
         self.bar.update(done - self.bar.n)
-        if self.lines is not None and self.lines.are_due(done):
+        if self.lines is not None and self.lines.is_due(done):
             self.say(done)
         tested = [folder.name for folder in left[: self.jobs] if (folder / "done.json").exists()]
         self.bar.set_postfix_str(f"testing {', '.join(tested)}" if tested else "")

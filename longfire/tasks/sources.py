@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
-from longfire.data.files import Lines, read_rows, refuse_irregular
-from longfire.data.intake import Intake
+from longfire.data.files import refuse_irregular
+from longfire.data.readers import LineReader, read_rows
+from longfire.data.source import ReadLog
 from longfire.tasks.placeholder import MADE_UP, made_up_rows
 from longfire.tasks.rows import rows_from_hub
 from longfire.tasks.task import Task
@@ -77,7 +78,7 @@ def _from_file(path: Path, task: Task, split: str) -> Rows:
     return read_rows(path / name, _Strict(), _unzipped(path, name))
 
 
-class _Strict(Intake):
+class _Strict(ReadLog):
     """Every row counts: one that cannot be read is an error."""
 
     def bad(self, what: str, remedy: str) -> NoReturn:
@@ -100,7 +101,7 @@ def _member(path: Path, task: Task, split: str) -> str:
 
 
 @contextmanager
-def _unzipped(path: Path, name: str) -> Iterator[Lines]:
+def _unzipped(path: Path, name: str) -> Iterator[LineReader]:
     with ZipFile(path) as zipped:
         # Python unpacks the others without a bound on memory
         if zipped.getinfo(name).compress_type not in (ZIP_STORED, ZIP_DEFLATED):

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from longfire.data import CorpusError, load_corpus
 from longfire.data.tokenizers import (
     END,
-    ByWord,
-    Whole,
+    BatchEncoder,
+    WordCachingEncoder,
     byte_tokenizer,
     encoder,
     load_tokenizer,
@@ -52,8 +52,8 @@ def test_bytes():
 @example("!\x1c a\x1c \x1d!")
 def test_word_by_word_gives_the_library_s_tokens(text):
     fast = encoder(BPE, np.uint16)
-    assert isinstance(fast, ByWord)
-    whole = Whole(fast.backend, np.uint16)
+    assert isinstance(fast, WordCachingEncoder)
+    whole = BatchEncoder(fast.backend, np.uint16)
     assert next(fast([text.encode()])).tolist() == next(whole([text.encode()])).tolist()
     assert BPE.decode(tokens(BPE, text)) == text
 
@@ -64,7 +64,7 @@ def test_other_tokenizers_go_through_the_library():
     backend.enable_truncation(3)
     backend.enable_padding(length=9)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
-    assert type(encoder(tokenizer, np.uint16)) is Whole
+    assert type(encoder(tokenizer, np.uint16)) is BatchEncoder
     assert tokens(tokenizer, "a b a b a") == [1, 2, 1, 2, 1]
 
 

@@ -188,7 +188,8 @@ def test_provenance_of_several_places():
 
 
 @pytest.mark.parametrize(
-    ("trained", "failed"), [("fire-0", None), ("fire-s-0", "holds another run (share_position_encoding: True there")]
+    ("trained", "failed"),
+    [("fire-0", None), ("fire-s-0", "a different run (share_position_encoding: True there")],
 )
 def test_what_another_command_is_training_is_waited_for(trained, failed, compared, corpus, tmp_path, caplog):
     """And taken as it is; unless it turns out to be something else."""

@@ -16,7 +16,7 @@ from longfire.model import LongfireForCausalLM, LongfireModel, extend
 from longfire.training import FINETUNE_RECIPES, finetune_recipe_named
 from longfire.training.callbacks import read_losses
 from longfire.training.checkpoints import checkpoints, last_complete
-from longfire.training.start import pretrained_by
+from longfire.training.initial_model import pretrained_by
 from tests.training.toys import RECIPE, checkpoint, right, rows, tune
 
 ROOT = Path(__file__).parents[2]
@@ -349,11 +349,11 @@ def test_what_the_checkpoint_was_trained_on_is_kept(source, tmp_path):
 
 def test_the_papers_recipes():
     scrolls, glue = FINETUNE_RECIPES["scrolls"], FINETUNE_RECIPES["glue"]
-    assert (scrolls.length, scrolls.batch, scrolls.steps, scrolls.learning_rate) == (8192, 128, 25_000, 1e-5)
-    assert (glue.length, glue.batch, glue.steps, glue.learning_rate) == (1024, 256, 25_000, 1e-5)
+    assert (scrolls.length, scrolls.batch_size, scrolls.steps, scrolls.learning_rate) == (8192, 128, 25_000, 1e-5)
+    assert (glue.length, glue.batch_size, glue.steps, glue.learning_rate) == (1024, 256, 25_000, 1e-5)
     for recipe in (scrolls, glue):
         assert (recipe.dropout, recipe.attention_dropout, recipe.position_lr_factor) == (0.1, 0.1, 1.0)
-        assert {recipe.rate(step) for step in range(recipe.warmup_steps, recipe.steps, 100)} == {1.0}
+        assert {recipe.lr_ratio(step) for step in range(recipe.warmup_steps, recipe.steps, 100)} == {1.0}
 
 
 @pytest.mark.parametrize(

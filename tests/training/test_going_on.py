@@ -13,7 +13,7 @@ from longfire.data.corpus import trained_documents
 from longfire.model import LongfireForCausalLM
 from longfire.training import RECIPES, pretrain
 from longfire.training.callbacks import read_losses
-from longfire.training.start import config_to_go_on, digest
+from longfire.training.initial_model import digest, pretraining_config
 
 RECIPE = RECIPES["tiny"].but(encoding="rope", steps=6, batch_size=4, length=32, log_every=1)
 QUIET = {"tracker": "none", "progress": False}
@@ -79,9 +79,9 @@ def test_a_run_knows_its_checkpoint(rope, corpus, tmp_path):
     with torch.no_grad():
         model.model.norm.bias[0] += 1e-3
     model.save_pretrained(moved)
-    with pytest.raises(ValueError, match=r"holds another run \(checkpoint: '\w+' there, '\w+' here\)"):
+    with pytest.raises(ValueError, match=r"contains a different run \(checkpoint: '\w+' there, '\w+' here\)"):
         pretrain(recipe.but(init_from=str(moved)), corpus, tmp_path / "run", **QUIET)
-    with pytest.raises(ValueError, match=r"holds another run \(checkpoint: '\w+' there, None here\)"):
+    with pytest.raises(ValueError, match=r"contains a different run \(checkpoint: '\w+' there, None here\)"):
         pretrain(recipe.but(init_from=None), corpus, tmp_path / "run", **QUIET)
 
 
@@ -91,9 +91,9 @@ def test_free_options_are_taken_when_going_on(corpus, tmp_path):
     run = pretrain(recipe, corpus, tmp_path / "fire", **QUIET).parent
     on = recipe.but(init_from=str(run))
     finer = on.but(encoding_options={"smooth_beyond": 256, "log": True})
-    assert config_to_go_on(finer, run / "model").build_encoding().smooth_beyond == 256
+    assert pretraining_config(finer).build_encoding().smooth_beyond == 256
     with pytest.raises(ValueError, match=r"and encoding_options are \{'log': False\}"):
-        config_to_go_on(on.but(encoding_options={"smooth_beyond": 256, "log": False}), run / "model")
+        pretraining_config(on.but(encoding_options={"smooth_beyond": 256, "log": False}))
 
 
 def test_digests_of_models(rope):
@@ -107,9 +107,9 @@ def test_digests_of_models(rope):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoding": "fire"}, "was trained with 'rope', and the recipe has 'fire': take encoding='rope'"),
+        ({"encoding": "fire"}, "was trained with 'rope', and the recipe has 'fire': use encoding='rope'"),
         ({"encoding": "yarn"}, r"was trained with 'rope', .*'yarn': say to which length \(--extend-to N\)"),
-        ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: take a recipe of size 'demo' \(--set size=demo\)"),
+        ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: use a recipe of size 'demo' \(--set size=demo\)"),
         ({"encoding_options": {"base": 500.0}}, r"and encoding_options are \{'base': 500.0\}. Leave them out"),
         ({"share_position_encoding": True}, "has share_position_encoding=False, and the recipe"),
         ({"encoding": "yarn", "extend_to": 32}, "32 is not above 32"),

@@ -21,15 +21,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from longfire import complete_folder
 from longfire.cli import main
+from longfire.complete_folder import MARK
 from longfire.data import Sequences, load_corpus
 from longfire.training import RECIPES, callbacks, pretrain
-from longfire.training import checkpoints as module
 from longfire.training.callbacks import DivergedError, read_losses
-from longfire.training.checkpoints import MARK, checkpoints, is_complete, last_complete
+from longfire.training.checkpoints import checkpoints, discard_incomplete, is_complete, last_complete
 from longfire.training.interruption import Interruption
-from longfire.training.pretrain import plays_graphs
-from longfire.training.trainer import PretrainTrainer
+from longfire.training.pretrain import PretrainTrainer, uses_cuda_graphs
 
 RECIPE = RECIPES["tiny"].but(steps=12, batch_size=4, length=32, log_every=1, checkpoint_every=4)
 ON_THE_COMMAND_LINE = ["--steps", "12", "--batch", "4", "--length", "32", "--set", "log_every=1", "checkpoint_every=4"]
@@ -98,7 +98,7 @@ def test_without_a_terminal_progress_is_told_in_lines(corpus, tmp_path, monkeypa
     assert re.search(r"step 10 of 20, [\d,]+ tokens/s, 00:0\d left$", lines[4])
     assert re.search(r"step 20 of 20, loss \d\.\d{3}, [\d,]+ tokens/s$", lines[-1])
     monkeypatch.setattr(callbacks, "LINE_EVERY", 0.0)
-    assert all(callbacks.Lines(10**6).are_due(step) for step in (1, 2))
+    assert all(callbacks.ProgressLines(10**6).is_due(step) for step in (1, 2))
 
 
 def test_when_it_is_stopped_the_bar_ends_before_that_is_said(text, tmp_path, monkeypatch, capsys):
@@ -106,7 +106,7 @@ def test_when_it_is_stopped_the_bar_ends_before_that_is_said(text, tmp_path, mon
         raise KeyboardInterrupt
 
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(callbacks.Watch, "on_log", stop)
+    monkeypatch.setattr(callbacks.TrainingMonitor, "on_log", stop)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(command(text, tmp_path / "run")[3:]) == 130
     *_, bar, blank, said, resume, end = capsys.readouterr().err.split("\n")
@@ -122,7 +122,7 @@ def test_a_run_that_is_done_is_not_done_again(whole, corpus):
 
 
 def test_another_run_in_the_same_folder_is_refused(whole, corpus):
-    with pytest.raises(ValueError, match=r"holds another run \(learning_rate: 0.004 there, 0.001 here\)"):
+    with pytest.raises(ValueError, match=r"contains a different run \(learning_rate: 0.004 there, 0.001 here\)"):
         pretrain(RECIPE.but(learning_rate=1e-3), corpus, whole, tracker="none", progress=False)
 
 
@@ -140,7 +140,7 @@ def raises(error):
 @contextmanager
 def at_step(step, act):
     """Something happens when a step ends."""
-    original = callbacks.Watch.on_step_end
+    original = callbacks.TrainingMonitor.on_step_end
 
     def on_step_end(self, args, state, control, **options):
         original(self, args, state, control, **options)
@@ -148,7 +148,7 @@ def at_step(step, act):
             act()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(callbacks.Watch, "on_step_end", on_step_end)
+        patch.setattr(callbacks.TrainingMonitor, "on_step_end", on_step_end)
         yield
 
 
@@ -200,14 +200,14 @@ def test_a_checkpoint_that_cannot_be_read_for_once_stays(half, corpus, whole, mo
     """Nothing is trained while the last one cannot be read; an older one is named."""
 
     def unreadable(name):
-        def checksum(file):
+        def checksums(file):
             if file.parent.name == name:
                 raise OSError(errno.EIO, "Input/output error")
             return original(file)
 
-        monkeypatch.setattr("longfire.training.checkpoints.checksum", checksum)
+        monkeypatch.setattr(complete_folder, "checksums", checksums)
 
-    original = module.checksum
+    original = complete_folder.checksums
     unreadable("checkpoint-8")
     with pytest.raises(
         OSError, match=r"checkpoint-8 cannot be read \(Input/output error\)\. Nothing was deleted\. Start"
@@ -215,29 +215,11 @@ def test_a_checkpoint_that_cannot_be_read_for_once_stays(half, corpus, whole, mo
         pretrain(RECIPE, corpus, half, tracker="none", progress=False)
     assert [folder.name for folder in checkpoints(half)] == ["checkpoint-4", "checkpoint-8"]
     unreadable("checkpoint-4")
-    assert module.discard_incomplete(half) == []
-    assert "checkpoint-4 is left as it is" in caplog.text
+    assert discard_incomplete(half) == []
+    assert "checkpoint-4" in caplog.text
     with at_step(9, raises(StopError)), pytest.raises(StopError):
         pretrain(RECIPE, corpus, half, tracker="none", progress=False)
     assert [line[0] for line in losses(half)] == list(range(1, 9))  # it went on from step 8
-
-
-def test_a_mark_is_of_every_file(tmp_path):
-    folder = tmp_path / "checkpoint-1"
-    with pytest.raises(FileNotFoundError, match="was deleted while it was written"):
-        module.mark_complete(folder)
-    assert not folder.exists()
-    folder.mkdir()
-    assert not is_complete(folder)
-    (folder / "a").write_bytes(b"something")
-    (folder / "b").write_bytes(b"")
-    module.mark_complete(folder)
-    assert is_complete(folder)
-    assert set(json.loads((folder / MARK).read_text())) == {"a", "b"}
-    (folder / "a").write_bytes(b"somethinh")
-    assert not is_complete(folder)
-    (folder / "a").unlink()
-    assert not is_complete(folder)
 
 
 def test_what_a_killed_command_did_not_clean_up(corpus, whole, tmp_path):
@@ -298,8 +280,8 @@ def test_a_loss_that_is_not_finite(corpus, tmp_path):
         return float("nan") if step == 5 else 0.01
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("longfire.training.recipes.Recipe.rate", nan_at_6)
-        with pytest.raises(DivergedError, match=r"the loss is nan at step 7 .* training diverged. What was saved"):
+        patch.setattr("longfire.training.recipes.Recipe.lr_ratio", nan_at_6)
+        with pytest.raises(DivergedError, match=r"the loss is nan at step 7 .* training diverged. Earlier checkpoints"):
             pretrain(RECIPE.but(encoding="alibi"), corpus, run, tracker="none", progress=False)
     assert last_complete(run).name == "checkpoint-4"
 
@@ -326,7 +308,7 @@ def test_a_full_disk(error, corpus, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PretrainTrainer, "_save_optimizer_and_scheduler", full)
         with pytest.raises(
-            OSError, match=r"the disk is full; the checkpoint after step 4 is complete\. Make room and start"
+            OSError, match=r"the disk is full; the checkpoint after step 4 is complete\. Free some space"
         ):
             pretrain(RECIPE, corpus, run, tracker="none", progress=False)
     assert last_complete(run).name == "checkpoint-4"
@@ -417,7 +399,7 @@ def test_a_model_that_diverged_at_the_very_end_is_not_delivered(corpus, tmp_path
         return float("nan") if step == 10 else 0.01
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("longfire.training.recipes.Recipe.rate", nan_in_the_last_step)
+        patch.setattr("longfire.training.recipes.Recipe.lr_ratio", nan_in_the_last_step)
         with pytest.raises(DivergedError, match="not finite after step 11"):
             pretrain(RECIPE.but(encoding="alibi", steps=11, log_every=7), corpus, run, tracker="none", progress=False)
     assert not (run / "done.json").exists()
@@ -432,7 +414,7 @@ def test_nothing_is_saved_that_was_not_looked_at(corpus, tmp_path):
         return float("nan") if step == 4 else 0.01
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("longfire.training.recipes.Recipe.rate", nan_at_5)
+        patch.setattr("longfire.training.recipes.Recipe.lr_ratio", nan_at_5)
         with pytest.raises(DivergedError, match="at step 8"):
             pretrain(RECIPE.but(encoding="alibi", log_every=100), corpus, run, tracker="none", progress=False)
     assert [folder.name for folder in checkpoints(run)] == ["checkpoint-4"]
@@ -451,7 +433,7 @@ def test_nothing_is_saved_that_was_not_looked_at(corpus, tmp_path):
 )
 def test_when_layers_are_cuda_graphs(device, processes, passes, asked, played):
     args = SimpleNamespace(device=torch.device(device), world_size=processes, gradient_accumulation_steps=passes)
-    assert plays_graphs(RECIPE.but(cuda_graphs=asked), args) is played
+    assert uses_cuda_graphs(RECIPE.but(cuda_graphs=asked), args) is played
 
 
 @pytest.mark.gpu

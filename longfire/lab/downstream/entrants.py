@@ -20,7 +20,7 @@ from longfire.evaluation.seeds import are_seeds
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend, refuse_beyond
 from longfire.model.extension import STRETCHED, extended
 from longfire.model.generate import TOKENIZER_FILES, load
-from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
+from longfire.training.initial_model import checkpoint_folder, digest, pretrained_by, run_record
 from longfire.validation import at_least, load_without_code, one_of
 
 GIVEN = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
@@ -101,7 +101,7 @@ class Entrant:
 
     def about(self) -> dict[str, Any]:
         """For the record: what it is, and what it was trained on and at, as far as it is known."""
-        own, began = run_of(self.folder), pretrained_by(self.folder)
+        own, began = run_record(self.folder), pretrained_by(self.folder)
         tuned = own if "chosen_by" in own else {}
         recipe, on = tuned.get("recipe", {}), tuned.get("identity", {}).get("on", {})
         how = {**{key: recipe.get(key) for key in ("name", "steps", "batch_size", "seed")}, "select": on.get("select")}

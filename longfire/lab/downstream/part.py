@@ -16,8 +16,8 @@ from longfire.lab.downstream.plan import Plan
 from longfire.lab.downstream.questions import Mixture, fingerprint, tokens_of
 from longfire.tasks import Example, training_rows
 from longfire.training import finetune
-from longfire.training.finetune import Score, keep_corpus
-from longfire.training.start import digest
+from longfire.training.finetune import Score, copy_corpus_description
+from longfire.training.initial_model import digest
 
 
 class Rows:
@@ -96,7 +96,7 @@ class Part:
             **options,
         )
         if self.entrant.extension is not None and is_first():
-            keep_corpus(self.entrant.folder, folder)
+            copy_corpus_description(self.entrant.folder, folder)
         done = read_json(self.run / "done.json")
         self.found |= {
             "train_examples": {task: len(examples) for task, examples in train.items()},

@@ -18,7 +18,7 @@ from longfire.lab.downstream.questions import (
 )
 from longfire.tasks import Example
 from longfire.training import FinetuneRecipe
-from longfire.training.recipes import translate_fields
+from longfire.training.base_recipe import translate_fields
 from longfire.training.run import as_json
 from longfire.validation import at_least, one_of, there_and_here, unlike
 

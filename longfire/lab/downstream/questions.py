@@ -8,13 +8,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from longfire.data.cache import short_hash
+from longfire.complete_folder import short_hash
 from longfire.lab.downstream.brief import MOST, Brief, NoRoomError, Room, bare
 from longfire.tasks import SUITES, TASKS, Example, Task, divide, load_examples, prompt_ids, training_rows
 from longfire.tasks.placeholder import MADE_UP
 from longfire.tasks.rows import document_key
 from longfire.tasks.sources import HUB
-from longfire.training.start import vocabulary
+from longfire.training.initial_model import token_rules
 from longfire.validation import hint
 
 
@@ -220,4 +220,4 @@ def fingerprint(examples: Sequence[Example]) -> str:
 
 def tokens_of(tokenizer: Any) -> str:
     """The same for tokenizers that make the same tokens."""
-    return short_hash(vocabulary(tokenizer.backend_tokenizer))
+    return short_hash(token_rules(tokenizer.backend_tokenizer))

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from longfire.data.cache import short_hash
+from longfire.complete_folder import short_hash
 from longfire.evaluation.record import Save, until_done
 from longfire.evaluation.seeds import with_seed
 from longfire.lab.downstream.brief import Brief
@@ -28,7 +28,7 @@ from longfire.lab.downstream.part import Part, Rows, release
 from longfire.lab.downstream.plan import Plan, refuse_other_experiment, refuse_other_kind
 from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
 from longfire.lab.downstream.record import Record, begun, renewed
-from longfire.training.start import digest
+from longfire.training.initial_model import digest
 from longfire.validation import at_least
 
 
