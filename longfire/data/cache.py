@@ -24,11 +24,7 @@ RECORD = "record.json"
 
 
 class TokenCache:
-    """Folders of tokens under keys.
-
-    Args:
-        root: the folder of the cache.
-    """
+    """Folders of tokens under keys."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -111,7 +107,6 @@ class FileHashes:
         self.new: dict[str, str] = {}
 
     def digest(self, path: Path) -> str:
-        """The hash of a file's content."""
         started, state = time.time_ns(), _file_state(path)
         if state in self.known:
             return self.known[state]
@@ -126,7 +121,6 @@ class FileHashes:
         self.known[key] = self.new[key] = value
 
     def recall(self, key: str) -> str | None:
-        """A stored value."""
         return self.known.get(key)
 
     def save(self) -> None:

@@ -51,7 +51,6 @@ class Corpus:
 
     @property
     def vocab_size(self) -> int:
-        """Size of the vocabulary, with special tokens."""
         return len(self.tokenizer)
 
     @property
@@ -63,14 +62,10 @@ class Corpus:
         """For records: the sizes of the splits, how they were divided, what was left out."""
         return {
             "name": self.name,
-            "source": self.record["source"],
-            "tokenizer": self.record["tokenizer"],
+            **{key: self.record[key] for key in ("source", "tokenizer")},
             "vocab_size": self.vocab_size,
             "fingerprint": self.fingerprint,
-            "splits": self.record["splits"],
-            "divided": self.record["divided"],
-            "skipped": self.record["skipped"],
-            "empty": self.record["empty"],
+            **{key: self.record[key] for key in ("splits", "divided", "skipped", "empty")},
             "passed_over": self.record.get("passed_over", ""),  # not in tokens saved by an older version
             "also_in_validation": self.record["also_in_validation"],
         }
@@ -97,7 +92,6 @@ class Corpus:
             np.save(folder / "corpus.npy", every)
 
     def save_tokenizer(self, folder: str | Path) -> None:
-        """Save the tokenizer where AutoTokenizer finds it."""
         self.tokenizer.save_pretrained(folder)
 
 

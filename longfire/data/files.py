@@ -30,7 +30,6 @@ class Files(DocumentSource):
         return [[kind_of(path), hashes.digest(path)] for path in self.paths] + [self.field]
 
     def documents(self, log: ReadLog) -> Iterator[bytes]:
-        """All documents, file by file."""
         for path in self.paths:
             yield from READERS[kind_of(path)](path, self.field, log)
 

@@ -48,12 +48,7 @@ HUB = {
 
 
 class HubDataset(DocumentSource):
-    """One split of a dataset.
-
-    Args:
-        entry: the dataset.
-        name: for tables and plots.
-    """
+    """One split of a dataset."""
 
     def __init__(self, entry: HubEntry, name: str) -> None:
         self.entry = entry
@@ -92,7 +87,6 @@ class HubDataset(DocumentSource):
         return self.revision
 
     def documents(self, log: ReadLog) -> Iterator[bytes]:
-        """Row by row."""
         try:
             for number, row in enumerate(self._rows(), 1):
                 text = text_of(row, self.entry.field, f"{self.described}, row {number}", log)

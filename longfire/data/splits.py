@@ -42,14 +42,10 @@ def _hash(text: bytes) -> int:
 
 
 class DocumentFile:
-    """Documents in one temporary file, so that a corpus need not fit in memory or be read twice.
-
-    Args:
-        path: the file, deleted at the end.
-        excluded: content hashes of documents to leave out.
-    """
+    """Documents in one temporary file, so that a corpus need not fit in memory or be read twice."""
 
     def __init__(self, path: Path, excluded: Iterable[int] = ()) -> None:
+        """`excluded` are content hashes of documents to leave out."""
         self.path = path
         self.excluded = frozenset(excluded)
         self.file = path.open("wb", buffering=1 << 20)

@@ -53,14 +53,10 @@ class TrainingMonitor(TrainerCallback):
     """Shows progress, writes losses.jsonl, marks checkpoints, and raises an error if the loss is not finite.
 
     Only the first process writes and prints. All processes see the same loss and stop together.
-
-    Args:
-        run: the run's folder.
-        tokens: how many tokens a number of steps has.
-        progress: show a bar on a terminal, lines elsewhere.
     """
 
     def __init__(self, run: Path, tokens: Callable[[int], int], progress: bool) -> None:
+        """`tokens` is how many a number of steps has."""
         self.run, self.tokens, self.progress = run, tokens, progress
         self.bar: Any = None
         self.first_time = 0.0
@@ -114,7 +110,6 @@ class TrainingMonitor(TrainerCallback):
         self.show(state, f", loss {loss:.3f}")
 
     def show(self, state: Any, loss: str = "") -> None:
-        """Update the bar or, if one is due, print a line."""
         rate, step = self.tokens_per_second(state.global_step), state.global_step
         speed = f", {rate:,.0f} tokens/s" if rate else ""
         if loss:
@@ -125,7 +120,6 @@ class TrainingMonitor(TrainerCallback):
             self.print_line(f"step {step:,} of {state.max_steps:,}{loss}{speed}{left}")
 
     def print_line(self, text: str) -> None:
-        """Print a line of progress, with the run's name."""
         print(f"{self.run.name}: {text}", file=sys.stderr, flush=True)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
@@ -140,7 +134,6 @@ class TrainingMonitor(TrainerCallback):
             self.bar.close()
 
     def tokens_per_second(self, step: int) -> float | None:
-        """Average speed since the first step."""
         if not self.first_time or step == self.first_step:
             return None
         return (self.tokens(step) - self.tokens(self.first_step)) / (time.perf_counter() - self.first_time)

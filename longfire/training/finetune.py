@@ -98,14 +98,8 @@ def finetune(
 class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
     """Trains on rows of different lengths, and keeps the best model.
 
-    Args:
-        recipe: how to train.
-        lengths: of the rows.
-        best: keeps the best model.
-        score: evaluates a model; None: by the loss on `eval_dataset`.
-        progress: show progress.
-        add_files: puts what belongs to the best model into its folder; returns more for done.json.
-        options: the Trainer's.
+    Without a score that is the one with the lowest loss on `eval_dataset`. `add_files` puts what belongs to the model
+    into its folder and returns more for done.json.
     """
 
     def __init__(
@@ -182,7 +176,6 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
         return float(summed[0] / summed[1])
 
     def save_result(self, folder: Path) -> dict[str, Any]:
-        """Save the best model."""
         first = self.is_world_process_zero()
         if self.best.every is None:
             refuse_non_finite_weights(cast(Any, self.model), "at the end")

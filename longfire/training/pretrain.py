@@ -8,7 +8,7 @@ from torch.utils.data import RandomSampler
 from transformers import TrainingArguments, default_data_collator
 
 from longfire.training.callbacks import MarkCudaGraphSteps, TrainingMonitor, refuse_non_finite_weights
-from longfire.training.initial_model import checkpoint_folder, digest, pretraining_config, pretraining_model
+from longfire.training.initial_model import checkpoint_folder, digest, pretraining_model
 from longfire.training.recipes import Recipe
 from longfire.training.run import run_training
 from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments
@@ -39,7 +39,6 @@ def pretrain(
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)
-    pretraining_config(recipe)  # refuses what no model can have
 
     def make_trainer() -> PretrainTrainer:
         args = training_arguments(recipe, run, tracker, options)
@@ -74,15 +73,7 @@ def uses_cuda_graphs(recipe: Recipe, args: TrainingArguments) -> bool:
 
 
 class PretrainTrainer(RecipeTrainer[Recipe]):
-    """Trains on sequences of one length.
-
-    Args:
-        recipe: what to train.
-        corpus: what to train on.
-        run: the run's folder.
-        args: Hugging Face's.
-        progress: show progress.
-    """
+    """Trains on sequences of one length."""
 
     def __init__(self, recipe: Recipe, corpus: "Corpus", run: Path, args: TrainingArguments, progress: bool) -> None:
         self.corpus = corpus
@@ -107,7 +98,6 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
         return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch_size * self.recipe.batch_size)
 
     def save_result(self, folder: Path) -> dict[str, Any]:
-        """Save the model with its tokenizer and a description of the corpus."""
         self.save_model(str(folder))
         if not self.is_world_process_zero():
             return {}

@@ -31,13 +31,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio", "none")
 
 
 class RecipeTrainer(Trainer, Generic[R]):
-    """AdamW in three groups: matrices, which decay; vectors; and the encoding's parameters, at their own rate.
-
-    Args:
-        recipe: what to train.
-        monitor: shows progress and writes losses.
-        options: the Trainer's.
-    """
+    """AdamW in three groups: matrices, which decay; vectors; and the encoding's parameters, at their own rate."""
 
     last_step_is_done = False
     """Set when resuming from the checkpoint after the last step."""
@@ -83,7 +77,6 @@ class RecipeTrainer(Trainer, Generic[R]):
         super()._save(output_dir, state_dict)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Called by Trainer."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
             recipe = self.recipe
@@ -98,7 +91,6 @@ class RecipeTrainer(Trainer, Generic[R]):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        """Called by Trainer."""
         if self.lr_scheduler is None:
             scheduled: Any = optimizer or self.optimizer
             self.lr_scheduler = LambdaLR(scheduled, self.recipe.lr_ratio)

@@ -116,8 +116,15 @@ def test_text_that_changes_while_it_is_read(path, monkeypatch):
     assert load(path).built
 
 
-@pytest.mark.parametrize("name", ["train.tokens", "dev.starts.npy", "tokenizer/tokenizer.json", "record.json"])
-@pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "emptied"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("train.tokens", "altered"),
+        ("dev.starts.npy", "truncated"),
+        ("tokenizer/tokenizer.json", "missing"),
+        *(("record.json", damage) for damage in ("altered", "missing", "emptied")),
+    ],
+)
 def test_damage_is_noticed_and_mended(path, caplog, name, damage):
     before = tokens(load(path))
     victim = folder(path) / name
