@@ -1,14 +1,12 @@
 """What pretraining and fine-tuning recipes share: fields, the schedule, and the former names of fields."""
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import wraps
 from numbers import Real
 from typing import Any, Self, TypeVar
 
-from longfire.validation import at_least, hint, one_of, positive
+from longfire.validation import at_least, hint, one_of, positive, renamed
 
 PRECISIONS = ("auto", "bfloat16", "float32")
 TRAINING_LENGTH = "length"
@@ -42,28 +40,9 @@ def translate_fields(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return current
 
 
-def rename_arguments(given: Mapping[str, Any], stacklevel: int = 3) -> dict[str, Any]:
-    """A caller's arguments under today's names, with a warning if there are old ones."""
-    old_names = [name for name in given if name in RENAMED]
-    for old in old_names:
-        if RENAMED[old] in given:
-            raise ValueError(f"{old} is an old name for {RENAMED[old]}: give {RENAMED[old]} alone.")
-    if old_names:
-        now = ", ".join(f"{old} is now {RENAMED[old]}" for old in old_names)
-        message = f"recipe fields were renamed: {now}. The next release drops the old names."
-        warnings.warn(message, FutureWarning, stacklevel=stacklevel)
-    return {RENAMED.get(name, name): value for name, value in given.items()}
-
-
 def accept_old_names(cls: C) -> C:
     """Class decorator: the constructor also takes fields by their former names."""
-    init = cls.__init__
-
-    @wraps(init)
-    def construct(self: Any, *arguments: Any, **given: Any) -> None:
-        init(self, *arguments, **rename_arguments(given))
-
-    cls.__init__ = construct
+    cls.__init__ = renamed(**RENAMED)(cls.__init__)
     return cls
 
 
@@ -131,9 +110,9 @@ class BaseRecipe:
         progress = min(1.0, (step - self.warmup_steps) / max(1, end - self.warmup_steps))
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * progress)) / 2
 
+    @renamed(**RENAMED)
     def but(self, **changes: Any) -> Self:
         """A copy with some fields changed."""
-        changes = rename_arguments(changes)
         known = [one.name for one in fields(self)]
         for name in changes:
             if name not in known:

@@ -17,8 +17,8 @@ from longfire.encodings.labels import parse_label
 from longfire.encodings.registry import SHARED, has_starts, option_names
 from longfire.model import SIZES, LongfireConfig
 from longfire.model.extension import STRETCHED
-from longfire.training.base_recipe import TRAINING_LENGTH, BaseRecipe, accept_old_names, rename_arguments
-from longfire.validation import at_least, hint, one_of, positive
+from longfire.training.base_recipe import RENAMED, TRAINING_LENGTH, BaseRecipe, accept_old_names
+from longfire.validation import at_least, hint, one_of, positive, renamed
 
 INIT = "init"
 
@@ -73,9 +73,9 @@ class Recipe(BaseRecipe):
                     f"extend_to={self.extend_to} extends a checkpoint with 'rope': say which (--from FOLDER)."
                 )
 
+    @renamed(**RENAMED)
     def but(self, **changes: Any) -> Self:
         """A copy with some fields changed. The encoding's option `init` sets the field."""
-        changes = rename_arguments(changes)
         options = dict(changes.get("encoding_options") or {})
         if has_starts(ENCODINGS.get(changes.get("encoding", self.encoding), PositionEncoding)) and INIT in options:
             given = [changes[INIT]] if INIT in changes else []

@@ -64,26 +64,27 @@ def test_pipes_are_refused(tmp_path, name):
         find_files(tmp_path / name, "text")
 
 
-def test_what_cannot_be_found(tmp_path):
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("missing.txt", FileNotFoundError, r"no file or folder .*missing.txt.*hub:NAME"),
+        ("*.jsonl", FileNotFoundError, "no file matches"),
+        ("notes.doc", CorpusError, r"notes.doc is of an unknown kind.*rename it to \.txt"),
+        (".", CorpusError, r"no file of a known kind .*only \.doc"),
+        ("empty", CorpusError, r"the folder .*empty is empty .*Give one with text: \.txt, \.md"),
+        (5, TypeError, "a source is a path or a list of paths, not"),
+        ("", TypeError, "a source is a path or a list of paths, not"),
+        ([".", None], TypeError, "a source is a path or a list of paths, not"),
+        ([".", "hub:c4"], CorpusError, "must be the only source"),
+        ([], CorpusError, "list of sources is empty"),
+    ],
+)
+def test_wrong_sources(source, error, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.doc").write_text("hello")
-    with pytest.raises(FileNotFoundError, match=r"no file or folder .*missing.txt.*hub:NAME"):
-        find_files(tmp_path / "missing.txt", "text")
-    with pytest.raises(FileNotFoundError, match="no file matches"):
-        find_files(str(tmp_path / "*.jsonl"), "text")
-    with pytest.raises(CorpusError, match=r"notes.doc is of an unknown kind.*rename it to \.txt"):
-        find_files(tmp_path / "notes.doc", "text")
-    with pytest.raises(CorpusError, match=r"no file of a known kind .*only \.doc"):
-        find_files(tmp_path, "text")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CorpusError, match=r"the folder .*empty is empty .*Give one with text: \.txt, \.md"):
-        find_files(tmp_path / "empty", "text")
-    for wrong in (5, "", [tmp_path, None]):
-        with pytest.raises(TypeError, match="a source is a path or a list of paths, not"):
-            find_files(wrong, "text")
-    with pytest.raises(CorpusError, match="must be the only source"):
-        find_files([tmp_path, "hub:c4"], "text")
-    with pytest.raises(CorpusError, match="list of sources is empty"):
-        find_files([], "text")
+    with pytest.raises(error, match=message):
+        find_files(source, "text")
 
 
 def test_content_counts_and_names_do_not(tmp_path):

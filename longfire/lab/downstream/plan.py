@@ -164,7 +164,7 @@ def refuse_other_experiment(out: Path, setting: dict[str, Any], recipe: Finetune
 def recorded(out: Path) -> dict[str, Any]:
     """The record in a folder; empty, where there is none."""
     record = read_json(out / RECORD)
-    setting = record.get("setting", {})
-    if setting.get("recipe"):
-        setting["recipe"] = translate_fields(setting["recipe"])
+    for part, key in ((record.get("setting", {}), "recipe"), *((row, "finetuned") for row in record.get("rows", ()))):
+        if part.get(key):
+            part[key] = translate_fields(part[key])
     return record
