@@ -13,9 +13,10 @@ from transformers import set_seed
 from longfire.atomic_io import read_json
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
-from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
-from longfire.model.checkpoints import checkpoint_in, found_checkpoint
-from longfire.model.extension import STRETCHED, extended
+from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
+from longfire.model.checkpoints import checkpoint_in, find_checkpoint
+from longfire.model.extension import EXTENSIONS, extended_encoding
+from longfire.model.inspection import check_length
 from longfire.training.base_recipe import BaseRecipe, translate_fields
 from longfire.training.finetune_recipes import FinetuneRecipe
 from longfire.training.recipes import Recipe
@@ -65,7 +66,7 @@ def _load(folder: Path, recipe: BaseRecipe, **changes: Any) -> LongfireForCausal
 
 def _prepare(model: LongfireForCausalLM, recipe: BaseRecipe) -> LongfireForCausalLM:
     """Set the recipe's dropout, in the model and its configuration. Refuses a model with too few positions."""
-    refuse_beyond(model, recipe.length)
+    check_length(model, recipe.length)
     model.config.resid_dropout, model.config.attention_dropout = recipe.dropout, recipe.attention_dropout
     layers: Any = model.model.layers
     for layer in layers:
@@ -91,12 +92,12 @@ def _continued_config(recipe: Recipe, folder: Path) -> LongfireConfig:
         )
     options = dict(recipe.encoding_options)
     if recipe.extend_to is not None:
-        encoding = extended(config, recipe.encoding, recipe.extend_to, options.pop("trained_length", None))
+        encoding = extended_encoding(config, recipe.encoding, recipe.extend_to, options.pop("trained_length", None))
         config.position_encoding = {**encoding, **options}
         return config
     saved: dict[str, Any] = dict(config.position_encoding or {})  # type: ignore[arg-type]
     if recipe.encoding != saved["name"]:
-        stretch = recipe.encoding in STRETCHED and saved["name"] == "rope"
+        stretch = recipe.encoding in EXTENSIONS and saved["name"] == "rope"
         remedy = "say to which length (--extend-to N)" if stretch else f"use encoding={saved['name']!r}"
         raise ValueError(
             f"the checkpoint in {folder} was trained with {saved['name']!r}, and the recipe has {recipe.encoding!r}: "
@@ -132,7 +133,7 @@ def token_rules(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def checkpoint_folder(source: str | Path) -> Path:
     """The folder given, or `model` in a run's. An error if there is no checkpoint."""
-    return found_checkpoint(Path(source))
+    return find_checkpoint(Path(source))
 
 
 def digest(source: Source) -> str:

@@ -1,5 +1,6 @@
 """Pretraining: a recipe and a corpus → a trained model in a folder."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +26,7 @@ def pretrain(
     tracker: str = "tensorboard",
     progress: bool = True,
     wait: bool = False,
+    planned: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     """Train a model and return its folder. Finished runs are skipped, interrupted ones resume.
@@ -36,6 +38,7 @@ def pretrain(
         tracker: "tensorboard", "wandb", "trackio" or "none".
         progress: show a bar on a terminal, lines elsewhere.
         wait: if another process is training in the folder, wait for it instead of raising an error.
+        planned: the run's `identity`, if a plan has already computed it.
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)
@@ -44,7 +47,8 @@ def pretrain(
         args = training_arguments(recipe, run, tracker, options)
         return PretrainTrainer(recipe, corpus, run, args, progress)
 
-    return run_training(run, identity(recipe, corpus), make_trainer, tracker=tracker, wait=wait)
+    same = identity(recipe, corpus) if planned is None else planned
+    return run_training(run, same, make_trainer, tracker=tracker, wait=wait)
 
 
 def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:

@@ -16,7 +16,7 @@ from longfire.encodings.fire import RANDOM, STARTS
 from longfire.encodings.labels import parse_label
 from longfire.encodings.registry import SHARED, has_starts, option_names
 from longfire.model import SIZES, LongfireConfig
-from longfire.model.extension import STRETCHED
+from longfire.model.extension import EXTENSIONS
 from longfire.training.base_recipe import RENAMED, TRAINING_LENGTH, BaseRecipe, accept_old_names
 from longfire.validation import at_least, hint, one_of, positive, renamed
 
@@ -67,7 +67,7 @@ class Recipe(BaseRecipe):
         self._check_horizon_unit()
         if self.extend_to is not None:
             at_least("extend_to", self.extend_to, 1)
-            one_of("the encoding to extend to", self.encoding, STRETCHED)
+            one_of("the encoding to extend to", self.encoding, EXTENSIONS)
             if self.init_from is None:
                 raise ValueError(
                     f"extend_to={self.extend_to} extends a checkpoint with 'rope': say which (--from FOLDER)."
@@ -128,7 +128,7 @@ class Recipe(BaseRecipe):
 
         Refuses options that no model can have.
         """
-        if self.encoding in STRETCHED and not {"trained_length", "target_length"} <= self.encoding_options.keys():
+        if self.encoding in EXTENSIONS and not {"trained_length", "target_length"} <= self.encoding_options.keys():
             raise ValueError(
                 f"{self.encoding!r} extends a checkpoint with 'rope': say which, and how far (--from RUN --extend-to "
                 f"N). To train with it from scratch, give its options trained_length and target_length."

@@ -29,7 +29,7 @@ from longfire.training.checkpoints import checkpoints, describe_last, discard_in
 from longfire.training.initial_model import digest
 from longfire.training.interruption import Interruption
 from longfire.training.trainer import RecipeTrainer
-from longfire.validation import there_and_here, unlike
+from longfire.validation import describe_differences, differences
 
 log = logging.getLogger(__name__)
 
@@ -76,14 +76,15 @@ def as_json(identity: Mapping[str, Any]) -> dict[str, Any]:
 def differing(run: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Where a folder's run differs from this one: by name, its value and ours. Empty for a new folder."""
     there = translate_fields(read_json(run / "recipe.json"))
-    return unlike(there, as_json(identity)) if there else {}
+    return differences(there, as_json(identity)) if there else {}
 
 
 def is_done(run: Path, identity: Mapping[str, Any]) -> bool:
     """Whether the run is finished. Refuses a folder with a different run."""
     if other := differing(run, identity):
         raise ValueError(
-            f"{run} already contains a different run ({there_and_here(other)}). Choose another folder, or delete it."
+            f"{run} already contains a different run ({describe_differences(other)}). Choose another folder, or "
+            f"delete it."
         )
     return bool(read_json(run / "done.json"))
 
