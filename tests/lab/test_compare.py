@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from longfire.lab.compare import LOST, compare
 from longfire.lab.progress import ProgressBar, describe_finished
-from longfire.provenance import cpu_name, provenance, together
+from longfire.provenance import cpu_name
 from longfire.report.compare import compare_table
 from longfire.report.page import report_page
 from longfire.training.checkpoints import last_complete
@@ -260,17 +260,6 @@ def test_runs_of_an_earlier_release_are_found(corpus, tmp_path):
     assert perplexities(again) == perplexities(found)
     assert (old / "done.json").stat().st_mtime_ns == before
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [old.name]
-
-
-def test_provenance_of_several_machines():
-    one, other = provenance(), provenance()
-    assert together([one, one]) == one
-    other["hardware"] = {**one["hardware"], "gpu": "H200"}
-    other["commit"] = "abc"
-    both = together([one, other])
-    assert both["hardware"] == {**one["hardware"], "gpu": f"H200, {one['hardware']['gpu']}"}
-    assert set(both["commit"].split(", ")) == {"abc", one["commit"]}
-    assert both["versions"] == one["versions"]
 
 
 def test_the_bar_names_the_models_that_are_being_tested(tmp_path):
