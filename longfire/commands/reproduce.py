@@ -17,7 +17,7 @@ from longfire.commands.compare import (
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.training import add_corpus_options, corpus_options
 from longfire.lab.tables import ENTRIES, Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import PLACEHOLDER
 from longfire.validation import hint
 
 if TYPE_CHECKING:
@@ -142,17 +142,16 @@ def reproduce_lengths(options: argparse.Namespace, entry: LengthEntry, scale: "S
 
 def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale") -> int:
     """The same models, fine-tuned on tasks; one seed by default."""
-    from longfire.commands.downstream import shown
-    from longfire.lab.downstream.plan import RECORD, plan
-    from longfire.lab.downstream.run import downstream
+    from longfire.commands.downstream import run_plans
+    from longfire.lab.downstream.plan import plan
     from longfire.training import RECIPES
 
     comparison, runs = entry_comparison(options, entry, scale, options.seeds or scale.seeds[:1])
     data = options.data or scale.data
-    made_up = f"-{MADE_UP}" if data == MADE_UP and options.data is None else ""
-    results = options.out / scale.name / f"{entry.name}{made_up}"
+    placeholder = f"-{PLACEHOLDER}" if data == PLACEHOLDER and options.data is None else ""
+    results = options.out / scale.name / f"{entry.name}{placeholder}"
     experiment = entry.experiment(scale, data)
-    checkpoints = entry.checkpoints(comparison, runs, experiment.recipe.length)
+    checkpoints = entry.checkpoints(comparison, runs, experiment.trained_length)
     tokenizer = dict(comparison.corpus).get("tokenizer")
     if options.dry_run:
         print(_title(entry), describe_comparison(comparison, runs), f"results: {results}", sep="\n")
@@ -164,8 +163,7 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     if status := run_comparison(comparison, runs, results / "compare.json", options.jobs, show_failures):
         return status
     print(f"{_title(entry)}\n")
-    record = downstream(plan(experiment, checkpoints), results, save=partial(write_json, results / RECORD))
-    return shown(record, results, size=RECIPES[entry.recipe].size)
+    return run_plans([plan(experiment, checkpoints, results)], size=RECIPES[entry.recipe].size)
 
 
 def entry_comparison(
@@ -221,20 +219,21 @@ def show_failures(record: dict[str, Any]) -> None:
 
 def describe_tuning(experiment: "Experiment", checkpoints: list[str], tokenizer: str | None) -> str:
     """For a dry run: recipe, checkpoints and tasks; with the rows at hand, how many there are."""
-    from longfire.commands.downstream import described_tuning
-    from longfire.tasks.sources import HUB
+    from longfire.commands.downstream import describe_experiment
+    from longfire.tasks.load import HUB
 
     if experiment.data in (None, HUB):
-        return f"{described_tuning(experiment, checkpoints)}\nGive the rows (--data FOLDER) to count them."
-    return described_tuning(experiment, checkpoints, *load_rows(experiment, tokenizer))
+        return f"{describe_experiment(experiment, checkpoints)}\nGive the rows (--data FOLDER) to count them."
+    return describe_experiment(experiment, checkpoints, *load_rows(experiment, tokenizer))
 
 
 def load_rows(experiment: "Experiment", tokenizer: str | None) -> Any:
     """The questions, and why tasks are missing. Refuses missing rows and, where tokens can be counted, long ones."""
     from longfire.data.tokenizers import byte_tokenizer
-    from longfire.lab.downstream.plan import looked_over
+    from longfire.lab.downstream.questions import load_questions
 
-    return looked_over(experiment, [byte_tokenizer()] if tokenizer == "bytes" else [])
+    known = [byte_tokenizer()] if tokenizer == "bytes" else []
+    return load_questions(experiment, known, experiment.test_lengths())
 
 
 def _title(entry: Entry) -> str:

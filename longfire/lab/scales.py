@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from longfire.lab.downstream.brief import Brief
-from longfire.tasks.placeholder import MADE_UP
+from longfire.lab.downstream.questions import Trial
+from longfire.tasks.placeholder import PLACEHOLDER
 from longfire.training import FINETUNE_RECIPES, RECIPES, FinetuneRecipe, Recipe
 from longfire.validation import hint
 
@@ -35,7 +35,7 @@ class Scale:
     """Default source of the tasks' rows."""
     select: str = "dev"
     """Which checkpoint of a fine-tuning run is tested."""
-    brief: Brief | None = None
+    trial: Trial | None = None
     """Limits of a quick trial on tasks."""
 
 
@@ -87,8 +87,8 @@ SCALES = {
             tokens=8192,
             finetuning=dict.fromkeys(("scrolls", "glue"), SMOKE_TASKS),
             questions=2,
-            data=MADE_UP,
-            brief=Brief(rows=256, max_answer=16),
+            data=PLACEHOLDER,
+            trial=Trial(rows=256, max_answer=16),
         ),
     )
 }

@@ -89,20 +89,17 @@ class TaskEntry(LengthEntry):
     def experiment(self, scale: "Scale", data: str | None) -> "Experiment":
         """Fine-tuning at a scale, with the tasks' rows in a folder."""
         from longfire.lab.downstream.plan import Experiment
-        from longfire.lab.downstream.questions import mixtures_of
 
         recipe = scale.finetuning[TASKS[self.task].suite if self.task in TASKS else self.task]
         return Experiment(
             self.task,
-            tuple(mixtures_of(self.task)),
-            recipe,
             data,
+            recipe,
             select=scale.select,
             lengths=self.lengths(recipe.length),
             limit=scale.questions,
             dev_examples=scale.questions or 64,
-            must=self.task not in SUITES,
-            brief=scale.brief,
+            trial=scale.trial,
         )
 
     def checkpoints(self, comparison: "Comparison", out: Path, length: int) -> list[str]:

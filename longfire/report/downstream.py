@@ -22,7 +22,7 @@ from longfire.report.seeds import by_label, how_many, with_seeds
 from longfire.report.summary import amount, changes_in_rows, in_a_row
 from longfire.report.table import text_table, width
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import is_placeholder
 
 Paper = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows of the paper by table: "scrolls", "glue", "narrative_qa"."""
@@ -135,14 +135,14 @@ def what_was_done(record: Record) -> str:
             f"most {recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
         )
     limit = f", {setting['limit']:,} questions a task at most" if setting["limit"] else ""
-    data = "made-up rows" if setting["data"] == MADE_UP else setting["data"]
+    data = "placeholder rows" if is_placeholder(setting["data"]) else setting["data"]
     parts.append(f"Tested on the {setting['split']} split of {data}, in {lengths} tokens{limit}.")
     if brief := setting.get("brief"):
         parts.append(
             f"A trial: of each split at most {brief['rows']:,} questions are read, what has no room is left out, and "
             f"answers end after {brief['max_answer']} tokens."
         )
-    if setting["data"] == MADE_UP:
+    if is_placeholder(setting["data"]):
         parts.append(SAY_NOTHING)
     if record.get("interrupted"):
         parts.append("It was interrupted: what is missing was not run.")

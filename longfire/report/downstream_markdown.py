@@ -19,7 +19,7 @@ from longfire.report.seeds import by_label, how_many, with_means, with_seeds
 from longfire.report.summary import changes_in_rows, in_a_row, over_seeds
 from longfire.report.table import markdown_table
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import is_placeholder
 
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8
@@ -84,7 +84,7 @@ def in_plain_words(record: Record) -> str:
     parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
     lengths = in_a_row([f"{n:,}" for n in setting["lengths"]])
     parts.append(f"Tested on {_questions(record)} of the {setting['split']} split, in {lengths} tokens.")
-    if setting["data"] == MADE_UP:
+    if is_placeholder(setting["data"]):
         parts.append(SAY_NOTHING)
     if record.get("interrupted"):
         parts.append("It was interrupted: what is missing was not run.")
