@@ -21,7 +21,6 @@ from longfire.report.compare import PLUS, compare_markdown, plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
-from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
 from longfire.report.reproduce import (
     A_PICTURE,
     heading,
@@ -31,8 +30,9 @@ from longfire.report.reproduce import (
     theorem_markdown,
 )
 from longfire.report.significance import RULE
-from longfire.report.speed import figures_table, speed_table
-from longfire.report.speed_plot import plot_speed
+from longfire.report.speed import speed_table
+from longfire.report.speed_markdown import figures_table, forward_markdown, model_figures
+from longfire.report.speed_plot import plot_model, plot_speed
 from longfire.report.stamp import stamp
 from longfire.report.summary import in_a_row, sentences
 from longfire.report.table import markdown_table
@@ -165,7 +165,7 @@ def updated(page: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         record = shown_record(match[1])
-        shown = model_table(record) if is_of_a_model(record) else speed_table(record)
+        shown = speed_table(record)
         if caption := outdated(record):
             shown = shown.replace("\n", f"\n{caption}\n", 1)  # below the line that says what was measured
         return f"<!-- {match[1]} -->\n```\n{shown}\n```"

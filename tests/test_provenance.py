@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import longfire
-from longfire.bench.bias_speed import BiasSetting, measure_bias
-from longfire.provenance import KERNELS, kernel_hash, provenance, syntax_hash, together
+from longfire.bench.bias_speed import BiasBenchmark
+from longfire.provenance import KERNELS, kernel_hash, merge_provenance, provenance, syntax_hash
 
 SOURCE = '''"""A kernel."""
 
@@ -35,16 +35,16 @@ def test_a_changed_kernel_is_noticed(change):
 def test_a_speed_says_which_kernels_it_is_of():
     package = Path(longfire.__file__).parent
     assert all(list(package.glob(pattern)) for pattern in KERNELS)
-    record = measure_bias(BiasSetting((8,), heads=2, seconds=0.0, encodings=("alibi",)))
+    record = BiasBenchmark.on(lengths=(8,), heads=2, seconds=0.0, encodings=("alibi",)).run()
     assert record["provenance"]["kernels"] == kernel_hash()
 
 
 def test_provenance_of_several_machines():
     one, other = provenance(), provenance()
-    assert together([one, one]) == one
+    assert merge_provenance([one, one]) == one
     other["hardware"] = {**one["hardware"], "gpu": "H200"}
     other["commit"] = "abc"
-    both = together([one, other])
+    both = merge_provenance([one, other])
     assert both["hardware"] == {**one["hardware"], "gpu": f"H200, {one['hardware']['gpu']}"}
     assert set(both["commit"].split(", ")) == {"abc", one["commit"]}
     assert both["versions"] == one["versions"]

@@ -112,20 +112,21 @@ def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry) -> int:
 
 def reproduce_speed(options: argparse.Namespace, entry: SpeedEntry, scale: "Scale") -> int:
     """With the paper's model; at the smoke scale with the default of `longfire bench model`, and few tokens."""
-    from longfire.bench.model_speed import ModelSetting, measure_model
-    from longfire.report.model_speed import model_table, plot_model
+    from longfire.bench.model_speed import ModelBenchmark
+    from longfire.report.speed import speed_table
+    from longfire.report.speed_plot import plot_model
 
     case: dict[str, Any] = {"size": entry.size, "forward": (entry.length,), "tokens": entry.tokens}
     if scale.name == "smoke":
         case = {"tokens": SMOKE_TOKENS}
-    setting = ModelSetting.on(**case, training=(), decoding=(), seconds=0.3, encodings=options.encodings)
+    setting = ModelBenchmark.on(**case, training=(), decoding=(), seconds=0.3, encodings=options.encodings)
     if options.dry_run:
         print(_title(entry), *(f"{case}, batch {setting.batch(case)}" for case in setting.cases()), sep="\n")
         return 0
     file = options.out / scale.name / entry.name / "model.json"
-    record = measure_model(setting, partial(write_json, file))
+    record = setting.run(partial(write_json, file))
     plot_model(record, file.with_suffix(".png"))
-    print(f"{model_table(record)}\n\nNumbers: {file}   Plot: {file.with_suffix('.png')}")
+    print(f"{speed_table(record)}\n\nNumbers: {file}   Plot: {file.with_suffix('.png')}")
     return INTERRUPTED if record.get("interrupted") else int(any("failed" in row for row in record["rows"]))
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from longfire.encodings.labels import label_title
-from longfire.evaluation.record import until_done
+from longfire.evaluation.record import interruptible
 from longfire.lab.comparison import Comparison
 from longfire.lab.comparison_plan import ComparisonPlan, plan_comparison
 from longfire.lab.pool import run_in_processes
 from longfire.lab.progress import ProgressBar, print_finished
 from longfire.lab.train_and_test import train_and_test
-from longfire.provenance import provenance, together
+from longfire.provenance import merge_provenance, provenance
 
 LOST = "its process was killed twice, often because memory ran out: use fewer --jobs"
 
@@ -66,7 +66,7 @@ def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = la
         if record["runs"]:  # an empty record would overwrite an earlier one
             save(record)
 
-    with until_done(record, save_runs):
+    with interruptible(record, save_runs):
         for run in _results(plan):
             record["runs"].append(run)
             record["runs"].sort(key=lambda one: order.index((one["encoding"], one["seed"])))
@@ -74,7 +74,7 @@ def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = la
                 record["biases"][run["encoding"]] = biases
             if "provenance" in run:  # of the machine that tested it
                 machines.append(run.pop("provenance"))
-                record["provenance"] = together(machines)
+                record["provenance"] = merge_provenance(machines)
             save_runs(record)
             if plan.options.get("progress", True):
                 print_finished(run, comparison.recipe.length, f"{len(record['runs'])} of {len(order)}")

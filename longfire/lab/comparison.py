@@ -12,7 +12,7 @@ from longfire.encodings import ENCODINGS
 from longfire.encodings.labels import canonical_label, check_label, label_file_name, parse_label, run_folder
 from longfire.encodings.registry import has_starts, option_names
 from longfire.lab import DEFAULT_ENCODINGS, DEFAULT_SEEDS
-from longfire.model.extension import STRETCHED
+from longfire.model.extension import EXTENSIONS
 from longfire.training import Recipe
 from longfire.validation import at_least
 
@@ -133,7 +133,7 @@ class Comparison:
 
     def _recipe(self, label: str, seed: int, out: Path) -> Recipe:
         name, _, options = parse_label(label)
-        if name not in STRETCHED or "trained_length" in options:
+        if name not in EXTENSIONS or "trained_length" in options:
             return self.recipe.with_encoding(label, seed=seed)
         recipe = self.recipe
         target = options.pop("target_length", EXTENSION_FACTOR * recipe.length)

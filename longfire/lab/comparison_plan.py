@@ -14,7 +14,7 @@ import torch
 
 from longfire.atomic_io import read_json, refuse_unwritable
 from longfire.data import HUB, Corpus, CorpusError, TokenSplit, is_saved, load_corpus
-from longfire.evaluation.perplexity_setting import joined, refuse_other_tokens
+from longfire.evaluation.held_out import joined, require_tokenizer
 from longfire.lab.comparison import Comparison, PlannedRun
 from longfire.training.pretrain import identity, training_sequences
 from longfire.training.run import differing
@@ -153,7 +153,7 @@ def load_other_text(comparison: Comparison, source: str, corpus: Corpus) -> Corp
     """Another text, in the tokens of the corpus and read with the same options."""
     if is_saved(source):
         text = load_corpus(source)
-        refuse_other_tokens(text, corpus.tokenizer, corpus.name)
+        require_tokenizer(text, corpus.tokenizer, corpus.name)
         return text
     given = dict(comparison.corpus)
     same = ("cache_dir", "skip_bad", "max_documents")

@@ -28,7 +28,7 @@ from longfire.model import LongfireForCausalLM
 from longfire.provenance import provenance
 from longfire.training import pretrain
 from longfire.training.callbacks import LOSSES, read_losses
-from longfire.validation import in_a_line
+from longfire.validation import error_summary
 
 NEAR_QUERY = 128
 """The query in the left half of the paper's figure of learned biases."""
@@ -60,7 +60,7 @@ def train_and_test(plan: ComparisonPlan, run: PlannedRun) -> dict[str, Any]:
     except (KeyboardInterrupt, BrokenPipeError):
         raise
     except Exception as error:
-        found["failed"] = in_a_line(error)
+        found["failed"] = error_summary(error)
     torch.compiler.reset()  # graphs compiled for one encoding are useless to the next
     found["took"] = round(time.perf_counter() - started, 2)
     return found

@@ -23,7 +23,7 @@ from longfire.evaluation.metrics import Answered, chance, score, swapped
 from longfire.lab.downstream.questions import fingerprint
 from longfire.lab.result_cache import load_result, save_result
 from longfire.tasks import Example, Task
-from longfire.validation import in_a_line
+from longfire.validation import error_summary
 
 PREDICTIONS, PARTIAL, SCORES = "predictions.jsonl", "predictions.partial.jsonl", "scores.json"
 
@@ -101,7 +101,7 @@ def describe_failure(error: Exception) -> str:
     """One line for the record. Raises the error where other processes would wait for this one forever."""
     if world_size() > 1 and not isinstance(error, ValueError):
         raise error
-    return in_a_line(error)
+    return error_summary(error)
 
 
 def summarize(task: Task, answered: Sequence[Answered]) -> Score:

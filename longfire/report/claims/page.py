@@ -8,7 +8,7 @@ from longfire.report.claims.quote import Papers
 from longfire.report.claims.rows import fewer_tasks, seeds_in, tuned_length
 from longfire.report.claims.runs import AND, Records, record_named, run_keys
 from longfire.report.downstream import what_was_done
-from longfire.report.model_speed import batch_and_type
+from longfire.report.speed import batch_and_type
 from longfire.report.summary import Record, seeds_of, sentences, shared_sentences
 
 Judged = dict[str, list[tuple[Claim, Finding]]]

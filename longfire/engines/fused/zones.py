@@ -1,35 +1,46 @@
-"""Where a bias is looked at, and where it is kept exact: the numbers that the kernels and their specification share.
+"""Where a bias is sampled, and how it is stored by distance: the numbers that kernels and reference share.
 
     distance   0 ──────────── 2W ─────────────────── 10W ─────────────────────→
                near: every     middle: 16 × 16 nodes   far: 4 × 4 nodes
-               pair its own    a tile of 64 × 64       a tile of 64 × 64
+               pair stored     a tile of 64 × 64       a tile of 64 × 64
 
-W is the encoding's `smooth_beyond`. Which zone a pair (i, j) is in depends on its block of 128 × 128 alone, so that all
-kernels agree whatever tiles they work in. Positions are logical: 0 is the first key of the sequence.
+W is the encoding's `smooth_beyond`. The zone of a pair (i, j) depends only on its block of 128 × 128, so all kernels
+agree whatever tiles they use. Positions are logical: 0 is the first key of the sequence.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from longfire.encodings import PositionEncoding
 from longfire.encodings.base import LEAST_SMOOTH_BEYOND
 
-BLOCK = 128
-TILE = 64
-LARGEST = 60000.0  # what float16 holds
+BLOCK, TILE = 128, 64
 MIDDLE, FAR = 16, 4
-"""Nodes along a tile's side in the middle and the far zone."""
+"""Nodes along the side of a tile in the middle and far zones."""
+
+FLOAT16_MAX = 60000.0  # with room for rounding
+MAX_DISTANCE = 1 << 24
+"""Decoding interpolates distances below this: larger ones are not exact in float32."""
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Zones:
     """Of one sequence of keys 0…keys−1, seen by queries first…keys−1."""
 
     keys: int
     first: int
     smooth: int | None
-    """W, a power of two; None: the bias is of the distance alone, and all of it is near."""
+    """W, a power of two; None: the bias depends on the distance alone, and every pair is near."""
+
+    @classmethod
+    def of(cls, encoding: PositionEncoding, keys: int, first: int) -> "Zones":
+        """For the bias that an encoding declares."""
+        return cls(keys, first, None if encoding.distance_only else smooth_width(encoding))
 
     @property
     def exact(self) -> bool:
@@ -42,28 +53,28 @@ class Geometry:
 
     @property
     def blocks(self) -> int:
-        """Blocks of rows, from `first_block` on."""
+        """Blocks of queries, from `first_block` on."""
         return (self.keys + BLOCK - 1) // BLOCK - self.first_block
 
     @property
     def last_block(self) -> int:
-        """One past the last block of rows."""
+        """One past the last block of queries."""
         return self.first_block + self.blocks
 
     @property
     def last(self) -> int:
-        """The last position at which the bias is looked at: a whole tile has its nodes even if its rows end early."""
+        """The last sampled position: the last tile has all its nodes even if its rows end early."""
         return self.last_block * BLOCK - 1
 
     @property
     def near(self) -> int:
-        """How many blocks of keys are near, the query's own included."""
+        """Blocks of keys that are near, the query's own included."""
         near = self.last_block if self.smooth is None else (2 * self.smooth + 2 * BLOCK - 2) // BLOCK
         return near if near < self.last_block else self.last_block
 
     @property
     def middle(self) -> int:
-        """How many blocks of keys are near or in the middle."""
+        """Blocks of keys that are near or in the middle zone."""
         return self.last_block if self.smooth is None else (10 * self.smooth + 2 * BLOCK - 2) // BLOCK
 
     @property
@@ -80,24 +91,24 @@ class Geometry:
 
     @property
     def row_nodes(self) -> int:
-        """Queries at which the bias is looked at."""
+        """Sampled queries: A."""
         if self.smooth is None:
             return 1
         return node_index(self.last, self.rows_per_octave) + 2 - self.first_node
 
     @property
     def distance_nodes(self) -> int:
-        """Distances at which it is looked at."""
+        """Sampled distances: E."""
         return self.keys if self.smooth is None else node_index(self.last, self.distances_per_octave) + 2
 
     @property
     def middle_tiles(self) -> int:
-        """Tiles of the middle zone in a row of tiles (those before the first key left in, to keep rows alike)."""
+        """Middle tiles in a row of tiles, counting those before the first key so that all rows are alike."""
         return 2 * (self.middle - self.near)
 
     @property
     def far_tiles(self) -> int:
-        """Tiles of the far zone in all."""
+        """Far tiles in total."""
         return far_tiles_before(2 * self.last_block, self.middle) - far_tiles_before(2 * self.first_block, self.middle)
 
     @property
@@ -110,14 +121,20 @@ class Geometry:
 
     @property
     def references(self) -> int:
-        """What biases are kept relative to: one number for each row node, or for each distance between blocks."""
+        """Numbers per head that biases are stored relative to: one per row node, or one per distance in blocks."""
         return self.near if self.smooth is None else self.row_nodes
 
-    def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Query positions (A, 1) and key positions (A, E) whose biases are the values that the kernels start from.
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Elements per head: near biases, middle nodes, far nodes."""
+        near = BLOCK * BLOCK * self.near * (1 if self.exact else self.blocks)
+        middle = 2 * self.blocks * self.middle_tiles * MIDDLE**2 if self.has_middle else 0
+        return near, middle, self.far_tiles * FAR**2 if self.has_far else 0
 
-        Every position and distance at first, then so many per octave. Where a row has no key at a distance, its first
-        key stands for it.
+    def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Query positions (A, 1) and key positions (A, E) at which the encoding is sampled.
+
+        Dense at first, then so many per octave. Where a row has no key at a distance, its first key stands in.
         """
         if self.smooth is None:
             distance = torch.arange(self.keys, device=device)
@@ -128,18 +145,32 @@ class Geometry:
         return rows, (rows - distance).clamp(min=0)
 
 
-def smoothness(smooth_beyond: int) -> int:
-    """W: the power of two from `smooth_beyond` on."""
+@lru_cache(maxsize=64)
+def evaluated(zones: Zones) -> Any:
+    """The zones with every property computed once: a launch reads dozens of them."""
+    properties = [name for name, member in vars(Zones).items() if isinstance(member, property)]
+    return SimpleNamespace(keys=zones.keys, first=zones.first, **{name: getattr(zones, name) for name in properties})
+
+
+def smooth_width(encoding: PositionEncoding) -> int:
+    """W: `smooth_beyond`, rounded up to a power of two."""
     W = LEAST_SMOOTH_BEYOND
-    while smooth_beyond > W:
+    while (encoding.smooth_beyond or 0) > W:
         W *= 2
     return W
 
 
-def node_index(position: int, per_octave: int) -> int:
-    """The last node at or before a position: nodes are at 0, 1, … 2·per_octave, and from there `per_octave` an octave.
+def decode_nodes(encoding: PositionEncoding) -> int | None:
+    """At how many distances a single query's bias is sampled. None: it cannot be interpolated, or need not be."""
+    if encoding.distance_only or encoding.smooth_beyond is None or not encoding.has_bias:
+        return None
+    return node_index(MAX_DISTANCE - 1, smooth_width(encoding) // 2) + 2
 
-    Written as a few comparisons so that a compiled graph is valid for a whole octave of lengths.
+
+def node_index(position: int, per_octave: int) -> int:
+    """The last node at or before a position: nodes are at 0, 1, … 2·per_octave, then `per_octave` per octave.
+
+    A few comparisons, so that a compiled graph is valid for a whole octave of lengths.
     """
     octave = 0
     while position >= 2 * per_octave << octave:
@@ -148,7 +179,7 @@ def node_index(position: int, per_octave: int) -> int:
 
 
 def node_position(index: Tensor, per_octave: int) -> Tensor:
-    """Where nodes are."""
+    """The positions of nodes."""
     octave = (index // per_octave - 1).clamp(min=0)
     return (index - octave * per_octave) << octave
 

@@ -1,4 +1,4 @@
-"""Where tokens are: by the mask, the cache and position ids, and what is refused."""
+"""Positions from the mask, the cache and position ids, and what is refused."""
 
 import pytest
 import torch
@@ -8,9 +8,9 @@ from transformers import DynamicCache
 
 from longfire.model import retrofit
 from longfire.model.attention import IMPLEMENTATIONS
-from longfire.model.positions import counted, find_positions
-from tests.model.models import NAMES, small_model, tokens
-from tests.model.test_generation import logits
+from longfire.model.inputs import count_positions, find_positions
+from tests.model.models import NAMES, options_of, small_model, tokens
+from tests.model.test_generation import left_padded, logits
 from tests.model.test_retrofit import original
 
 
@@ -37,15 +37,12 @@ MASKS = {
 
 @pytest.mark.parametrize(("mask", "positions"), MASKS.values(), ids=MASKS)
 def test_positions_by_a_mask(mask, positions):
-    assert counted(torch.tensor([mask]).bool()).tolist() == [positions]
+    assert count_positions(torch.tensor([mask]).bool()).tolist() == [positions]
     here = place([mask, [1] * 6])
     assert here.queries.expand(2, -1).tolist() == here.keys.expand(2, -1).tolist() == [positions, [0, 1, 2, 3, 4, 5]]
-    if all(mask):
-        assert here.in_order
-        assert here.key_mask is None
-    else:
-        assert not here.in_order
-        assert here.key_mask.tolist() == [[bool(kept) for kept in mask], [True] * 6]
+    assert here.in_order == all(mask)
+    kept = None if all(mask) else [[bool(kept) for kept in mask], [True] * 6]
+    assert (None if here.key_mask is None else here.key_mask.tolist()) == kept
 
 
 @pytest.mark.parametrize("past", [1, 3, 5])
@@ -64,30 +61,31 @@ def test_without_a_mask_all_is_in_order():
     assert here.key_mask is None
 
 
-def test_position_ids():
-    in_order = place(ids=[[0, 1, 2, 3]])
-    assert in_order.in_order
+@pytest.mark.parametrize("filler", [0, 1, -1])
+def test_position_ids(filler):
+    assert place(ids=[[0, 1, 2, 3]]).in_order
     moved = place(ids=[[5, 6, 7, 8], [0, 2, 4, 6]])
     assert moved.queries.tolist() == moved.keys.tolist() == [[5, 6, 7, 8], [0, 2, 4, 6]]
     assert not moved.in_order
+    # libraries give padding 0, 1 or −1
+    padded = place([[0, 0, 1, 1, 1, 1], [1] * 6], ids=[[filler, filler, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5]])
+    assert padded.queries.tolist() == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+    # with a cache and no mask, they tell what was padding
+    cached = place(ids=[[3], [1]], past=3)
+    assert cached.keys.tolist() == [[0, 1, 2, 3], [0, 0, 0, 1]]
+    assert cached.queries.tolist() == [[3], [1]]
+    assert cached.key_mask.tolist() == [[True] * 4, [False, False, True, True]]
 
 
-@pytest.mark.parametrize("filler", [0, 1, -1])
-def test_what_padding_is_given_as_position_ids_does_not_matter(filler):
-    """0, 1 or −1, depending on the library."""
-    here = place([[0, 0, 1, 1, 1, 1], [1] * 6], ids=[[filler, filler, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5]])
-    assert here.queries.tolist() == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
-
-
-def test_position_ids_with_a_cache_and_no_mask_say_what_was_padding():
-    here = place(ids=[[3], [1]], past=3)
-    assert here.keys.tolist() == [[0, 1, 2, 3], [0, 0, 0, 1]]
-    assert here.queries.tolist() == [[3], [1]]
-    assert here.key_mask.tolist() == [[True] * 4, [False, False, True, True]]
+@pytest.mark.parametrize("ids", [[0, 0, 1, 2], [0, 1, 1, 2], [3, 2, 4, 5]])
+def test_position_ids_that_do_not_increase_are_refused(ids):
+    """Causality goes by position: tokens at the same position would see each other."""
+    with pytest.raises(ValueError, match="restart within a sequence"):
+        place(ids=[ids])
 
 
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=5), st.integers(0, 11))
-def test_padded_on_the_left_tokens_are_where_they_are_alone(padding, past):
+def test_left_padding_does_not_change_positions(padding, past):
     length = 12
     mask = [[0] * left + [1] * (length - left) for left in padding]
     here = place(mask, past=past)
@@ -99,24 +97,22 @@ def test_padded_on_the_left_tokens_are_where_they_are_alone(padding, past):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=16))
 def test_kept_tokens_count_up_from_zero(mask):
-    positions = counted(torch.tensor([mask]))[0]
+    positions = count_positions(torch.tensor([mask]))[0]
     assert (positions >= 0).all()
     assert positions[torch.tensor(mask)].tolist() == list(range(sum(mask)))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_row_of_padding_alone_harms_nobody(implementation):
+def test_a_row_that_is_all_padding(implementation):
     model, ids = small_model(implementation=implementation), tokens(2, 9)
-    mask = torch.ones_like(ids)
-    mask[1] = 0
-    out = logits(model, ids, attention_mask=mask)
+    out = logits(model, ids, attention_mask=left_padded(ids, 9))
     assert torch.isfinite(out).all()
     assert torch.allclose(out[:1], logits(model, ids[:1]), atol=2e-4)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_hole_is_not_there(name, implementation):
+def test_masked_tokens_in_the_middle(name, implementation):
     model, ids = small_model(name, implementation), tokens(1, 17)
     mask = torch.ones_like(ids)
     mask[0, 6:9] = 0
@@ -125,28 +121,24 @@ def test_a_hole_is_not_there(name, implementation):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_masks_of_any_type(implementation):
+def test_masks_of_any_dtype(implementation):
     model, ids = small_model(implementation=implementation), tokens(2, 9)
-    mask = torch.ones_like(ids)
-    mask[1, :3] = 0
+    mask = left_padded(ids, 3)
     expected = logits(model, ids, attention_mask=mask)
     for dtype in (torch.bool, torch.float32, torch.int32):
         assert torch.equal(logits(model, ids, attention_mask=mask.to(dtype)), expected)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("nope", "fire", "sinusoidal", "learned")])
-def test_relative_encodings_do_not_mind_where_a_sequence_begins(name, implementation):
-    model, ids = small_model(name, implementation), tokens(1, 17)
-    shifted = logits(model, ids, position_ids=torch.arange(17)[None] + 40)
-    assert torch.allclose(shifted, logits(model, ids), atol=2e-3)
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_fire_does_mind(implementation):
-    model, ids = small_model("fire", implementation, position_encoding={"name": "fire", "init_L": 8.0}), tokens(1, 17)
-    shifted = logits(model, ids, position_ids=torch.arange(17)[None] + 40)
-    assert not torch.allclose(shifted, logits(model, ids), atol=0.1)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("nope", "sinusoidal", "learned")])
+def test_only_fire_notices_a_shift_of_all_positions(name, implementation):
+    encoding = options_of(name, **({"init_L": 8.0} if name == "fire" else {}))
+    model, ids = small_model(name, implementation, position_encoding=encoding), tokens(1, 17)
+    plain, shifted = logits(model, ids), logits(model, ids, position_ids=torch.arange(17)[None] + 40)
+    if name == "fire":
+        assert not torch.allclose(shifted, plain, atol=0.1)
+    else:
+        assert torch.allclose(shifted, plain, atol=2e-3)
 
 
 def packed_documents():
@@ -168,39 +160,39 @@ def test_packed_documents_do_not_see_each_other(name, implementation):
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("options", [{"use_cache": True}, {"attention_mask": torch.ones(1, 17)}, {}], ids=str)
 def test_packed_documents_with_a_mask_or_a_cache(options, implementation):
-    """There transformers makes a mask that lets them see each other."""
+    """transformers' mask would let them see each other."""
     ids, position_ids, _ = packed_documents()
-    with pytest.raises(ValueError, match=r"begin again within a sequence.* leave it out, and give use_cache=False"):
+    with pytest.raises(ValueError, match=r"restart within a sequence.* use_cache=False"):
         small_model(implementation=implementation)(ids, position_ids=position_ids, **options)
 
 
 def masks_by_query():
-    """Which of 17 tokens each of the packed documents' sees, (1, 1, T, S), in every form."""
+    """Which of 17 tokens each token of the packed documents sees, (1, 1, T, S), in every form."""
     document = torch.arange(17) >= 10
     seen = ((document[:, None] == document) & torch.ones(17, 17).tril().bool())[None, None]
     return seen, torch.zeros(1, 1, 17, 17).masked_fill(~seen, float("-inf")), seen.long()
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_packed_documents_by_a_mask_of_ones_own(implementation):
+def test_packed_documents_by_a_4d_mask(implementation):
     model = small_model(implementation=implementation)
     ids, position_ids, apart = packed_documents()
     *served, numbers = masks_by_query()
     expected = torch.cat([logits(model, part) for part in apart], dim=1)
     for mask in served:
         assert torch.allclose(logits(model, ids, position_ids=position_ids, attention_mask=mask), expected, atol=2e-4)
-    with pytest.raises(ValueError, match=r"4-D attention mask is boolean .* not torch\.int64"):
+    with pytest.raises(ValueError, match=r"4-D attention mask must be boolean .* not torch\.int64"):
         model(ids, position_ids=position_ids, attention_mask=numbers)
-    with pytest.raises(ValueError, match="one row for all would let each see later tokens"):
+    with pytest.raises(ValueError, match="see later ones"):
         model(ids, attention_mask=torch.ones(1, 1, 1, 17, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("retrofitted", [False, True])
 def test_masks_by_query_are_refused_by_longfire(retrofitted):
-    """Not reduced to their first row: that hid every key but the first, or turned a float mask round."""
+    """Reduced to the first row they would hide every key but the first, or invert a float mask."""
     model = retrofit(original("Llama"), training_length=64).eval() if retrofitted else small_model()
     ids = tokens(1, 17)
-    padding = torch.zeros(1, 1, 1, 17)  # added to the logits: nothing is hidden
+    padding = torch.zeros(1, 1, 1, 17)  # additive: nothing is masked
     for mask in (*masks_by_query(), padding):
         with pytest.raises(ValueError, match=r"takes an attention mask of shape \(B, tokens so far\).*'sdpa'\)"):
             model(ids, attention_mask=mask)
@@ -210,8 +202,8 @@ def test_masks_by_query_are_refused_by_longfire(retrofitted):
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("mask", [[1, 1, 1, 2, 2, 2], [0.0, 0.0, float("-inf"), 0.0, 0.0, 0.0], [1, 1, 0.5, 1, 1, 1]])
-def test_masks_of_other_values_than_0_and_1(mask, implementation):
-    """Numbers of documents and masks that are added would be taken for tokens that are all there."""
+def test_masks_with_values_other_than_0_and_1(mask, implementation):
+    """Document numbers and additive masks would be mistaken for masks that keep every token."""
     with pytest.raises(ValueError, match="has other values"):
         small_model(implementation=implementation)(tokens(1, 6), attention_mask=torch.tensor([mask]))
 
@@ -219,7 +211,7 @@ def test_masks_of_other_values_than_0_and_1(mask, implementation):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_documents_on_both_sides_of_padding(implementation):
     mask, position_ids = torch.tensor([[1, 1, 1, 0, 1, 1]]), torch.tensor([[0, 1, 2, 0, 0, 1]])
-    with pytest.raises(ValueError, match="begin again within a sequence"):
+    with pytest.raises(ValueError, match="restart within a sequence"):
         small_model(implementation=implementation)(tokens(1, 6), attention_mask=mask, position_ids=position_ids)
 
 
@@ -233,22 +225,22 @@ def test_attention_weights_are_returned_or_refused(how, implementation):
         weights = model(ids, **asked).attentions
         assert [tuple(layer.shape) for layer in weights] == [(1, 4, 6, 6)] * 2
     else:
-        with pytest.raises(ValueError, match=f"attn_implementation='{implementation}' has no attention weights"):
+        with pytest.raises(ValueError, match=f"attn_implementation='{implementation}' cannot return attention weights"):
             model(ids, **asked)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "learned"])
 def test_position_ids_with_gaps_are_one_document(name):
-    """As where positions are drawn at random to train for lengths beyond."""
+    """As in training with randomly drawn positions."""
     ids, position_ids = tokens(2, 9), torch.tensor([[0, 2, 3, 7, 8, 9, 20, 21, 30]])
     found = [logits(small_model(name, i), ids, position_ids=position_ids, use_cache=False) for i in IMPLEMENTATIONS]
     assert torch.allclose(found[0], found[2], atol=2e-4)
     assert torch.allclose(found[1], found[2], atol=2e-4)
 
 
-def test_packed_documents_are_refused_where_they_would_see_each_other():
+def test_longfire_attention_refuses_packed_documents():
     ids, position_ids, _ = packed_documents()
-    with pytest.raises(ValueError, match=r"begin again within a sequence.*'sdpa' and 'eager' keep them apart"):
+    with pytest.raises(ValueError, match=r"restart within a sequence.*'sdpa' and 'eager'"):
         small_model()(ids, position_ids=position_ids)
 
 
@@ -263,7 +255,7 @@ def test_a_mask_counts_the_tokens_in_the_cache():
     model, ids = small_model(), tokens(2, 9)
     cache = DynamicCache(config=model.config)
     logits(model, ids, past_key_values=cache, use_cache=True)
-    with pytest.raises(ValueError, match=r"= \(2, 10\), .* not \(2, 1\). Tokens in the cache count"):
+    with pytest.raises(ValueError, match=r"= \(2, 10\), .* not \(2, 1\). Cached tokens count"):
         model(ids[:, :1], past_key_values=cache, attention_mask=torch.ones(2, 1))
 
 
@@ -282,12 +274,12 @@ def test_position_ids_for_all_sequences():
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_position_ids_must_go_on_from_the_cache(implementation):
+def test_position_ids_must_continue_the_cache(implementation):
     model, ids = small_model(implementation=implementation), tokens(2, 9)
     cache = DynamicCache(config=model.config)
     logits(model, ids, past_key_values=cache, use_cache=True)
     mask = torch.ones(2, 10)
-    with pytest.raises(ValueError, match=r"from the 9 tokens in the cache: in sequence 1 they are \[12\].* at \[9\]"):
+    with pytest.raises(ValueError, match=r"the 9 tokens in the cache: in sequence 1 they are \[12\].* at \[9\]"):
         model(ids[:, :1], past_key_values=cache, attention_mask=mask, position_ids=torch.tensor([[9], [12]]))
     model(ids[:, :1], past_key_values=cache, attention_mask=mask, position_ids=torch.tensor([[9], [9]]))
 
@@ -297,15 +289,15 @@ def test_tokens_or_their_embeddings():
     embedded = model.get_input_embeddings()(ids).detach()
     assert torch.equal(logits(model, None, inputs_embeds=embedded), logits(model, ids))
     for given_ids, given_embeddings in ((ids, embedded), (None, None)):
-        with pytest.raises(ValueError, match="give input_ids or inputs_embeds, one of the two"):
+        with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
             model(given_ids, inputs_embeds=given_embeddings)
 
 
 def test_position_ids_in_a_compiled_graph():
-    """They cannot be looked at there, so what needs a look is refused, and what does not is served."""
+    """Values cannot be read there, so position ids that need a check are refused."""
     torch.compiler.reset()
     ids, position_ids, apart = packed_documents()
-    with pytest.raises(Exception, match="cannot be looked at in a compiled graph: leave them out"):
+    with pytest.raises(Exception, match="cannot be checked in a compiled graph"):
         torch.compile(small_model(), fullgraph=True, backend="eager")(ids, position_ids=position_ids)
     model = small_model(implementation="eager")
     expected = torch.cat([logits(model, document) for document in apart], dim=1)
@@ -314,19 +306,10 @@ def test_position_ids_in_a_compiled_graph():
     assert torch.allclose(packed, expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("ids", [[0, 0, 1, 2], [0, 1, 1, 2], [3, 2, 4, 5]])
-def test_position_ids_that_do_not_go_up_are_no_one_document(ids):
-    """Causality goes by position: tokens at the same place would see each other."""
-    x = torch.zeros(1, 4, 1)
-    with pytest.raises(ValueError, match="begin again within a sequence"):
-        find_positions(x, 0, 4, None, torch.tensor([ids]))
-
-
 def test_a_hole_in_a_compiled_graph_is_an_error():
-    """There a mask may hide the ends of a sequence only: nobody can look."""
     torch.compiler.reset()
-    model = small_model()
+    model = small_model(num_hidden_layers=1)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     ids, mask = tokens(1, 6), torch.tensor([[1, 1, 0, 0, 1, 1]])
-    with torch.no_grad(), pytest.raises(RuntimeError, match="at the ends of a sequence only"):
+    with torch.no_grad(), pytest.raises(RuntimeError, match="only the ends of a sequence"):
         compiled(ids, attention_mask=mask, use_cache=False)
