@@ -56,9 +56,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         "--seeds", type=int, nargs="+", metavar="N", help="random seeds; by default the scale's, for tasks its first"
     )
     one.add_argument("--encodings", nargs="+", metavar="NAME", help="encodings to train; by default the table's")
-    one.add_argument(
-        "--data", metavar="FOLDER", help="rows of the tasks to fine-tune on; by default placeholders, at the smoke scale only"
-    )
+    one.add_argument("--data", metavar="FOLDER", help="rows of the tasks; the smoke scale has placeholders")
     one.add_argument("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
     add_comparison_options(one)
     add_corpus_options(one)
