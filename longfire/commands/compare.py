@@ -104,7 +104,8 @@ def run_compare(options: argparse.Namespace) -> int:
     import torch
 
     from longfire.lab.comparison import Comparison
-    from longfire.report.compare import compare_table, plot_compare
+    from longfire.report.compare import compare_table
+    from longfire.report.compare_plot import plot_compare
     from longfire.report.page import report_page
 
     recipe = chosen_recipe(options, options.recipe)

@@ -192,7 +192,7 @@ def show_lengths(entry: LengthEntry, results: Path, record: dict[str, Any]) -> N
     from longfire.encodings.labels import label_file_name
     from longfire.lab.reported import reported
     from longfire.report.biases import plot_biases
-    from longfire.report.compare import plot_compare
+    from longfire.report.compare_plot import plot_compare
     from longfire.report.reproduce import heading, reproduced_page, reproduced_table
 
     paper = reported(entry.reported) if entry.reported else []

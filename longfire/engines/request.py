@@ -192,8 +192,8 @@ class Request:
             raise ValueError("give both q_positions and k_positions, or neither.")
         if self.in_order and T > S:
             raise ValueError(
-                f"there are {T} queries but only {S} keys. Without positions the queries are the last T keys; otherwise "
-                f"give q_positions and k_positions."
+                f"there are {T} queries but only {S} keys. Without positions the queries are the last T keys; "
+                f"otherwise give q_positions and k_positions."
             )
         if self.in_order and not isinstance(self.bias, PreparedBias):
             return

@@ -60,7 +60,7 @@ def _is_plain_causal(request: Request) -> bool:
 
 
 def _mask(request: Request) -> tuple[Tensor | None, Tensor | None]:
-    """Bias and mask in one tensor, and which queries (…, T, 1) see nothing: they attend to all, and are zeroed later."""
+    """Bias and mask in one tensor, and which queries (…, T, 1) see nothing: they attend to all, to be zeroed later."""
     bias, visible = request.dense_bias(), request.visible()
     if bias is None:
         if visible is None or not request.may_be_blind:

@@ -206,7 +206,7 @@ def test_choices(browser, path):
         by_position = curves(page, "#curves")
         assert by_position != by_distance
         assert "key position" in page.locator("#curves .panel:first-child svg").text_content()
-        page.get_by_label("as it is").check()
+        page.get_by_label("raw").check()
         settle(page)
         assert curves(page, "#curves") != by_position
 

@@ -71,10 +71,8 @@ def scores(
         unit = 1.0
     else:
         offsets, there = node_offsets(zone.blocks, row0, start, BM, NODES)
-        if NODES == 16:
-            nodes = tl.load(zone.Nodes + offsets)  # [≥16, 16]
-        else:
-            nodes = tl.load(zone.Nodes + offsets, mask=there, other=0.0)  # [≥16, 16]
+        at = zone.Nodes + offsets
+        nodes = tl.load(at) if NODES == 16 else tl.load(at, mask=there, other=0.0)  # [≥16, 16]
         mixed = tl.dot(zone.rows, nodes, input_precision=PRECISION).to(nodes.dtype)  # [BM, ≥16] · [≥16, 16]
         logits = tl.dot(mixed, zone.columns, logits, input_precision=PRECISION)  # [BM, 16] · [16, BN]
         unit = zone.scale * LOG2E

@@ -1,6 +1,4 @@
-"""Tables and the picture of encodings."""
-
-import sys
+"""What encodings do to attention before training."""
 
 import pytest
 import torch
@@ -8,20 +6,6 @@ import torch
 from longfire import ENCODINGS
 from longfire.encodings import ALiBi
 from longfire.report.explore import HEADS, effects, effects_table
-from longfire.report.table import text_table, width
-
-
-def test_columns_are_aligned():
-    lines = text_table(["name", "n"], [["a", "1"], ["long name", "1,000"]]).splitlines()
-    assert lines == ["name           n", "─────────  ─────", "a              1", "long name  1,000"]
-
-
-@pytest.mark.parametrize(("columns", "found"), [(200, 120), (80, 80), (20, 60)])
-def test_reports_are_as_wide_as_the_terminal_within_bounds(columns, found, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    assert width() == 120  # to a file
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert width() == found
 
 
 @pytest.mark.parametrize("query", [128, 8192])
