@@ -195,7 +195,6 @@ def test_extensions(corpus, tmp_path):
     assert done["recipe"]["init_from"] == str(tmp_path / "runs" / "rope-3")
     config = json.loads((tmp_path / yarn["checkpoint"] / "config.json").read_text())
     assert config["position_encoding"] == {"name": "yarn", "trained_length": 16, "target_length": 64}
-    assert "extended to 64 tokens" in " ".join(compare_table(record).split())
     for weights in tmp_path.rglob("model/*"):
         weights.unlink()
     again = run(asked, tmp_path)
@@ -238,7 +237,7 @@ def test_other_texts_are_tested_on(trained, corpus, tmp_path):
     asked = comparison(corpus, encodings=("fire", "nope"), also=(("play", str(text)),))
     record = run(asked, trained)
     table = compare_table(record)
-    assert "play:" in table
+    assert "on play" in table
     for one in record["runs"]:
         own, other = one["perplexity"]["rows"], one["also"]["play"]["rows"]
         assert [row["length"] for row in other] == [16, 32]
