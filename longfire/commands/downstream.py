@@ -131,7 +131,7 @@ def _add_common(one: argparse.ArgumentParser, folder: str, limit: str) -> None:
 def run_finetune(options: argparse.Namespace) -> int:
     """`longfire finetune`: 0, 1 if a part failed, 130 if interrupted."""
     from longfire.lab.downstream.plan import Experiment, plan
-    from longfire.training.run import SHARDED
+    from longfire.training.trainer import SHARDED
 
     out = options.out or Path("finetune") / options.task
     plans = [

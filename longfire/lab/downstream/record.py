@@ -10,7 +10,7 @@ from longfire.evaluation.seeds import are_seeds
 from longfire.provenance import provenance
 from longfire.tasks import TASKS
 from longfire.tasks.placeholder import is_placeholder
-from longfire.training.recipes import translate_fields
+from longfire.training.base_recipe import translate_fields
 from longfire.training.run import as_json
 
 RECORD = "downstream.json"
