@@ -6,7 +6,7 @@ import pytest
 
 import longfire
 from longfire.bench.bias_speed import BiasBenchmark
-from longfire.provenance import KERNELS, kernel_hash, syntax_hash
+from longfire.provenance import KERNELS, kernel_hash, merge_provenance, provenance, syntax_hash
 
 SOURCE = '''"""A kernel."""
 
@@ -37,3 +37,14 @@ def test_a_speed_says_which_kernels_it_is_of():
     assert all(list(package.glob(pattern)) for pattern in KERNELS)
     record = BiasBenchmark.on(lengths=(8,), heads=2, seconds=0.0, encodings=("alibi",)).run()
     assert record["provenance"]["kernels"] == kernel_hash()
+
+
+def test_provenance_of_several_machines():
+    one, other = provenance(), provenance()
+    assert merge_provenance([one, one]) == one
+    other["hardware"] = {**one["hardware"], "gpu": "H200"}
+    other["commit"] = "abc"
+    both = merge_provenance([one, other])
+    assert both["hardware"] == {**one["hardware"], "gpu": f"H200, {one['hardware']['gpu']}"}
+    assert set(both["commit"].split(", ")) == {"abc", one["commit"]}
+    assert both["versions"] == one["versions"]
