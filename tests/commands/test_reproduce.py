@@ -185,7 +185,7 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
         write(tmp_path / "long" / "narrative_qa" / f"{split}.jsonl", rows)
     assert main(["reproduce", "narrative-qa", *given, "--data", str(tmp_path / "long")]) == 2
     shown = capsys.readouterr().err
-    assert "0 of the 9 rows of narrative_qa to train on have room in 256 tokens, and 2 must. Give shorter" in shown
+    assert "only 0 of 9 rows of narrative_qa to train on fit 256 tokens" in shown
     assert not out.exists()
     tasks = write_boxes(tmp_path / "tasks") / "scrolls" / "narrative_qa"
     for file in (tasks / "train.jsonl", tasks / "validation.jsonl"):  # one of them has no room, and is left out
@@ -199,8 +199,8 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 512", "RoPE-PI 2048"]
     assert main(["reproduce", "narrative-qa", *given]) == 0
     assert "Made-up rows: scores say nothing." in " ".join(capsys.readouterr().out.split())
-    made = json.loads((out / "smoke" / "narrative-qa-made-up" / "downstream.json").read_text())
-    assert made["setting"]["data"] == "made-up"
+    made = json.loads((out / "smoke" / "narrative-qa-placeholder" / "downstream.json").read_text())
+    assert made["setting"]["data"] == "placeholder"
     assert [one["length"] for one in made["rows"][0]["scores"]] == [256, 512, 1024, 1536, 2048]
     prompts = [one["prompt_tokens"] for one in made["rows"][0]["scores"]]
     assert prompts == [length - 16 for length in (256, 512, 1024, 1536, 2048)]
@@ -212,7 +212,7 @@ def test_tasks_after_the_same_pretraining(tmp_path, capsys, monkeypatch):
     assert "RoPE, RoPE-PI 512, RoPE-PI 2048, NoPE, 1 to 2 seeds each: models" in " ".join(shown.split())
     assert re.search(r"^NoPE, seed 1  +\d", shown, re.MULTILINE)
     assert re.search(r"^NoPE, mean of 2  +\d", shown, re.MULTILINE)
-    both = json.loads((out / "smoke" / "narrative-qa-made-up" / "downstream.json").read_text())
+    both = json.loads((out / "smoke" / "narrative-qa-placeholder" / "downstream.json").read_text())
     assert both["rows"][:3] == made["rows"]
     assert [(row["label"], row["seed"]) for row in both["rows"][3:]] == [("NoPE", 1), ("NoPE", 0)]
 
