@@ -1,4 +1,4 @@
-"""The `longfire` command. Nothing heavy is imported until a command runs, so that --help answers at once."""
+"""The `longfire` command. Heavy imports wait until a command runs, so that --help answers at once."""
 
 import argparse
 import os
@@ -19,50 +19,61 @@ from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_pretrain
 
-OF_EXTRAS = {
+COMMANDS = (
+    add_compare,
+    add_pretrain,
+    add_tokenize,
+    add_finetune,
+    add_evaluate,
+    add_generate,
+    add_explore,
+    add_bench,
+    add_reproduce,
+)
+IN_EXTRAS = {
     *("transformers", "huggingface_hub", "tokenizers", "lm_eval", "datasets", "filelock", "pyarrow", "zstandard"),
     *("accelerate", "matplotlib", "rouge_score", "tensorboard", "tqdm"),
 }
-"""Libraries that come with our extras."""
+"""Libraries that longfire's extras install."""
 BROKEN_PIPE = 141
-"""The exit status where the reader of the output is gone, as shells have it for SIGPIPE: work may be missing."""
+"""Exit status when the reader of the output is gone, as shells report SIGPIPE: work may be missing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit status."""
     options = parser().parse_args(arguments)
-    with Sigterm() as stop:
-        status = carried_out(options)
+    with Sigterm() as sigterm:
+        status = run(options)
     if status == INTERRUPTED and getattr(options, "resumes", False) and "RANK" not in os.environ:
-        same = shlex.join(["longfire", *(sys.argv[1:] if arguments is None else arguments)])
-        print(f"longfire: to resume: {same}", file=sys.stderr)
-    return stop.status_of(status)
+        command = shlex.join(["longfire", *(sys.argv[1:] if arguments is None else arguments)])
+        print(f"longfire: to resume: {command}", file=sys.stderr)
+    return sigterm.status_of(status)
 
 
-def carried_out(options: argparse.Namespace) -> int:
-    """A command; the exit status. What is wrong with what was asked for is said in a line."""
+def run(options: argparse.Namespace) -> int:
+    """Run a command; the exit status. What is wrong with the request is reported in one line."""
     try:
         status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        leave_broken_pipes()
+        silence_broken_pipes()
         return BROKEN_PIPE
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-        print(f"longfire: {explained(error, getattr(options, 'extra', 'lab'))}", file=sys.stderr)
+        print(f"longfire: {message(error, getattr(options, 'extra', 'lab'))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("longfire: stopped.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if type(error.__cause__) is ValueError and "StrictDataclass" in type(error).__name__:
-            print(f"longfire: {error.__cause__}", file=sys.stderr)  # what a checkpoint's configuration refuses
+            print(f"longfire: {error.__cause__}", file=sys.stderr)  # a configuration's refusal, wrapped by transformers
             return 2
         raise
     return status
 
 
-def leave_broken_pipes() -> None:
-    """What is still to be written to them goes nowhere, and is no error when Python ends."""
+def silence_broken_pipes() -> None:
+    """Discard what is left to write, so that Python does not report it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -73,30 +84,20 @@ def leave_broken_pipes() -> None:
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top: argparse.ArgumentParser = Parser(
-        prog="longfire", description="Position encodings for transformers that are trained short and used long."
+        prog="longfire", description="Position encodings for transformers that train short and test long."
     )
     top.add_argument("--version", action="version", version=f"longfire {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (
-        add_compare,
-        add_pretrain,
-        add_tokenize,
-        add_finetune,
-        add_evaluate,
-        add_generate,
-        add_explore,
-        add_bench,
-        add_reproduce,
-    ):
+    for add in COMMANDS:
         add(commands)
     return top
 
 
-def explained(error: Exception, extra: str = "lab") -> str:
-    """The message; where a library is missing, the one extra with all that the command needs."""
+def message(error: Exception, extra: str = "lab") -> str:
+    """The error's message; for a missing library, the extra that installs all the command needs."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         library = error.name.partition(".")[0]
         extra = "harness" if library == "lm_eval" else extra
-        install = f"'longfire[{extra}]'" if library in OF_EXTRAS else library
+        install = f"'longfire[{extra}]'" if library in IN_EXTRAS else library
         return f"this command needs {library}: pip install {install}"
     return str(error)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import longfire
-from longfire.bench.bias_speed import BiasSetting, measure_bias
+from longfire.bench.bias_speed import BiasBenchmark
 from longfire.provenance import KERNELS, kernel_hash, syntax_hash
 
 SOURCE = '''"""A kernel."""
@@ -35,5 +35,5 @@ def test_a_changed_kernel_is_noticed(change):
 def test_a_speed_says_which_kernels_it_is_of():
     package = Path(longfire.__file__).parent
     assert all(list(package.glob(pattern)) for pattern in KERNELS)
-    record = measure_bias(BiasSetting((8,), heads=2, seconds=0.0, encodings=("alibi",)))
+    record = BiasBenchmark.on(lengths=(8,), heads=2, seconds=0.0, encodings=("alibi",)).run()
     assert record["provenance"]["kernels"] == kernel_hash()

@@ -1,1 +1,1 @@
-"""Speed and memory of attention and of models."""
+"""Speed and memory of biases, attention and whole models."""

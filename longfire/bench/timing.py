@@ -1,4 +1,4 @@
-"""Clocks and memory, on the CPU and on a CUDA GPU."""
+"""Timing and memory on the CPU and on a CUDA GPU."""
 
 import ctypes
 import gc
@@ -12,14 +12,14 @@ import torch
 Call = Callable[[], object]
 
 L2_FLUSH = 256 << 20
-"""Bytes written between two calls on a GPU, more than its L2 cache: a call finds nothing there of the one before."""
+"""Bytes written between two calls on a GPU, more than its L2 cache holds: every call starts with a cold one."""
 
 
 def timed(call: Call, seconds: float, device: str, replay: bool = False) -> dict[str, float]:
-    """The median, the fastest and the slowest of many calls in milliseconds. The caller has warmed up.
+    """Median, fastest and slowest of many calls in milliseconds. The caller has warmed up.
 
-    With `replay`, on a GPU, of a CUDA graph of the call: what the GPU takes, without the time that Python takes to
-    launch its kernels, which a compiled model does not spend either. `eager_ms` is the median with it.
+    With `replay`, on a GPU, these are times of a CUDA graph of the call: the GPU's own, without Python's launch
+    overhead, which a compiled model does not have either. `eager_ms` is the median with the overhead.
     """
     times = _cuda_times(call, seconds) if device == "cuda" else _cpu_times(call, seconds)
     eager = {}
@@ -44,7 +44,7 @@ def _graph_of(call: Call) -> torch.cuda.CUDAGraph:
 
 
 def _cpu_times(call: Call, seconds: float) -> list[float]:
-    """Of at least 3 calls and at most 100, in seconds."""
+    """Seconds of 3 to 100 calls."""
     times: list[float] = []
     while len(times) < 3 or (sum(times) < seconds and len(times) < 100):
         start = time.perf_counter()
@@ -54,9 +54,9 @@ def _cpu_times(call: Call, seconds: float) -> list[float]:
 
 
 def _cuda_times(call: Call, seconds: float) -> list[float]:
-    """Of at least 10 calls and at most 1000, in seconds by the GPU's clock.
+    """Seconds of 10 to 1000 calls by the GPU's clock.
 
-    All are queued before any is waited for, as in training: what the CPU does meanwhile counts only where it is slower.
+    All calls are queued before the first wait, as in training: CPU time counts only where it is the bottleneck.
     """
     scratch = torch.empty(L2_FLUSH, dtype=torch.uint8, device="cuda")
 
@@ -77,9 +77,9 @@ def _cuda_times(call: Call, seconds: float) -> list[float]:
 
 
 def added_memory(call: Call, device: str) -> dict[str, float]:
-    """`peak_mb`: the most megabytes that a call has in use beyond those before it. Empty where the system cannot tell.
+    """`peak_mb`: peak memory of a call beyond what was in use before it. Empty where the system does not report it.
 
-    On a GPU a call before warms up, so that nothing compiled or tuned is counted; on the CPU this call is the warm-up.
+    A GPU is warmed up first, so that compiling and tuning do not count; on the CPU this call is the warm-up.
     """
     if device == "cuda":
         call()
@@ -91,7 +91,7 @@ def added_memory(call: Call, device: str) -> dict[str, float]:
 
 
 def release_memory(device: str) -> None:
-    """So that memory kept by an allocator neither hides what a call adds nor is in its way."""
+    """Return cached memory to the system, where it would hide what a call adds or be missing for it."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -100,7 +100,7 @@ def release_memory(device: str) -> None:
 
 
 def reset_peak_memory(device: str) -> int | None:
-    """Start a new peak; the bytes in use now. None where the system cannot tell."""
+    """Reset the peak; the bytes in use now. None where the system does not report it."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -113,26 +113,28 @@ def reset_peak_memory(device: str) -> int | None:
 
 
 def peak_memory(device: str) -> int | None:
-    """The most bytes in use since the reset. None where the system cannot tell."""
+    """Peak bytes since the reset. None where the system does not report it."""
     if device == "cuda":
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated()
     return _proc("/proc/self/status", "VmHWM")
 
 
-def available_memory() -> float:
-    """Bytes of the CPU's that can be had without swapping; infinite where the system cannot tell."""
-    return _proc("/proc/meminfo", "MemAvailable") or float("inf")
+def memory_shortage(need: float) -> str | None:
+    """Why so many bytes should not be allocated on the CPU; None if they fit."""
+    free = _proc("/proc/meminfo", "MemAvailable") or float("inf")
+    return f"needs about {need / 1e9:.0f} GB, {free / 1e9:.0f} GB free" if need > 0.9 * free else None
 
 
 def total_memory(device: str) -> float:
-    """Bytes that the device has; infinite where the system cannot tell."""
+    """Bytes the device has; infinite where the system does not report it."""
     if device == "cuda":
         return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     return _proc("/proc/meminfo", "MemTotal") or float("inf")
 
 
 def _proc(path: str, key: str) -> int | None:
+    """A number of bytes that Linux reports."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

@@ -1,43 +1,53 @@
 """`longfire explore`."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from longfire.atomic_io import refuse_unwritable, write_json
-from longfire.commands.names import name_of
+from longfire.commands.parser import Commands, path_slug
 
 
-def add_explore(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_explore(commands: Commands) -> None:
     """`longfire explore` and its options."""
     explore = commands.add_parser(
         "explore",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        help="show what encodings do to attention, or what a checkpoint has learned",
-        description="Without a checkpoint: print the bias of each encoding at a few distances and draw all of them for "
-        "queries 128 and 8192. With one, or two to compare: write a page, named after them, where the learned bias of "
-        "each layer and head is drawn for a query position on a slider, from 1 to 16 times the training length.",
+        help="show how encodings shape attention, or what a checkpoint has learned",
+        description="Without a checkpoint: print each encoding's bias at a few distances and plot all of them for "
+        "queries 128 and 8192. With one, or two to compare: write a page that plots the learned bias of each layer and "
+        "head, with a slider for the query position from 1 to 16 times the training length.",
     )
     explore.add_argument(
         "checkpoints",
         type=Path,
         nargs="*",
         metavar="CHECKPOINT",
-        default=argparse.SUPPRESS,
         help="folder that save_pretrained wrote, or of a training run",
     )
-    explore.add_argument("--out", type=Path, default=Path("explore"), help="folder for what is written")
-    explore.add_argument("--seed", type=int, default=0, help="of the random starting values, without a checkpoint")
+    explore.add_argument("--out", type=Path, default=Path("explore"), help="folder to write to")
+    explore.add_argument("--seed", type=int, default=0, help="for the random initialisation, without a checkpoint")
     explore.set_defaults(run=run_explore)
 
 
 def run_explore(options: argparse.Namespace) -> int:
     """`longfire explore`."""
-    if checkpoints := getattr(options, "checkpoints", []):
-        return explore_checkpoints(checkpoints, options.out)
+    page = plan(options)
+    return explore_encodings(options) if page is None else explore_checkpoints(options, page)
+
+
+def plan(options: argparse.Namespace) -> Path | None:
+    """The page to write; None without a checkpoint. Everything that can be refused is refused here."""
+    refuse_unwritable(options.out)
+    if not options.checkpoints:
+        return None
+    if len(options.checkpoints) > 2:
+        raise ValueError(f"give one checkpoint, or two to compare, not {len(options.checkpoints)}.")
+    return Path(options.out / f"{'-'.join(map(path_slug, options.checkpoints))}.html")
+
+
+def explore_encodings(options: argparse.Namespace) -> int:
+    """Every encoding before training."""
     from longfire.report.explore import LEGEND, QUERIES, effects, effects_record, effects_table, plot_effects
 
-    refuse_unwritable(options.out)
     shown = {query: effects(query, options.seed) for query in QUERIES}
     for query, found in shown.items():
         print(effects_table(query, found), end="\n\n")
@@ -45,15 +55,13 @@ def run_explore(options: argparse.Namespace) -> int:
     picture, record = options.out / "encodings.png", options.out / "encodings.json"
     write_json(record, effects_record(shown))
     plot_effects(shown, picture)
-    print(f"All heads and all keys: {picture}   The numbers: {record}")
+    print(f"All heads and keys: {picture}   Record: {record}")
     return 0
 
 
-def explore_checkpoints(checkpoints: Sequence[Path], out: Path) -> int:
-    """`longfire explore CHECKPOINT [CHECKPOINT]`."""
+def explore_checkpoints(options: argparse.Namespace, page: Path) -> int:
+    """What one or two checkpoints have learned."""
     from longfire.report.explore_page import explore_page, explore_table
 
-    page = out / f"{'-'.join(map(name_of, checkpoints))}.html"
-    print(explore_table(explore_page(checkpoints, page)), end="\n\n")
-    print(f"To look at in a browser: {page}")
+    print(f"{explore_table(explore_page(options.checkpoints, page))}\n\nOpen in a browser: {page}")
     return 0

@@ -21,8 +21,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from longfire.atomic_io import write_whole
 from longfire.evaluation.metrics import Answered
 from longfire.evaluation.scoring import evaluating, position_limit
-from longfire.model import refuse_beyond
-from longfire.model.generate import quiet
+from longfire.model.generate import quiet_transformers
+from longfire.model.inspection import check_length
 from longfire.tasks import Example, Task, prompt_ids
 from longfire.validation import at_least
 
@@ -57,7 +57,7 @@ def answer(
         progress: Show progress bars if stderr is a terminal.
         save: Called with each answer, as a dictionary, as soon as it is generated; longest prompts come first.
     """
-    check_length(model, length)
+    check_positions(model, length)
     check_answer_length(task, length)
     if batch_tokens is None:
         batch_tokens = BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
@@ -82,10 +82,10 @@ def answer(
     return [answered[index] for index in range(len(examples))]
 
 
-def check_length(model: Any, length: int) -> None:
+def check_positions(model: Any, length: int) -> None:
     """Refuse a length that the model has no positions for."""
     at_least("the length", length, 1)
-    refuse_beyond(model, length)
+    check_length(model, length)
     if (limit := position_limit(model)) is not None and length > limit[0]:
         raise ValueError(
             f"the model has {limit[0]} learned positions ({limit[1]}), fewer than the length of {length} tokens. Use "
@@ -154,7 +154,7 @@ def _generating(model: Any, config: GenerationConfig) -> Iterator[None]:
     compiled = any(module._compiled_call_impl is not None for module in model.modules())
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
-        stack.enter_context(quiet())
+        stack.enter_context(quiet_transformers())
         if compiled:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         model.generation_config = config

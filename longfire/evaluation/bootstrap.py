@@ -1,7 +1,7 @@
-"""Confidence intervals of a mean by bootstrap: Hesterberg, What Teachers Should Know about the Bootstrap (2015).
+"""Bootstrap confidence intervals of a mean: Hesterberg, What Teachers Should Know about the Bootstrap (2015).
 
-What is drawn again is a unit whose tokens depend on each other: a document, or a sequence where documents are unknown.
-Percentiles alone are too narrow where units are few; his expanded ones widen them as Student's t does.
+Resampled are units whose tokens depend on each other: documents, or sequences where documents are unknown. Plain
+percentiles are too narrow for few units; Hesterberg's expanded percentiles widen them as Student's t does.
 """
 
 from collections.abc import Sequence
@@ -11,27 +11,27 @@ import numpy as np
 import numpy.typing as npt
 
 RESAMPLES = (1000, 4000)
-"""At least and at most: units that are few need more, for the far ends."""
+"""At least and at most: few units need more, for the tails."""
 DRAWS = 1 << 23
-"""Of units, in all resamples together, where that is not below the least."""
+"""Drawn units in all resamples together, unless that is fewer resamples than the minimum."""
 CONFIDENCE = 0.95
 FEW = 9
-"""Units below which nothing can be learned from drawing them again: Student's t then, on the units' residuals."""
+"""Below so many units resampling says nothing: Student's t on the units' residuals instead."""
 T_QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-"""Of 97.5 %, by the number of units."""
+"""At 97.5 %, by the number of units."""
 CHUNK = 1 << 20
-"""How many draws are in memory at a time."""
+"""Draws in memory at a time."""
 
 
 def mean_interval(
     sums: npt.NDArray[np.float64], counts: npt.NDArray[np.float64], seed: int = 0
 ) -> tuple[float, float] | None:
-    """The 95 % interval of Σ sums / Σ counts over units; None where there is one unit or none.
+    """The 95 % interval of Σ sums / Σ counts over units; None for fewer than two units.
 
     Args:
-        sums: (K,) of each unit's losses.
-        counts: (K,) of each unit's tokens.
-        seed: of the draws.
+        sums: (K,), of each unit's losses.
+        counts: (K,), of each unit's tokens.
+        seed: for the resamples.
     """
     K = len(sums)
     if K < 2:
@@ -47,14 +47,14 @@ def mean_interval(
 def geometric_interval(
     sums: Sequence[npt.NDArray[np.float64]], counts: npt.NDArray[np.float64], seed: int = 0
 ) -> tuple[float, float] | None:
-    """The 95 % interval of the geometric mean of several means, whose units are drawn together.
+    """The 95 % interval of the geometric mean of several means, whose units are resampled together.
 
-    None where there is one unit or none, and where units are few and a mean is 0, about which nothing is linear.
+    None for fewer than two units, and for few units if a mean is 0, where the geometric mean is not linear.
 
     Args:
-        sums: of each mean, (K,): what `mean_interval` takes.
+        sums: (K,) for each mean, as `mean_interval` takes them.
         counts: (K,).
-        seed: of the draws.
+        seed: for the resamples.
     """
     K, P = len(counts), len(sums)
     if P == 1:
@@ -73,7 +73,7 @@ def geometric_interval(
 
 
 def geometric_mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Over the first axis, of numbers from 0 on. Of equal numbers it is that number, to the last bit."""
+    """Over the first axis, of non-negative numbers. The mean of equal numbers is that number, bit for bit."""
     largest = values.max(0)
     shares = np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
     return np.asarray(largest * np.prod(shares, axis=0) ** (1 / len(values)))
@@ -82,7 +82,7 @@ def geometric_mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def resampled_means(
     sums: Sequence[npt.NDArray[np.float64]], counts: npt.NDArray[np.float64], seed: int
 ) -> list[npt.NDArray[np.float64]]:
-    """Σ sums / Σ counts of each, in many draws of as many units with replacement: the same units for all."""
+    """Σ sums / Σ counts of each, in many resamples with replacement; all share the same units."""
     K = len(counts)
     random = np.random.default_rng(seed)
     resamples = min(max(DRAWS // K, RESAMPLES[0]), RESAMPLES[1])
@@ -104,20 +104,20 @@ def _percentiles(values: npt.NDArray[np.float64], K: int) -> tuple[float, float]
 def by_unit(
     values: npt.NDArray[np.float64], units: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Sums of values (M,) over sequences of the same unit, and how many sequences each has: (K,) and (K,)."""
+    """Sums of values (M,) by unit, and how many values each unit has: (K,) and (K,)."""
     _, index = np.unique(units, return_inverse=True)
     sums: npt.NDArray[np.float64] = np.bincount(index, weights=values).astype(np.float64)
     return sums, np.bincount(index).astype(np.float64)
 
 
 def expanded_tail(K: int) -> float:
-    """The share of resampled means beyond each end: Φ(−√(K / (K − 1)) · t), t the quantile of Student's t."""
+    """The share of resampled means beyond each end: Φ(−√(K / (K − 1)) · t), with Student's t quantile."""
     normal = NormalDist()
     return normal.cdf(-((K / (K - 1)) ** 0.5) * t_quantile(normal.inv_cdf((1 + CONFIDENCE) / 2), K - 1))
 
 
 def t_quantile(z: float, freedom: int) -> float:
-    """Of Student's t where the normal's is z, by Cornish and Fisher's expansion: exact to 1 % from 3 degrees on."""
+    """Student's t quantile for the normal's z, by the Cornish-Fisher expansion: within 1 % from 3 degrees on."""
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

@@ -1,4 +1,4 @@
-"""EleutherAI's lm-evaluation-harness, by its own command line, on checkpoints of ours."""
+"""EleutherAI's lm-evaluation-harness, through its own command line, on longfire checkpoints."""
 
 import os
 import sys
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def run_harness(arguments: Sequence[str]) -> int:
-    """Run `lm-eval` with these arguments, none added; the exit status.
+    """Run `lm-eval` with these arguments, with longfire's model types registered; the exit status.
 
-    Our model types are registered with transformers first. Where HF_HUB_OFFLINE is set, it holds for the library of
-    metrics too, which has a switch of its own; where it is not, the harness may fetch what it is asked for by name.
+    HF_HUB_OFFLINE also takes the metrics library offline, which has a switch of its own. Without it, the harness may
+    download what it is asked for by name.
     """
     if offline := os.environ.get("HF_HUB_OFFLINE"):
         os.environ.setdefault("HF_EVALUATE_OFFLINE", offline)
@@ -18,7 +18,7 @@ def run_harness(arguments: Sequence[str]) -> int:
     import longfire.model  # noqa: F401
 
     before = sys.argv
-    sys.argv = ["lm-eval", *arguments]  # where the harness looks for them
+    sys.argv = ["lm-eval", *arguments]  # where the harness reads them
     try:
         cli_evaluate()
     finally:

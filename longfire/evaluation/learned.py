@@ -1,4 +1,4 @@
-"""What encodings have learned, in numbers: FIRE's c and threshold L, and how far each head looks back."""
+"""Learned biases in numbers: FIRE's c and threshold L, and how far each head looks back."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,23 +9,23 @@ from torch import Tensor
 from longfire.encodings import FIRE, PositionEncoding
 
 LOCAL, ANTI_LOCAL = 0.8, 1.2
-"""A head whose mean look-back is less or more than this share of an even head's."""
+"""Heads whose look-back is below, or above, are local, or anti-local."""
 
 
 def learned_c(encoding: PositionEncoding) -> float | None:
-    """FIRE's c, which only its size matters of; None where there is none, or one per head."""
+    """FIRE's |c|; None if it has none, or one per head."""
     c = getattr(encoding, "c", None) if isinstance(encoding, FIRE) else None
     return abs(float(c.detach())) if isinstance(c, Tensor) and c.numel() == 1 else None
 
 
 def learned_L(encoding: PositionEncoding) -> float | None:
-    """FIRE's threshold; None where there is none."""
+    """FIRE's threshold; None if it has none."""
     L = encoding.L if isinstance(encoding, FIRE) else None
     return None if L is None else float(L.detach())
 
 
 def learned_by_layer(encodings: Iterable[PositionEncoding], query: int) -> list[dict[str, Any]]:
-    """Layer, c, L and the heads' look-back from a query, counted from 1, of each FIRE."""
+    """Layer, c, L and the heads' look-back from a query (counted from 1) for each FIRE."""
     return [
         {
             "layer": layer,
@@ -40,7 +40,7 @@ def learned_by_layer(encodings: Iterable[PositionEncoding], query: int) -> list[
 
 @torch.no_grad()
 def bias_of(encoding: PositionEncoding, query: int, distances: Iterable[int]) -> Tensor:
-    """The bias of each head (H, distances) for a query, counted from 1; on the CPU."""
+    """The bias of each head (H, distances) for a query (counted from 1), on the CPU."""
     device = next((one.device for one in (*encoding.parameters(), *encoding.buffers())), None)
     keys = torch.tensor([query - 1 - distance for distance in distances], device=device)
     bias = encoding(torch.tensor([query - 1], device=device), keys)
@@ -49,9 +49,9 @@ def bias_of(encoding: PositionEncoding, query: int, distances: Iterable[int]) ->
 
 
 def look_back(encoding: PositionEncoding, query: int) -> Tensor:
-    """How far each head looks back where all keys are alike, (H,): 1 is as far as a head without a bias.
+    """How far each head looks back if all keys are equal, (H,); 1: as far as a head without a bias.
 
-    The mean distance under the softmax of the bias, divided by that of even attention.
+    The mean distance under the softmax of the bias, divided by that of uniform attention.
     """
     distances = torch.arange(query)
     weights = bias_of(encoding, query, distances.tolist()).double().softmax(-1)

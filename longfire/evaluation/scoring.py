@@ -1,8 +1,7 @@
 """The loss of each token under any Hugging Face causal model, without (tokens × vocabulary) logits.
 
-Most models are a decoder and a linear head, and the loss is made of the two in blocks of tokens. Some do more to their
-logits (Gemma's soft cap, Cohere's scale, an adapter or a hook on the head). Which one this is, is found out on a few
-tokens.
+Most models are a decoder and a linear head, and the loss is computed from the two in blocks of tokens. Some do more to
+their logits (Gemma's soft cap, Cohere's scale, an adapter or a hook on the head). A few probe tokens tell which.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,19 +13,19 @@ from torch import Tensor, nn
 
 from longfire.custom_ops import is_plain_linear
 from longfire.model import loss
-from longfire.model.generate import encodings
+from longfire.model.inspection import find_encodings
 from longfire.model.loss import logit_losses, token_losses
 
 HEAD = "hidden states and the head, in blocks of tokens"
 REPLAY = "hidden states and all that the model does after its decoder, in blocks of tokens"
 WHOLE = "all logits of a sequence at once: the model's decoder alone does not lead to its logits"
-"""How logits are made."""
+"""How logits are computed."""
 PROBE = 8
-"""Tokens that this is found out on."""
+"""Probe tokens."""
 
 
 class Scorer:
-    """Losses of tokens under a model, in one forward pass. `way` says how its logits are made."""
+    """Losses of tokens under a model, in one forward pass. `way` says how its logits are computed."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -70,8 +69,8 @@ class Scorer:
         return hidden
 
     def _replay(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Logits (B, T, V) that the model makes of its decoder's outputs (B, T, C). Of ids only the shape matters."""
-        with answering(self.decoder, self.outputs(last_hidden_state=hidden)):
+        """Logits (B, T, V) the model computes from decoder outputs (B, T, C). Of ids only the shape matters."""
+        with replaced_outputs(self.decoder, self.outputs(last_hidden_state=hidden)):
             return self._logits(ids)
 
     def _find_way(self) -> tuple[str, int]:
@@ -85,9 +84,9 @@ class Scorer:
         try:
             hidden = self._hidden(ids)
             replayed = self._replay(hidden, ids).float()
-            magnified = 64 * hidden  # a cap shows on large logits
+            magnified = 64 * hidden  # a soft cap shows on large logits
             expected = self._replay(magnified, ids).float()
-        except Exception:  # any code may be behind a foreign model, and its logits are still right
+        except Exception:  # a foreign model may run any code; its own logits are still right
             return WHOLE, V
         if not _close(replayed, logits, torch.finfo(hidden.dtype).eps):
             return WHOLE, V
@@ -98,7 +97,7 @@ class Scorer:
 
 
 def _close(found: Tensor, expected: Tensor, eps: float) -> bool:
-    """Whether logits are the same but for rounding."""
+    """Whether logits agree up to rounding."""
     if found.shape != expected.shape:
         return False
     error = (found.to(expected.device) - expected).abs().max()
@@ -106,8 +105,8 @@ def _close(found: Tensor, expected: Tensor, eps: float) -> bool:
 
 
 @contextmanager
-def answering(decoder: Any, outputs: Any) -> Iterator[None]:
-    """While this lasts, the decoder does not run, and answers these outputs."""
+def replaced_outputs(decoder: Any, outputs: Any) -> Iterator[None]:
+    """Within this block the decoder does not run and returns these outputs."""
     before = vars(decoder).get("forward")
     decoder.forward = lambda *_, **__: outputs
     try:
@@ -120,7 +119,7 @@ def answering(decoder: Any, outputs: Any) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """In evaluation mode, and back."""
+    """Evaluation mode within a block."""
     training = model.training
     model.eval()
     try:
@@ -130,11 +129,13 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def position_limit(model: Any) -> tuple[int, str] | None:
-    """How many positions a model has a table for, and where; None: there is none.
+    """How many positions a model has embeddings for, and where; None if it has none.
 
-    Asked before, because on a GPU a position beyond a table ends all that the process does there.
+    Checked beforehand: on a GPU a position beyond the table breaks the process's CUDA context.
     """
-    limits = [(e.max_length, f"its encoding, {type(e).__name__}") for e in encodings(model) if e.max_length is not None]
+    limits = [
+        (e.max_length, f"its encoding, {type(e).__name__}") for e in find_encodings(model) if e.max_length is not None
+    ]
     words = model.get_input_embeddings()
     for name, module in model.named_modules():
         last = name.rpartition(".")[2]

@@ -1,6 +1,6 @@
-"""What each encoding does to attention before any training: numbers for a terminal and one picture.
+"""How each encoding shapes attention before training: numbers for a terminal and a plot.
 
-The paper shows FIRE's biases for queries 128 and 8192, so these are the queries here too.
+Queries 128 and 8192 are those of the paper's figures of biases.
 """
 
 from collections.abc import Sequence
@@ -12,49 +12,49 @@ import torch
 from torch import Tensor
 
 from longfire.encodings import ENCODINGS, FIRE, PositionEncoding, build_encoding
-from longfire.report.table import text_table
+from longfire.report.table import Table
 
 HEADS, HEAD_DIM, WIDTH = 12, 64, 768  # the paper's base model
 QUERIES = (128, 8192)  # counted from 1, as in the paper
 DISTANCES = {128: (0, 1, 2, 4, 8, 16, 32, 64, 127), 8192: (0, 1, 4, 16, 64, 256, 1024, 4096, 8191)}
 KINDS = {"bias": "bias", "rotation": "q·k", "embedding": "cosine", "nothing": "–"}
 LEGEND = (
-    "The first head of each encoding, at its starting values. bias: added to the logits. q·k: of q = k = 1 after\n"
-    "turning, divided by the head size. cosine: of the vectors of two positions."
+    "The first head of each encoding, as initialised. bias: added to the logits. q·k: of rotated q = k = 1, divided\n"
+    "by the head size. cosine: of the embeddings of two positions."
 )
-LOWEST = -10.0  # a logit this far below the best is worth e^−10 of its weight: the key is never looked at
+LOWEST = -10.0  # a logit this far below the best has e^−10 of its weight: the key gets no attention
 HOW_TO_READ = """How to read this
 
 Right edge: the query itself.  Left edge: the first token.
 
-White: a bias is added to the logits. Shown relative to each head's
-favourite key: 0 is the favourite, −10 is never looked at.
+White: a bias added to the logits, relative to each head's favourite
+key: 0 is the favourite, −10 gets no attention.
 
-Grey: no bias. Shown is how alike query and key positions are
-(1: the same), by rotation or by vectors.
+Grey: no bias. Plotted is the similarity of query and key positions
+(1: equal), by rotation or by embedding.
 
-"learned": at its random start. fire begins nearly flat, or as another
-encoding, and learns its shape; its input stays in [0, 1], so that the
-same function serves both queries, stretched."""
+"learned": as initialised. fire starts nearly flat, or as another
+encoding, and learns its shape; its input stays in [0, 1], so the same
+function, stretched, serves both queries."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What an encoding does between one query and all keys up to it."""
+    """What an encoding does between one query and every key up to it."""
 
     name: str
     kind: str
     learned: bool
-    curves: Tensor  # (heads, keys), by key position; one row where all heads are alike
+    curves: Tensor  # (heads, keys), by key position; one row if all heads are the same
 
     def at(self, distance: int) -> float:
-        """For the first head, at a distance from the query."""
+        """At a distance from the query, for the first head."""
         return float(self.curves[0, -1 - distance])
 
 
 @torch.no_grad()
 def effects(query: int, seed: int = 0) -> list[Effect]:
-    """Every encoding at its starting values, FIRE first (also as it starts from Kerple) and then by kind."""
+    """Every encoding as initialised: FIRE first (also initialised as Kerple), then by kind."""
     torch.manual_seed(seed)
     shape = {"num_heads": HEADS, "head_dim": HEAD_DIM, "width": WIDTH, "max_length": max(QUERIES)}
     encodings = {name: build_encoding(name, **shape, **cls.example) for name, cls in ENCODINGS.items()}
@@ -83,7 +83,7 @@ def effects_table(query: int, shown: Sequence[Effect]) -> str:
     """The first head's numbers at a few distances from the query."""
     distances = DISTANCES[query]
     rows = [[effect.name, KINDS[effect.kind], *(_number(effect.at(d)) for d in distances)] for effect in shown]
-    return text_table([f"query {query}, distance →", "", *map(str, distances)], rows, left=2)
+    return Table([f"query {query}, distance →", "", *map(str, distances)], rows, left=2).text()
 
 
 def _number(value: float) -> str:
@@ -102,7 +102,7 @@ def effects_record(shown: dict[int, list[Effect]]) -> dict[str, Any]:
 
 
 def plot_effects(shown: dict[int, list[Effect]], path: Path) -> None:
-    """One panel per encoding and query, one line per head."""
+    """A panel per encoding and query, a line per head."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -124,7 +124,7 @@ def plot_effects(shown: dict[int, list[Effect]], path: Path) -> None:
         for axes in panels[len(found) :]:
             axes.axis("off")
         text = panels[len(found)].text(0, 1, HOW_TO_READ, va="top", fontsize=10.5, linespacing=1.2)
-        text.set_in_layout(False)  # it may run over the empty panel beside it
+        text.set_in_layout(False)  # it may run into the empty panel beside it
     figure.savefig(path, dpi=75)
 
 

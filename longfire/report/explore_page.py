@@ -1,35 +1,97 @@
-"""A page that draws the learned bias of each layer and head for a query on a slider, from 1 to far beyond training."""
+"""A page that plots a checkpoint's learned bias, per layer and head, for a query on a slider.
 
+The page evaluates FIRE itself from its weights; other encodings are sampled.
+"""
+
+import base64
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
-from longfire.encodings import FIRE, PositionEncoding
-from longfire.evaluation.learned import ANTI_LOCAL, LOCAL, learned_c, learned_L, look_back
+import torch
+from torch import Tensor, nn
+
+from longfire.encodings import ENCODINGS, FIRE, PositionEncoding
+from longfire.evaluation.learned import ANTI_LOCAL, LOCAL, bias_of, learned_c, learned_L, look_back
 from longfire.report.html import write_page
-from longfire.report.learned import (
-    FAR,
-    Learned,
-    described,
-    read_checkpoint,
-)
-from longfire.report.table import text_table
+from longfire.report.table import Table
+from longfire.theorem import Cosine, Step
+from longfire.validation import load_without_code
 
+FAR = 16
+"""The slider ends at this multiple of the training length."""
+ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.GELU: "gelu", Step: "step", Cosine: "cos"}
+"""Those the page can evaluate."""
+DENSE = 256
+"""Up to this distance every one is sampled: T5's steps end at 128."""
 ABOUT = (
-    "A query looks back at the keys before it. What its position adds to the attention logits is the bias, drawn here "
-    "for each layer and head. Move the query beyond the training length and see what the model does where it was never "
-    "trained."
+    "A query attends to the keys before it, and its position adds a bias to the attention logits, plotted here for "
+    "each layer and head. Move the query past the training length to see what the model does untrained."
 )
 HEADS = (
-    "If all keys were alike, how far back would a head look on average? Much nearer than a head without a bias: it is "
-    "local. Much farther: anti-local. Choose a head to find it in its layer below."
+    "How far back would a head look on average if all keys were equal? Much less far than a head without a bias: it is "
+    "local. Much farther: anti-local. Select a head to highlight it in its layer below."
 )
 
 
-def explore_page(checkpoints: Sequence[Path], path: Path) -> list[Learned]:
+@dataclass(frozen=True)
+class LearnedBias:
+    """A checkpoint's position encodings."""
+
+    name: str
+    encoding: str
+    trained: int
+    """The training length."""
+    encodings: list[PositionEncoding]
+    per_layer: bool
+    """Whether each layer has learned its own."""
+
+    def __str__(self) -> str:
+        horizon = getattr(self.encodings[0], "horizon", None)
+        return f"{self.encoding}, trained at {self.trained:,}{f', horizon {horizon:,}' if horizon else ''}"
+
+    def layer(self, i: int) -> str:
+        return str(i + 1) if self.per_layer else "all"
+
+
+def read_checkpoint(folder: Path) -> LearnedBias:
+    """The encodings in a folder that `save_pretrained` wrote, or in a run's folder."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    from longfire.model.checkpoints import find_checkpoint  # the import registers longfire's models
+
+    found = find_checkpoint(folder)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model: Any = load_without_code(AutoModelForCausalLM, found, dtype="auto", local_files_only=True)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    encodings = [module for module in model.modules() if isinstance(module, PositionEncoding)]
+    name = next((name for name, cls in ENCODINGS.items() if encodings and type(encodings[0]) is cls), None)
+    if not any(encoding.has_bias for encoding in encodings):
+        own = f"its encoding is {name!r}" if name else f"a {model.config.model_type} model has its own encoding"
+        raise ValueError(
+            f"{folder} has no bias to plot: {own}, which adds none to the attention logits. longfire explore without a "
+            "checkpoint shows every encoding."
+        )
+    learned = any(True for encoding in encodings for _ in encoding.parameters())
+    return LearnedBias(
+        name=str(folder),
+        encoding=name or type(encodings[0]).__name__,
+        trained=int(getattr(model.config, "max_position_embeddings", None) or 2048),
+        encodings=encodings if learned else encodings[:1],
+        per_layer=learned and len(encodings) > 1,
+    )
+
+
+def explore_page(checkpoints: Sequence[Path], path: Path) -> list[LearnedBias]:
     """Write the page for one checkpoint, or two side by side; what was read from them."""
-    if not 1 <= len(checkpoints) <= 2:
-        raise ValueError(f"one checkpoint, or two to compare, not {len(checkpoints)}.")
     models = [read_checkpoint(Path(folder)) for folder in checkpoints]
     farthest = FAR * max(model.trained for model in models)
     names = _short_names([model.name for model in models])
@@ -43,7 +105,7 @@ def explore_page(checkpoints: Sequence[Path], path: Path) -> list[Learned]:
                 "encoding": model.encoding,
                 "trained": model.trained,
                 "perLayer": model.per_layer,
-                "layers": [described(encoding, farthest) for encoding in model.encodings],
+                "layers": [bias_data(encoding, farthest) for encoding in model.encodings],
             }
             for name, model in zip(names, models, strict=True)
         ],
@@ -52,94 +114,131 @@ def explore_page(checkpoints: Sequence[Path], path: Path) -> list[Learned]:
     return models
 
 
-def explore_table(models: Sequence[Learned]) -> str:
-    """c, L and the local and anti-local heads of each layer, at the training length."""
-    blocks = []
+def explore_table(models: Sequence[LearnedBias]) -> str:
+    """c, L and the number of local and anti-local heads of each layer, at the training length."""
+    tables = []
     for model in models:
         rows = []
         for i, encoding in enumerate(model.encodings):
-            far = look_back(encoding, model.trained).tolist()
-            local, anti = sum(x < LOCAL for x in far), sum(x > ANTI_LOCAL for x in far)
-            c, L = learned_c(encoding), learned_L(encoding)
-            rows.append([_layer(model, i), _number(c), _number(L), str(local), str(anti), str(len(far) - local - anti)])
-        title = f"{model.name}: {_about(model)}"
-        blocks.append(f"{title}\n{text_table(['layer', 'c', 'L', 'local', 'anti-local', 'even'], rows)}")
-    return "\n\n".join([*blocks, "local, anti-local, even: heads, for a query at the training length."])
+            ratios = look_back(encoding, model.trained).tolist()
+            local, anti = sum(x < LOCAL for x in ratios), sum(x > ANTI_LOCAL for x in ratios)
+            heads = map(str, (local, anti, len(ratios) - local - anti))
+            rows.append([*_parameters(model, i), *heads])
+        columns = ["layer", "c", "L", "local", "anti-local", "even"]
+        tables.append(Table(columns, rows, title=f"{model.name}: {model}").text())
+    return "\n\n".join([*tables, "local, anti-local, even: heads, for a query at the training length."])
 
 
-def _about(model: Learned) -> str:
-    horizon = getattr(model.encodings[0], "horizon", None)
-    stops = "" if horizon is None else f", horizon {horizon:,}"
-    return f"{model.encoding}, trained at {model.trained:,}{stops}"
-
-
-def _layer(model: Learned, i: int) -> str:
-    return str(i + 1) if model.per_layer else "all"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.4g}"
+def _parameters(model: LearnedBias, i: int) -> list[str]:
+    """Layer, c and L."""
+    learned = (learned_c(model.encodings[i]), learned_L(model.encodings[i]))
+    return [model.layer(i), *("–" if value is None else f"{value:,.4g}" for value in learned)]
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """The paths without the folders that both are in."""
+    """The paths without the folders they share."""
     parts = [Path(name).parts for name in names]
-    same = 0
-    while len(parts) > 1 and all(len(path) > same + 1 for path in parts) and parts[0][same] == parts[1][same]:
-        same += 1
     if len(parts) == 1:
-        same = max(0, len(parts[0]) - 2)
+        return [str(Path(*parts[0][-2:]))]
+    same = 0
+    while all(len(path) > same + 1 for path in parts) and parts[0][same] == parts[1][same]:
+        same += 1
     return [str(Path(*path[same:])) for path in parts]
 
 
-def _body(models: Sequence[Learned], names: Sequence[str]) -> str:
-    shown = [(model, escape(name)) for model, name in zip(models, names, strict=True)]
-    what = " and ".join(f"<b>{name}</b> ({escape(_about(model))})" for model, name in shown)
+def _body(models: Sequence[LearnedBias], names: Sequence[str]) -> str:
+    named = [(model, escape(name)) for model, name in zip(models, names, strict=True)]
+    subjects = " and ".join(f"<b>{name}</b> ({escape(str(model))})" for model, name in named)
     return f"""<h1>Learned position biases</h1>
-<p>{what}. {escape(ABOUT)}</p>
+<p>{subjects}. {escape(ABOUT)}</p>
 <div id="query"></div>
 <section id="heads"><h2>Local and anti-local heads</h2><p class="soft">{escape(HEADS)}</p></section>
 <section id="curves"><h2>The bias of each head</h2></section>
-{_parameters(models, names)}"""
+{_fire_section([(model, name) for model, name in zip(models, names, strict=True) if model.encoding == "fire"])}"""
 
 
-def _parameters(models: Sequence[Learned], names: Sequence[str]) -> str:
-    fires = [(model, escape(name)) for model, name in zip(models, names, strict=True) if model.encoding == "fire"]
+def _fire_section(fires: Sequence[tuple[LearnedBias, str]]) -> str:
+    """FIRE's formula, and c and L by layer."""
     if not fires:
         return ""
-    blocks = []
-    for model, name in fires:
-        rows = "".join(
-            f"<tr><th>{_layer(model, i)}</th><td>{_number(learned_c(one))}</td><td>{_number(learned_L(one))}</td></tr>"
-            for i, one in enumerate(model.encodings)
-        )
-        blocks.append(
-            f'<div><h3>{name}</h3><div class="scroll"><table><thead><tr><th>layer</th><th>c</th><th>L</th></tr></thead>'
-            f"<tbody>{rows}</tbody></table></div></div>"
-        )
-    said = {formula(model.encodings[0]): f"<b>{name}</b>: " for model, name in fires}
-    about = "".join(f'<p class="soft">{name if len(said) > 1 else ""}{text}</p>' for text, name in said.items())
-    return (
-        f'<section id="parameters"><h2>Learned c and L</h2>{about}<div class="panels">{"".join(blocks)}</div></section>'
-    )
+    tables = [
+        Table(["layer", "c", "L"], [_parameters(model, i) for i in range(len(model.encodings))], title=name).html()
+        for model, name in fires
+    ]
+    formulas = {formula(model.encodings[0]): f"<b>{escape(name)}</b>: " for model, name in fires}
+    about = "".join(f'<p class="soft">{name if len(formulas) > 1 else ""}{text}</p>' for text, name in formulas.items())
+    panels = "".join(f"<div>{table}</div>" for table in tables)
+    return f'<section id="parameters"><h2>Learned c and L</h2>{about}<div class="panels">{panels}</div></section>'
 
 
 def formula(fire: PositionEncoding) -> str:
-    """What this FIRE computes, with its switches, and which queries share a curve."""
+    """What this FIRE computes with its options, and which queries share a curve."""
     assert isinstance(fire, FIRE)
     threshold, horizon = fire.threshold is not None, f"{fire.horizon:,}" if fire.horizon else ""
-    counted = "max(L, query)" if threshold else "query"
+    normalizer = "max(L, query)" if threshold else "query"
     if horizon:
-        counted = f"min({counted}, {horizon})"
-        up_to_L = "up to L share one curve, and those " if threshold else ""
+        normalizer = f"min({normalizer}, {horizon})"
+        first = "up to L share one curve, and those " if threshold else ""
         curve = (
-            f"Queries {up_to_L}from position {horizon} on, the horizon, share one{' too' if threshold else ' curve'}; "
-            f"{'between' if threshold else 'before'}, it stretches with the query. Of distances beyond {horizon}, f's "
-            f"input is above 1."
+            f"Queries {first}from position {horizon} on, the horizon, share one{' too' if threshold else ' curve'}; "
+            f"{'between' if threshold else 'before'}, it stretches with the query. At distances beyond {horizon}, f's "
+            "input exceeds 1."
         )
     elif threshold:
         curve = "Up to L all queries share one curve; beyond, it stretches with the query."
     else:
         curve = "The curve stretches with the query."
     psi = "log(c·x + 1)" if fire.log else "x"
-    return f"FIRE is f( ψ(distance) ÷ ψ({counted}) ) with ψ(x) = {psi}. {curve}"
+    return f"FIRE is f( ψ(distance) ÷ ψ({normalizer}) ) with ψ(x) = {psi}. {curve}"
+
+
+def bias_data(encoding: PositionEncoding, farthest: int) -> dict[str, Any]:
+    """For the page: the weights of a FIRE, or samples of the bias for queries up to `farthest`."""
+    learned = {
+        "c": learned_c(encoding),
+        "L": learned_L(encoding),
+        "horizon": getattr(encoding, "horizon", None),
+    }
+    if isinstance(encoding, FIRE) and is_plain(encoding):
+        return learned | {"kind": "fire", **_weights(encoding)}
+    if encoding.distance_only:
+        return learned | {"kind": "sampled", "rows": [_samples(encoding, farthest)]}
+    queries = sorted({round(farthest ** (k / 24)) for k in range(25)})
+    return learned | {"kind": "sampled", "rows": [_samples(encoding, query, ratio=1.2, dense=16) for query in queries]}
+
+
+def is_plain(fire: FIRE) -> bool:
+    """Whether ψ, the normaliser and f_θ are FIRE's own, with activations the page knows."""
+    own = all(getattr(type(fire), name) is getattr(FIRE, name) for name in ("psi", "normalized_distance", "f", "bias"))
+    known = (nn.Linear, *ACTIVATIONS)
+    return own and all(type(layer) in known and getattr(layer, "approximate", "none") == "none" for layer in fire.mlp)
+
+
+def _weights(fire: FIRE) -> dict[str, Any]:
+    layers: list[dict[str, Any]] = []
+    for layer in fire.mlp:
+        if isinstance(layer, nn.Linear):
+            size = {"in": layer.in_features, "out": layer.out_features}
+            layers.append({**size, "weight": _packed(layer.weight), "bias": _packed(layer.bias), "activation": None})
+        else:
+            layers[-1]["activation"] = ACTIVATIONS[type(layer)]
+    return {"log": fire.log, "first": fire.first_position, "eps": fire.eps, "heads": fire.num_heads, "mlp": layers}
+
+
+def _samples(encoding: PositionEncoding, query: int, ratio: float = 1.05, dense: int = DENSE) -> dict[str, Any]:
+    distances = sample_distances(query, ratio, dense)
+    values = bias_of(encoding, query, distances)
+    return {"query": query, "at": distances, "heads": values.shape[0], "values": _packed(values)}
+
+
+def sample_distances(query: int, ratio: float, dense: int) -> list[int]:
+    """Every distance up to `dense`, then a geometric sequence; the last is that of the first key."""
+    steps = math.ceil(math.log(max(query / dense, 1)) / math.log(ratio))
+    sparse = {min(query - 1, round(dense * ratio**k)) for k in range(1, steps + 1)}
+    return sorted({*range(min(query, dense + 1)), *sparse, query - 1})
+
+
+def _packed(values: Tensor) -> str:
+    """float32, little-endian, in base64: exact, and a third of the size of text."""
+    numbers = values.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4")
+    return base64.b64encode(numbers.tobytes()).decode("ascii")

@@ -1,15 +1,19 @@
-"""Perplexity by length, as a table."""
+"""Perplexity by length: the answer in a sentence, then the table, then the method."""
 
-from textwrap import fill
 from typing import Any
 
-from longfire.report.table import text_table, width
+from longfire.report.table import Table
+
+HOLDS = 0.05
+"""Log perplexity a longer length may add and still be said to hold."""
+
+Row = dict[str, Any]
 
 
 def perplexity_table(record: dict[str, Any]) -> str:
-    """A line for each length, and below what failed and why."""
+    """For a terminal."""
     paired = record["protocol"] == "paired"
-    header = ["length", "log perplexity", "95 % interval", *(["longer − shortest", "95 % interval"] if paired else [])]
+    columns = ["length", "log perplexity", "95 % interval", *(["longer − shortest", "95 % interval"] if paired else [])]
     rows = [
         [
             f"{row['length']:,}",
@@ -17,36 +21,63 @@ def perplexity_table(record: dict[str, Any]) -> str:
             _interval(row),
             *([_number(row.get("difference", {}).get("loss"), "+"), _interval(row.get("difference", {}))] * paired),
             _number(row.get("bits_per_byte")),
-            f"{row['sequences']:,}" if "sequences" in row else "–",
-            f"{row['documents']:,}" if "documents" in row else "–",
-            f"{row['tokens']:,}" if "tokens" in row else "–",
+            *(f"{row[name]:,}" if name in row else "–" for name in ("documents", "sequences", "tokens")),
         ]
         for row in record["rows"]
     ]
-    parts = [
-        _title(record),
-        *([fill(f"Note: {record['note']}", width())] if "note" in record else []),
-        text_table([*header, "bits per byte", "sequences", "documents", "tokens scored"], rows, left=0),
-    ]
-    parts += [f"– length {row['length']:,}: {row['failed']}" for row in record["rows"] if "failed" in row]
-    return "\n".join(parts)
+    failures = [f"– length {row['length']:,}: {row['failed']}" for row in record["rows"] if "failed" in row]
+    note = [f"Note: {record['note'][0].upper()}{record['note'][1:]}"] if "note" in record else []
+    return Table(
+        [*columns, "bits per byte", "documents", "sequences", "tokens scored"],
+        rows,
+        left=0,
+        title=verdict(record),
+        notes=[*failures, *note, _method(record)],
+    ).text()
 
 
-def _title(record: dict[str, Any]) -> str:
-    setting = record.get("setting")
-    if setting is None:
-        return f"protocol {record['protocol']}"
-    how = f"{setting['device']}, {setting['dtype']}, attention {setting['attention']}, encoding {setting['encoding']}"
-    stopped = "; interrupted" if record.get("interrupted") else ""
-    return (
-        f"{setting['checkpoint']} on {setting['corpus']['name']}, {setting['split']}; protocol {record['protocol']}; "
-        f"{how}{stopped}"
-    )
+def verdict(record: dict[str, Any]) -> str:
+    """`Log perplexity 3.21 at 512, 3.25 at 8,192 (+0.04): holds past the training length.`, and what was scored."""
+    rows = [row for row in record["rows"] if "log_perplexity" in row]
+    if not rows:
+        return "No length could be scored."
+    trained = record.get("setting", {}).get("trained_length")
+    base = next((row for row in rows if row["length"] == trained), rows[0])
+    last = rows[-1]
+    shown = f"Log perplexity {base['log_perplexity']:.2f} at {base['length']:,}"
+    if last is not base:
+        change = last["log_perplexity"] - base["log_perplexity"]
+        shown += f", {last['log_perplexity']:.2f} at {last['length']:,} ({change:+.2f}): {_trend(change)}"
+        shown += (
+            " past the training length" if trained and base["length"] <= trained < last["length"] else " with length"
+        )
+    return f"{shown}.\nScored: {_amount(base)}{f'; {_amount(last)}' if last is not base else ''}."
+
+
+def _trend(change: float) -> str:
+    return "improves" if change < -HOLDS else "holds" if change <= HOLDS else "degrades"
+
+
+def _amount(row: Row) -> str:
+    documents = row.get("documents")
+    held = f" of {documents:,} document{'s' * (documents != 1)}" if documents else ""
+    return f"{row['tokens']:,} tokens{held} at {row['length']:,}"
+
+
+def _method(record: dict[str, Any]) -> str:
+    parts = [f"protocol {record['protocol']}, natural log, one forward pass per sequence"]
+    if setting := record.get("setting"):
+        parts = [
+            f"{setting['checkpoint']} on the {setting['split']} split of {setting['corpus']['name']}",
+            *parts,
+            "{device}, {dtype}, attention {attention}, encoding {encoding}".format_map(setting),
+        ]
+    return "; ".join([*parts, *(["interrupted"] if record.get("interrupted") else [])]) + "."
 
 
 def _number(value: float | None, sign: str = "") -> str:
     return "–" if value is None else f"{value:{sign}.4f}"
 
 
-def _interval(found: dict[str, Any]) -> str:
+def _interval(found: Row) -> str:
     return "{:.4f} … {:.4f}".format(*found["interval"]) if "interval" in found else "–"

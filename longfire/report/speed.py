@@ -1,55 +1,72 @@
-"""Speed measurements as tables."""
+"""Speed records as tables for a terminal."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from textwrap import fill
 from typing import Any
 
-from longfire.bench.attention_speed import BASELINES, BOTH, FIRE_S, FORWARD, MEMORY, NO_BIAS, RATIOS
-from longfire.report.table import markdown_table, text_table, width
+from longfire.bench.attention_speed import BASELINES, BOTH, MEMORY, RATIOS
+from longfire.bench.benchmark import FIRE_S, FORWARD, NO_BIAS
+from longfire.bench.model_speed import DECODING, TRAINING
+from longfire.report.table import Table, width
 
 LISTING = ("fire", "sdpa")
-"""The paper's listing: FIRE's bias as one tensor, given to PyTorch."""
-FIGURES: dict[str, tuple[str | tuple[str, str], str]] = {
-    "forward, FIRE fused ÷ SDPA flash without bias": ("flash", FORWARD),
-    "forward + backward ÷ the same": ("flash", BOTH),
-    "forward + backward, the listing ÷ FIRE fused": (LISTING, BOTH),
-    "memory added ÷ SDPA flash's": ("flash", MEMORY),
-    "forward + backward ÷ SDPA cuDNN": ("cudnn", BOTH),
-}
+"""The paper's listing: FIRE's bias as one tensor, passed to PyTorch."""
+LENGTHS_OF = {FORWARD: "tokens", TRAINING: "tokens", DECODING: "tokens in the cache"}
 
+Record = dict[str, Any]
 Row = dict[str, Any]
 
 
-def speed_table(record: dict[str, Any]) -> str:
-    """The record of `longfire bench bias` or `longfire bench attention`, for a terminal."""
-    return {"bias": bias_table, "attention": attention_table}[record["setting"]["subject"]](record)
+def speed_table(record: Record) -> str:
+    """The record of `longfire bench`: what was measured where, the tables, and why numbers are missing."""
+    subject, stopped = record["setting"]["subject"], "; interrupted" if record.get("interrupted") else ""
+    head, tables, notes = {"bias": _bias, "attention": _attention, "model": _model}[subject](record)
+    parts = [f"{head}; {machine(record)}{stopped}", *(table.text() for table in tables)]
+    return "\n\n".join([*parts, *(fill(note, width()) for note in notes), *_missing(record["rows"])])
 
 
-def bias_table(record: dict[str, Any]) -> str:
-    """Encodings down, lengths across: milliseconds and megabytes."""
-    lengths = record["setting"]["lengths"]
-    cells = {(row["encoding"], row["n"]): row for row in record["rows"]}
-    lines = []
-    for name in dict.fromkeys(name for name, _ in cells):
-        row = [cells[name, n] for n in lengths]
-        lines.append(
-            [name, *(_number(cell.get("ms")) for cell in row), *(_number(cell.get("peak_mb")) for cell in row)]
-        )
-    header = ["encoding", *(f"ms, n={n}" for n in lengths), *(f"MB, n={n}" for n in lengths)]
+def machine(record: Record) -> str:
+    """The GPU or CPU and the version of torch."""
+    hardware, torch = record["provenance"]["hardware"], f"torch {record['provenance']['versions']['torch']}"
+    if record["setting"].get("device") == "cuda":
+        return f"{hardware['gpu']}, {torch}"
+    threads = f", {hardware['threads']} threads" if "threads" in hardware else ""
+    return f"{hardware['cpu']}{threads}, {torch}"
+
+
+def number(value: float | None, ratio: bool = False) -> str:
+    """With two decimals if it is a ratio below 10."""
+    if value is None:
+        return "–"
+    return f"{value:,.2f}" if ratio and value < 10 else f"{value:,.1f}"
+
+
+Shown = tuple[str, list[Table], list[str]]
+"""What was measured, tables, and notes."""
+
+
+def _bias(record: Record) -> Shown:
+    """Encodings down, lengths across: milliseconds, then megabytes."""
     setting = record["setting"]
-    about = (
-        f"bias, {setting['heads']} heads of {setting['head_dim']}, one sequence, forward, float32; {_machine(record)}"
-    )
-    return f"{about}\n\n{text_table(header, lines)}{_missing(record['rows'])}"
+    lengths = setting["lengths"]
+    cells = {(row["encoding"], row["n"]): row for row in record["rows"]}
+    rows = [
+        [name, *(number(cells.get((name, n), {}).get(key)) for key in ("ms", "peak_mb") for n in lengths)]
+        for name in dict.fromkeys(name for name, _ in cells)
+    ]
+    columns = ["encoding", *(f"{unit}, n={n}" for unit in ("ms", "MB") for n in lengths)]
+    head = f"bias, {setting['heads']} heads of {setting['head_dim']}, one sequence, forward, float32"
+    return head, [Table(columns, rows)], []
 
 
-def attention_table(record: dict[str, Any]) -> str:
-    """A block for each length: milliseconds, megabytes, and what they are relative to attention without a bias."""
+def _attention(record: Record) -> Shown:
+    """A table for each length: milliseconds and megabytes, also relative to attention without a bias."""
     setting = record["setting"]
     rows = [row for row in record["rows"] if FORWARD in row or "not run" not in row]
     bases = BASELINES[setting["device"]]
     first = bases[0]
-    columns: list[tuple[str, Sequence[str]]] = [
+    columns: list[tuple[str, tuple[str, str]]] = [
         ("forward ms", (FORWARD, "ms")),
         (_ratio_header(first), (RATIOS[first], FORWARD)),
         ("fwd+bwd ms", (BOTH, "ms")),
@@ -57,75 +74,65 @@ def attention_table(record: dict[str, Any]) -> str:
         ("MB added", (BOTH, "peak_mb")),
         (_ratio_header(first), (RATIOS[first], MEMORY)),
     ]
-    shown = [
-        [*_labels(row), *(_number(row.get(part, {}).get(key), ratio="÷" in name) for name, (part, key) in columns)]
-        for row in rows
+    tables = [
+        Table(
+            ["encoding", "engine", *(name for name, _ in columns)],
+            [
+                [*_names(row), *(number(row.get(part, {}).get(key), "÷" in name) for name, (part, key) in columns)]
+                for row in group
+            ],
+            left=2,
+            title=f"n = {n:,}, {batch} sequence{'s' * (batch > 1)}",
+        )
+        for (n, batch), same in groupby(rows, key=lambda row: (row["n"], row["batch"]))
+        if (group := list(same))
     ]
-    lines = text_table(["encoding", "engine", *(name for name, _ in columns)], shown, left=2).splitlines()
-    about = (
-        f"attention, {setting['heads']} heads of {setting['head_dim']}, causal, {setting['dtype']}; {_machine(record)}"
-        f"{'; interrupted' if record.get('interrupted') else ''}"
-    )
-    table = "\n".join([*lines[:2], *_in_blocks(rows, lines[2:])])
-    return f"{about}\n\n{table}{_launching(rows)}{_shared(record)}{_missing(record['rows'])}"
+    head = f"attention, {setting['heads']} heads of {setting['head_dim']}, causal, {setting['dtype']}"
+    return head, tables, [*_launch_overhead(rows), *_sharing(record)]
 
 
-def _launching(rows: Sequence[Row]) -> str:
-    """What eager Python adds where times are those of replayed CUDA graphs."""
-    added = [
-        f"{row['encoding']} n={row['n']} {_number(row[FORWARD]['eager_ms'], ratio=True)}"
-        for row in rows
-        if "eager_ms" in row.get(FORWARD, {}) and row["encoding"] in (NO_BIAS, "fire") and row["engine"] != "cudnn"
-    ]
-    if not added:
-        return ""
-    text = (
-        "Without a bias and on engines that a CUDA graph can hold, times are of replayed graphs: the GPU's alone. "
-        f"Launched from eager Python, forward takes, in ms: {', '.join(added)}."
-    )
-    return "\n\n" + fill(text, width())
+def _model(record: Record) -> Shown:
+    """A table for each kind and length, the fastest first, relative to RoPE on each of its kernels."""
+    setting, tables = record["setting"], []
+    for kind, n in dict.fromkeys((row["kind"], row["n"]) for row in record["rows"]):
+        rows = [row for row in record["rows"] if (row["kind"], row["n"]) == (kind, n)]
+        ratios = list(dict.fromkeys(key for row in rows for key in row if key.startswith("÷")))
+        cells = [
+            [
+                row["encoding"],
+                row.get("engine", "–"),
+                f"{row['ms']:,.2f}" if "ms" in row else "–",
+                f"{row['tokens/s']:,}" if "ms" in row else "–",
+                *(f"{row[ratio]:.2f}" if ratio in row else "–" for ratio in ratios),
+            ]
+            for row in sorted(rows, key=lambda row: row.get("ms", float("inf")))
+        ]
+        title = f"{kind}, {rows[0]['batch']} × {n:,} {LENGTHS_OF[kind]}"
+        tables.append(Table(["encoding", "engine", "ms", "tokens/s", *ratios], cells, left=2, title=title))
+    compiled = "compiled" if setting["compile"] else "not compiled"
+    return f"{setting['size']} model, {setting['dtype']}, {compiled}", tables, []
 
 
-def _in_blocks(rows: Sequence[Row], lines: Sequence[str]) -> list[str]:
-    """The lines of the rows with a title above each length."""
-    titled: list[str] = []
-    length = None
-    for row, line in zip(rows, lines, strict=True):
-        if row["n"] != length:
-            length = row["n"]
-            title = f"n = {length:,}, {row['batch']} sequence{'s' * (row['batch'] > 1)}"
-            titled += ["", title] if titled else [title]
-        titled.append(line)
-    return titled
+def batch_and_type(record: Record) -> str:
+    """What was passed forward: `16 × 2,048 tokens, bfloat16, compiled`."""
+    setting = record["setting"]
+    row = next((row for row in record["rows"] if row["kind"] == FORWARD), None)
+    size = [f"{row['batch']} × {row['n']:,} tokens"] if row and "batch" in row else []
+    return ", ".join([*size, setting["dtype"], "compiled" if setting["compile"] else "not compiled"])
 
 
-def figures_table(record: dict[str, Any]) -> str:
-    """The figures that matter most as Markdown: FIRE on the fused engine against what there was before."""
-    rows = {(row["encoding"], row["engine"], row["n"]): row for row in record["rows"]}
-    lengths = [n for n in record["setting"]["lengths"] if any(n == key[2] for key in rows)]
-
-    def figure(n: int, against: str | tuple[str, str], what: str) -> str:
-        fused = rows.get(("fire", "fused", n), {})
-        if isinstance(against, str):
-            return _number(fused.get(RATIOS[against], {}).get(what), ratio=True)
-        ours, other = (row.get(what, {}).get("ms") for row in (fused, rows.get((*against, n), {})))
-        return _number(other / ours if ours and other else None, ratio=True)
-
-    batches = {row["n"]: row["batch"] for row in record["rows"]}
-    header = ["", *(f"{batches[n]} × {n:,} tokens" for n in lengths)]
-    shown = [[label, *(figure(n, against, what) for n in lengths)] for label, (against, what) in FIGURES.items()]
-    return markdown_table(header, shown)
+def best_rows(record: Record) -> list[Row]:
+    """For each kind, length and encoding, the row on the fastest engine."""
+    best: dict[tuple[str, int, str], Row] = {}
+    for row in record["rows"]:
+        key = row["kind"], row["n"], row["encoding"]
+        if "ms" in row and (key not in best or row["ms"] < best[key]["ms"]):
+            best[key] = row
+    return list(best.values())
 
 
-def _machine(record: dict[str, Any]) -> str:
-    hardware, torch = record["provenance"]["hardware"], f"torch {record['provenance']['versions']['torch']}"
-    if record["setting"].get("device") == "cuda":
-        return f"{hardware['gpu']}, {torch}"
-    return f"{hardware['cpu']}, {hardware['threads']} threads, {torch}"
-
-
-def _labels(row: Row) -> tuple[str, str]:
-    """Encoding and engine, as a person calls them."""
+def _names(row: Row) -> tuple[str, str]:
+    """Encoding and engine."""
     if row["encoding"] == NO_BIAS:
         return NO_BIAS, {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "sdpa": "SDPA"}[row["engine"]]
     listing = (row["encoding"], row["engine"]) == LISTING
@@ -136,51 +143,56 @@ def _ratio_header(baseline: str) -> str:
     return "÷ no bias" if baseline == "sdpa" else RATIOS[baseline]
 
 
-def _number(value: float | None, ratio: bool = False) -> str:
-    """With two digits after the point where it is a small ratio."""
-    if value is None:
-        return "–"
-    return f"{value:,.2f}" if value < 10 and ratio else f"{value:,.1f}"
+def _launch_overhead(rows: Sequence[Row]) -> list[str]:
+    """What eager Python takes where times are those of replayed CUDA graphs."""
+    eager = [
+        f"{row['encoding']} n={row['n']} {number(row[FORWARD]['eager_ms'], ratio=True)}"
+        for row in rows
+        if "eager_ms" in row.get(FORWARD, {}) and row["encoding"] in (NO_BIAS, "fire") and row["engine"] != "cudnn"
+    ]
+    if not eager:
+        return []
+    return [
+        "Where a CUDA graph can hold the call, times are those of replayed graphs: GPU time alone. Launched from eager "
+        f"Python, forward takes, in ms: {', '.join(eager)}."
+    ]
 
 
-def _shared(record: dict[str, Any]) -> str:
+def _sharing(record: Record) -> list[str]:
     """What sharing one FIRE among layers saves."""
     found: dict[int, list[str]] = {}
     for row in record["rows"]:
         if row["encoding"] == FIRE_S and BOTH in row.get("÷ not shared", {}):
-            found.setdefault(row["n"], []).append(f"{row['engine']} {_number(row['÷ not shared'][BOTH], ratio=True)}")
+            found.setdefault(row["n"], []).append(f"{row['engine']} {number(row['÷ not shared'][BOTH], ratio=True)}")
     if not found:
-        return ""
-    layers = record["setting"]["shared_layers"]
+        return []
     ratios = "; ".join(f"n={n} {', '.join(engines)}" for n, engines in found.items())
-    text = (
-        f"{FIRE_S}: per layer of {layers} with one FIRE, its bias made once. Fwd+bwd ÷ layers with their own: {ratios}."
-    )
-    return "\n\n" + fill(text, width())
+    layers = record["setting"]["shared_layers"]
+    return [f"{FIRE_S}: per layer, with one bias computed for {layers} layers. Fwd+bwd ÷ one FIRE per layer: {ratios}."]
 
 
-def _missing(rows: Sequence[Row]) -> str:
-    """Why cells are empty, by reason."""
+def _missing(rows: Sequence[Row]) -> list[str]:
+    """Why cells are empty: a line for each reason."""
     reasons: dict[str, list[Row]] = {}
     for row in rows:
-        for what in ("not run", "wrong", "failed"):
-            if what in row:
-                reason = row[what] if what == "not run" else f"{what}: {row[what]}"
+        for status in ("not run", "wrong", "failed"):
+            if status in row:
+                reason = row[status] if status == "not run" else f"{status}: {row[status]}"
                 reasons.setdefault(reason, []).append(row)
-    return "".join(
-        "\n" + fill(f"– {_cases(found, rows)}: {reason}", width(), subsequent_indent="  ", break_long_words=False)
+    lines = [
+        fill(f"– {_cases(found, rows)}: {reason}", width(), subsequent_indent="  ", break_long_words=False)
         for reason, found in reasons.items()
-    )
+    ]
+    return ["\n".join(lines)] if lines else []
 
 
 def _cases(found: Sequence[Row], rows: Sequence[Row]) -> str:
-    """The rows by name; an engine alone where they are all that it has."""
+    """The rows by name; an engine alone where these are all its rows."""
     names = []
     for row in found:
-        whole = (
-            "not run" in row
-            and row["engine"]
-            and all(other in found for other in rows if other["engine"] == row["engine"])
-        )
-        names.append(row["engine"] if whole else f"{row['encoding']} {row['engine'] or ''}".strip() + f" n={row['n']}")
+        engine = row.get("engine")
+        if engine and "not run" in row and all(other in found for other in rows if other.get("engine") == engine):
+            names.append(engine)
+        else:
+            names.append(" ".join(part for part in (row.get("kind"), row["encoding"], engine, f"n={row['n']}") if part))
     return ", ".join(dict.fromkeys(names))

@@ -1,10 +1,14 @@
-"""Speed measurements as a picture."""
+"""Speed records as pictures."""
 
 from pathlib import Path
 from typing import Any
 
-from longfire.bench.attention_speed import BOTH, FIRE_S, NO_BIAS
+from longfire.bench.attention_speed import BOTH
+from longfire.bench.benchmark import FIRE_S, FORWARD, NO_BIAS
+from longfire.bench.model_speed import BASELINE, DECODING, TRAINING
+from longfire.report.speed import best_rows, machine
 
+FIRE_COLORS = {"fire": "crimson", FIRE_S: "darkorange"}
 PANELS = {"ms": "forward + backward, milliseconds", "peak_mb": "memory added by forward + backward, MB"}
 STYLES: tuple[tuple[Any, str], ...] = (
     ("-", "o"),
@@ -13,63 +17,73 @@ STYLES: tuple[tuple[Any, str], ...] = (
     ((0, (5, 1, 1, 1, 1, 1)), "D"),
     ((0, (1, 3)), "v"),
 )
-"""Of engines, in order. Dashes are the baselines'."""
-BASELINES = {
+"""Lines and markers of engines, in order. Baselines are dashed."""
+BASELINE_LOOKS = {
     "flash": ("SDPA flash, no bias", "black"),
     "cudnn": ("SDPA cuDNN, no bias", "gray"),
     "sdpa": ("SDPA, no bias", "black"),
 }
+MODEL_PANELS = {
+    FORWARD: ("forward, milliseconds", "ms", 1.0),
+    TRAINING: ("training, thousand tokens a second", "tokens/s", 1e-3),
+    DECODING: ("decoding, tokens a second", "tokens/s", 1.0),
+}
+
+Record = dict[str, Any]
+Row = dict[str, Any]
 
 
-def plot_speed(record: dict[str, Any], path: Path) -> None:
-    """Time and memory by length: encodings by colour, engines by style, attention without a bias dashed."""
+def plot_speed(record: Record, path: Path) -> None:
+    """Time and memory by length: a colour per encoding, a style per engine, attention without a bias dashed."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    rows, setting = record["rows"], record["setting"]
+    rows, lengths = record["rows"], record["setting"]["lengths"]
     measured = [row for row in rows if row["encoding"] != NO_BIAS and BOTH in row]
     names = list(dict.fromkeys(row["encoding"] for row in measured))
     engines = list(dict.fromkeys(row["engine"] for row in measured))
-    others = [name for name in names if name not in ("fire", FIRE_S)]
-    colors: dict[str, Any] = {
+    others = [name for name in names if name not in FIRE_COLORS]
+    colors: dict[str, Any] = FIRE_COLORS | {
         name: mpl.colormaps["viridis"](0.95 * i / max(1, len(others) - 1)) for i, name in enumerate(others)
     }
-    colors |= {"fire": "crimson", FIRE_S: "darkorange"}
+
+    def look(name: str, engine: str) -> dict[str, Any]:
+        if name == NO_BIAS:
+            return {"color": BASELINE_LOOKS[engine][1], "linestyle": "--", "linewidth": 2, "zorder": 4}
+        style, marker = STYLES[engines.index(engine) % len(STYLES)]
+        fire = name in FIRE_COLORS
+        thick = name == "fire"  # FIRE-S often lies on top of it, and both should show
+        size = {"linewidth": 2.4 if thick else 1.2, "markersize": 7 if thick else 4}
+        return {"color": colors[name], "linestyle": style, "marker": marker, **size} | (
+            {"zorder": 3, "alpha": 1} if fire else {"zorder": 2, "alpha": 0.75}
+        )
 
     figure = Figure(figsize=(13, 6.2), layout="constrained")
     for axes, (key, title) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
-        lines = _lines(rows, key)
-        for (name, engine), points in lines.items():
-            if name == NO_BIAS:
-                look: dict[str, Any] = {"color": BASELINES[engine][1], "linestyle": "--", "linewidth": 2, "zorder": 4}
-            else:
-                style, marker = STYLES[engines.index(engine) % len(STYLES)]
-                fire = name in ("fire", FIRE_S)
-                look = {"color": colors[name], "linestyle": style, "marker": marker, "linewidth": 2.4 if fire else 1.2}
-                look |= {"markersize": 7 if fire else 4, "zorder": 3 if fire else 2, "alpha": 1 if fire else 0.75}
-                if name == FIRE_S:  # often on top of FIRE's line, which is to be seen beneath
-                    look |= {"linewidth": 1.2, "markersize": 4}
-            axes.plot(*zip(*points, strict=True), **look)
+        for (name, engine), points in _lines(rows, key).items():
+            axes.plot(*zip(*points, strict=True), **look(name, engine))
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xticks(setting["lengths"], [f"{n:,}" for n in setting["lengths"]])
+        axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
         axes.set_xlabel("tokens in a sequence")
         axes.set_title(title)
         axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(mpl.ticker.StrMethodFormatter("{x:,g}"))
         axes.grid(alpha=0.3, which="major")
-    keys = [Line2D([], [], color=color, linestyle="--", label=label) for label, color in _baselines(rows)]
+    baselines = dict.fromkeys(row["engine"] for row in rows if row["encoding"] == NO_BIAS)
+    looks = [BASELINE_LOOKS[engine] for engine in baselines]
+    keys = [Line2D([], [], color=color, linestyle="--", label=label) for label, color in looks]
     keys += [Line2D([], [], color=colors[name], linewidth=3, label=name) for name in names]
     for engine, (style, marker) in zip(engines, STYLES * len(engines), strict=False):
         keys.append(Line2D([], [], color="dimgray", linestyle=style, marker=marker, label=f"engine {engine}"))
     figure.legend(handles=keys, loc="outside right center", frameon=False)
-    figure.suptitle(_about(record))
+    figure.suptitle(_attention_title(record))
     figure.savefig(path, dpi=100)
 
 
-def _lines(rows: list[dict[str, Any]], key: str) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Points (length, value) by encoding and engine, as far as they were measured."""
+def _lines(rows: list[Row], key: str) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Measured points (length, value) by encoding and engine."""
     lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for row in rows:
         if row.get(BOTH, {}).get(key):
@@ -77,13 +91,41 @@ def _lines(rows: list[dict[str, Any]], key: str) -> dict[tuple[str, str], list[t
     return {name: sorted(points) for name, points in lines.items()}
 
 
-def _baselines(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [BASELINES[name] for name in dict.fromkeys(row["engine"] for row in rows if row["encoding"] == NO_BIAS)]
-
-
-def _about(record: dict[str, Any]) -> str:
-    setting, hardware = record["setting"], record["provenance"]["hardware"]
-    machine = hardware["gpu"] if setting["device"] == "cuda" else f"{hardware['cpu']}, {hardware['threads']} threads"
+def _attention_title(record: Record) -> str:
+    setting = record["setting"]
     amount = f"{setting['tokens']:,} tokens in all" if setting["tokens"] else "one sequence"
     heads = f"{setting['heads']} heads of {setting['head_dim']}"
-    return f"Causal attention with position biases: {heads}, {setting['dtype']}, {amount}. {machine}"
+    return f"Causal attention with position biases: {heads}, {setting['dtype']}, {amount}. {machine(record)}"
+
+
+def plot_model(record: Record, path: Path) -> None:
+    """Forward by encoding, as in the paper's figure, with training and decoding beside it."""
+    from matplotlib.figure import Figure
+
+    best = best_rows(record)
+    rows = [row for row in record["rows"] if row in best or (row["kind"] == TRAINING and "ms" in row)]
+    kinds = [kind for kind in MODEL_PANELS if any(row["kind"] == kind for row in rows)]
+    panels = max(1, len(kinds))  # an empty one if nothing was measured
+    figure = Figure(figsize=(5.2 * panels, 5.6), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, panels, squeeze=False)[0], kinds, strict=False):
+        _plot_bars(axes, kind, [row for row in rows if row["kind"] == kind])
+    setting = record["setting"]
+    lengths = "; ".join(f"{kind} at {', '.join(f'{n:,}' for n in setting[kind])}" for kind in kinds)
+    figure.suptitle(f"The {setting['size']} model in {setting['dtype']} on {machine(record)}; {lengths}")
+    figure.savefig(path, dpi=110)
+
+
+def _plot_bars(axes: Any, kind: str, rows: list[Row]) -> None:
+    """A bar for each row, the longest sequences below, the slowest of a length first."""
+    title, key, factor = MODEL_PANELS[kind]
+    bars = sorted(rows, key=lambda row: (-row["n"], -row["ms"]))
+    values = [row[key] * factor for row in bars]
+    several = len({row["n"] for row in bars}) > 1
+    colors = FIRE_COLORS | {BASELINE: "black"}
+    drawn = axes.barh(range(len(bars)), values, color=[colors.get(row["encoding"], "silver") for row in bars])
+    texts = [f"{value:,.4g}  {row['engine']}" for value, row in zip(values, bars, strict=True)]
+    axes.bar_label(drawn, texts, padding=3, fontsize=8)
+    axes.set_yticks(range(len(bars)), [row["encoding"] + (f", {row['n']:,}" if several else "") for row in bars])
+    axes.set_xlim(0, max(values) * 1.45)
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -16,7 +16,8 @@ import torch
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 from tqdm import tqdm
 
-from longfire.model import LongfireForCausalLM, refuse_beyond
+from longfire.model import LongfireForCausalLM
+from longfire.model.inspection import check_length
 from longfire.model.loss import IGNORED
 from longfire.training.best_checkpoint import Judging, refuse_no_number
 from longfire.training.callbacks import LOSSES, Watch, read_losses, refuse_not_finite
@@ -121,7 +122,7 @@ def begun(recipe: FinetuneRecipe, checkpoint: str | Path | LongfireForCausalLM) 
         model.float()
     else:
         model = loaded(checkpoint_folder(checkpoint))
-    refuse_beyond(model, recipe.length)
+    check_length(model, recipe.length)
     set_dropout(model, recipe)
     return model
 

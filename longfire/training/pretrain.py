@@ -1,5 +1,6 @@
 """A recipe and a corpus → a trained model in a folder. Interrupted runs resume."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +37,7 @@ def pretrain(
     tracker: str = "tensorboard",
     progress: bool = True,
     wait: bool = False,
+    planned: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     """Train, and return the folder of the model. A run that is done is not done again.
@@ -47,11 +49,13 @@ def pretrain(
         tracker: "tensorboard", "wandb", "trackio" or "none".
         progress: a bar, where stderr is a terminal; a line now and then, where it is not.
         wait: where another process trains in the folder, for it to end, instead of an error.
+        planned: the run's `identity`, if a plan has computed it and checked the recipe.
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)
-    recipe.check()
-    same = identity(recipe, corpus)
+    if planned is None:
+        recipe.check()
+    same = identity(recipe, corpus) if planned is None else planned
     if is_done(run, same) and not leftovers(run):
         return run / "model"
     with alone_in(run, wait):

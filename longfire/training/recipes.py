@@ -19,7 +19,7 @@ from longfire.encodings.fire import RANDOM, STARTS
 from longfire.encodings.labels import parse_label
 from longfire.encodings.registry import SHARED, has_starts, option_names
 from longfire.model import SIZES, LongfireConfig
-from longfire.model.extension import STRETCHED
+from longfire.model.extension import EXTENSIONS
 from longfire.validation import at_least, hint, one_of, positive
 
 PRECISIONS = ("auto", "bfloat16", "float32")
@@ -206,7 +206,7 @@ class Recipe(AnyRecipe):
         self._check_horizon_unit()
         if self.extend_to is not None:
             at_least("extend_to", self.extend_to, 1)
-            one_of("the encoding to extend to", self.encoding, STRETCHED)
+            one_of("the encoding to extend to", self.encoding, EXTENSIONS)
             if self.init_from is None:
                 raise ValueError(
                     f"extend_to={self.extend_to} extends a checkpoint with 'rope': say which (--from FOLDER)."
@@ -264,7 +264,7 @@ class Recipe(AnyRecipe):
 
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
         """Of a new model. The vocabulary is rounded up to a multiple of 128, which a GPU multiplies faster."""
-        if self.encoding in STRETCHED and not {"trained_length", "target_length"} <= self.encoding_options.keys():
+        if self.encoding in EXTENSIONS and not {"trained_length", "target_length"} <= self.encoding_options.keys():
             raise ValueError(
                 f"{self.encoding!r} extends a checkpoint with 'rope': say which, and how far (--from RUN --extend-to "
                 f"N); or, to train with it from scratch, give its options trained_length and target_length."

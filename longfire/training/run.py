@@ -33,7 +33,7 @@ from longfire.training.interruption import Interruption
 from longfire.training.recipes import AnyRecipe, translate_fields
 from longfire.training.start import digest
 from longfire.training.trainer import RecipeTrainer
-from longfire.validation import at_least, there_and_here, unlike
+from longfire.validation import at_least, describe_differences, differences
 
 log = logging.getLogger(__name__)
 
@@ -90,14 +90,14 @@ def as_json(identity: Mapping[str, Any]) -> dict[str, Any]:
 def differing(run: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What a folder's run has other than this one: by name, the value there and the value here."""
     there = translate_fields(read_json(run / "recipe.json"))
-    return unlike(there, as_json(identity)) if there else {}
+    return differences(there, as_json(identity)) if there else {}
 
 
 def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
     """Refuse a folder where something else is trained."""
     if other := differing(run, identity):
         raise ValueError(
-            f"{run} holds another run ({there_and_here(other)}). Choose another folder, or delete that one."
+            f"{run} holds another run ({describe_differences(other)}). Choose another folder, or delete that one."
         )
 
 

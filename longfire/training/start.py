@@ -12,9 +12,10 @@ from transformers import set_seed
 from longfire.atomic_io import read_json
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
-from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
-from longfire.model.checkpoints import checkpoint_in, found_checkpoint
-from longfire.model.extension import STRETCHED, extended
+from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
+from longfire.model.checkpoints import checkpoint_in, find_checkpoint
+from longfire.model.extension import EXTENSIONS, extended_encoding
+from longfire.model.inspection import check_length
 from longfire.training.recipes import AnyRecipe, Recipe, translate_fields
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def going_on(recipe: Recipe, folder: Path) -> LongfireForCausalLM:
     """A checkpoint's model, for further pretraining."""
     config = config_to_go_on(recipe, folder)
     model = loaded(folder, position_encoding=config.position_encoding)
-    refuse_beyond(model, recipe.length)
+    check_length(model, recipe.length)
     set_dropout(model, recipe)
     if model.model.encodings[0].max_length is None:
         model.config.max_position_embeddings = recipe.length  # what it is trained at from now on
@@ -61,7 +62,7 @@ def config_to_go_on(recipe: Recipe, folder: Path) -> LongfireConfig:
         )
     if recipe.extend_to is not None:
         options = dict(recipe.encoding_options)
-        asked = extended(config, recipe.encoding, recipe.extend_to, options.pop("trained_length", None))
+        asked = extended_encoding(config, recipe.encoding, recipe.extend_to, options.pop("trained_length", None))
         config.position_encoding = {**asked, **options}
     else:
         refuse_contradiction(recipe, config, folder)
@@ -75,7 +76,7 @@ def refuse_contradiction(recipe: Recipe, config: LongfireConfig, folder: Path) -
     """Refuse a checkpoint whose encoding is not the recipe's."""
     saved: dict[str, Any] = dict(config.position_encoding or {})  # type: ignore[arg-type]
     if recipe.encoding != saved["name"]:
-        stretch = recipe.encoding in STRETCHED and saved["name"] == "rope"
+        stretch = recipe.encoding in EXTENSIONS and saved["name"] == "rope"
         remedy = "say to which length (--extend-to N)" if stretch else f"take encoding={saved['name']!r}"
         raise ValueError(
             f"the checkpoint in {folder} was trained with {saved['name']!r}, and the recipe has {recipe.encoding!r}: "
@@ -92,7 +93,7 @@ def refuse_contradiction(recipe: Recipe, config: LongfireConfig, folder: Path) -
 
 def checkpoint_folder(source: str | Path) -> Path:
     """Where the checkpoint is: the folder given, or `model` in a run's. An error where there is none."""
-    return found_checkpoint(Path(source))
+    return find_checkpoint(Path(source))
 
 
 def loaded(folder: Path, **changes: Any) -> LongfireForCausalLM:

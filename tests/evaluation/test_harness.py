@@ -1,4 +1,4 @@
-"""lm-evaluation-harness on a checkpoint of ours, offline, over local files, as a person types it."""
+"""lm-evaluation-harness on a longfire checkpoint, offline, on local files, as a person types it."""
 
 import json
 import os
@@ -18,7 +18,7 @@ DOCUMENTS = [json.loads(line) for line in (TASKS / "facts.jsonl").read_text().sp
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory):
-    """The model, its tokenizer, the results and what was answered to each document, by task."""
+    """The model, its tokenizer, the results, and the answers to each document by task."""
     pytest.importorskip("lm_eval")
     folder = tmp_path_factory.mktemp("harness")
     model, tokenizer = save_checkpoint(folder / "checkpoint", max_position_embeddings=16)
@@ -65,7 +65,7 @@ def test_choices(evaluated):
 
 
 def test_perplexity_of_whole_texts(evaluated):
-    """Texts are longer than the training length, 16: nothing of them is cut."""
+    """Texts longer than the training length, 16, are not truncated."""
     model, tokenizer, results, _ = evaluated
     texts = [f"{document['question']} {document['choices'][document['answer']]}." for document in DOCUMENTS]
     assert max(map(len, texts)) > 16

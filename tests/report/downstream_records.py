@@ -1,4 +1,4 @@
-"""Records of downstream tasks, made by hand."""
+"""Records of downstream tasks, with invented numbers."""
 
 from longfire.lab.reported import reported
 

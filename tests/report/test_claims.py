@@ -1,8 +1,8 @@
 """The paper's claims: they hold on the paper's own numbers, and every verdict can come out."""
 
 import pytest
-
 from longfire.lab.entry import LengthEntry, TaskEntry
+
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.report.claims import BEYOND, GROUPS
@@ -124,9 +124,9 @@ def test_a_lead_that_grows_must_be_one():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"recipe": {"init": "kerple_log"}}, "FIRE begins as kerple_log"),
-        ({"recipe": {"horizon": "length", "length": 2048}}, "FIRE has its horizon at 2,048 tokens"),
-        ({"recipe": {"share_position_encoding": True}}, "FIRE is one for all layers"),
+        ({"recipe": {"start": "kerple_log"}}, "FIRE begins as kerple_log"),
+        ({"recipe": {"horizon": 1.0, "length": 2048}}, "FIRE has its horizon at 2,048 tokens"),
+        ({"recipe": {"share": True}}, "FIRE is shared by all layers"),
         ({"recipe": {"encoding_options": {"log": False}}}, "FIRE has log=False"),
         ({"split": "dev"}, "tested on dev"),
     ],
@@ -353,7 +353,7 @@ def test_names_of_records_are_those_of_commands():
 
 def test_the_page():
     record = from_the_paper("perplexity")
-    record["setting"]["recipe"] = {"init": "kerple_log", "length": 2048}
+    record["setting"]["recipe"] = {"start": "kerple_log", "length": 2048}
     ours = from_the_paper("perplexity", seeds=4)
     page = claims_markdown({"compare/encodings": record, "reproduce/perplexity-base": ours}, PAPERS)
     line = next(line for line in page.splitlines() if line.startswith("| At two and four"))

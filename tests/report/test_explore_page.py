@@ -1,4 +1,4 @@
-"""What a checkpoint has learned, as a page: what is in the file, and what a browser makes of it."""
+"""The page of a checkpoint's learned biases: what the file holds, and what a browser shows."""
 
 import json
 import re
@@ -10,8 +10,15 @@ import torch
 from longfire import ENCODINGS, FIRE, build_encoding
 from longfire.cli import main
 from longfire.evaluation.learned import bias_of, look_back
-from longfire.report.explore_page import explore_page, explore_table, formula
-from longfire.report.learned import described, is_plain, read_checkpoint, sample_distances
+from longfire.report.explore_page import (
+    bias_data,
+    explore_page,
+    explore_table,
+    formula,
+    is_plain,
+    read_checkpoint,
+    sample_distances,
+)
 from longfire.theorem import as_fire
 from tests.model.models import small_model
 from tests.report.browser import curves, looking_at, overflow, settle
@@ -101,14 +108,14 @@ def test_other_encodings_in_the_page(browser, tmp_path, name):
             torch.testing.assert_close(found[:, : len(near)], expected[:, : len(near)], rtol=1e-6, atol=1e-6)
 
 
-def test_how_encodings_are_described():
+def test_bias_data():
     shape = {"num_heads": 4, "head_dim": 8}
-    assert described(FIRE(4), 64)["kind"] == "fire"
-    assert len(described(build_encoding("t5", **shape), 64)["rows"]) == 1
+    assert bias_data(FIRE(4), 64)["kind"] == "fire"
+    assert len(bias_data(build_encoding("t5", **shape), 64)["rows"]) == 1
     for name, plain in (("alibi", True), ("t5", True), ("kerple_log", False), ("kerple_power", False)):
         fire = as_fire(build_encoding(name, **shape), 64)
         assert is_plain(fire) is plain
-        found = described(fire, 64)
+        found = bias_data(fire, 64)
         assert found["kind"] == ("fire" if plain else "sampled")
         if not plain:
             assert [row["query"] for row in found["rows"]][:3] == [1, 2, 3]
@@ -199,7 +206,7 @@ def test_choices(browser, path):
         by_position = curves(page, "#curves")
         assert by_position != by_distance
         assert "key position" in page.locator("#curves .panel:first-child svg").text_content()
-        page.get_by_label("as it is").check()
+        page.get_by_label("raw").check()
         settle(page)
         assert curves(page, "#curves") != by_position
 
@@ -283,7 +290,7 @@ def test_one_encoding_for_all_layers(tmp_path):
     assert explore_table(found).count("\nall  ") == 2
 
 
-def test_a_runs_folder_will_do(tmp_path):
+def test_a_runs_folder_is_a_checkpoint(tmp_path):
     save(tmp_path / "run" / "model")
     assert read_checkpoint(tmp_path / "run").encoding == "fire"
 
@@ -295,7 +302,7 @@ def test_command(tmp_path, saved, capsys, monkeypatch):
     assert f"{tmp_path / 'trained'}: fire, trained at 128" in shown
     assert re.search(r"^2 +0\.2 +102\.4 ", shown, flags=re.MULTILINE)
     page = tmp_path / "out" / "trained.html"
-    assert shown.endswith(f"To look at in a browser: {page}\n")
+    assert shown.endswith(f"Open in a browser: {page}\n")
     save(tmp_path / "runs" / "other")
     before = page.read_bytes()
     assert main(["explore", "trained", str(tmp_path / "runs" / "other"), "--out", str(tmp_path / "out")]) == 0

@@ -8,13 +8,45 @@ from pathlib import Path
 
 import pytest
 
-from longfire.bench.attention_speed import add_ratios
+from longfire.bench import attention_speed, model_speed
 from longfire.provenance import kernel_hash
-from longfire.report.speed import figures_table, speed_table
-from longfire.report.speed_plot import plot_speed
+from longfire.report.speed import best_rows, speed_table
+from longfire.report.speed_markdown import figures_table, forward_markdown
+from longfire.report.speed_plot import plot_model, plot_speed
 from tests.report.records import attention_record
 
 ROOT = Path(__file__).parents[2]
+MODEL_TIMES = {
+    "forward": {("rope", "sdpa flash"): 20.0, ("rope", "sdpa cudnn"): 16.0, ("fire", "fused"): 24.0},
+    "training": {("rope", "sdpa flash"): 80.0, ("rope", "sdpa cudnn"): 64.0, ("fire", "fused"): 100.0},
+    "decoding": {("rope", "decode"): 4.0, ("fire", "decode"): 5.0, ("fire-s", "decode"): 4.5},
+}
+
+
+def model_record(**changes):
+    """As if from a GPU; nobody made these measurements."""
+    rows = []
+    for kind, times in MODEL_TIMES.items():
+        for (encoding, engine), ms in times.items():
+            batch, tokens = (8, 8) if kind == "decoding" else (16, 32768)
+            row = {"kind": kind, "encoding": encoding, "n": 2048, "batch": batch, "engine": engine, "ms": ms}
+            rows.append({**row, "tokens/s": round(1e3 * tokens / ms)})
+    rows.append({"kind": "forward", "encoding": "t5", "n": 2048, "batch": 16, "failed": "out of memory"})
+    model_speed.add_ratios(rows)
+    setting = {"subject": "model", "device": "cuda", "dtype": "bfloat16", "size": "base", "compile": True}
+    return {
+        "provenance": {
+            "hardware": {"cpu": "a CPU", "gpu": "NVIDIA H200"},
+            "versions": {"torch": "2.11.0+cu130"},
+        },
+        "setting": {**setting, "forward": [2048], "training": [2048], "decoding": [2048], **changes},
+        "rows": rows,
+    }
+
+
+@pytest.fixture(scope="module")
+def h200():
+    return json.loads((ROOT / "results" / "bench" / "h200-model.json").read_text(encoding="utf-8"))
 
 
 def test_bias_table_says_what_was_not_run():
@@ -36,9 +68,9 @@ def test_attention_table():
     shown = speed_table(record)
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert lines[0] == "attention, 12 heads of 64, causal, bfloat16; NVIDIA H200, torch 2.11.0+cu130"
-    assert lines[2] == "encoding engine forward ms ÷ flash fwd+bwd ms ÷ flash ÷ cudnn MB added ÷ flash"
-    assert lines[4:9] == [
-        "n = 2,048, 16 sequences",
+    assert lines[2] == "n = 2,048, 16 sequences"
+    assert lines[4] == "encoding engine forward ms ÷ flash fwd+bwd ms ÷ flash ÷ cudnn MB added ÷ flash"
+    assert lines[6:10] == [
         "no bias SDPA flash 1.0 1.00 4.0 1.00 1.25 100.0 1.00",
         "no bias SDPA cuDNN 0.8 0.80 3.2 0.80 1.00 80.0 0.80",
         "fire fused 1.5 1.50 5.0 1.25 1.56 150.0 1.50",
@@ -49,7 +81,7 @@ def test_attention_table():
     assert "t5 fused – – – – – – –" in lines
     assert "– fire sdpa n=32768, alibi sdpa n=32768: forward + backward: out of memory (151 GB)" in lines
     assert "– t5 fused n=32768: wrong: output: error 1.2e-01 where …" in lines
-    assert "fire-s: per layer of 12" in shown
+    assert "one bias computed for 12 layers" in shown
     assert "n=2048 fused 0.90" in shown
     assert max(map(len, shown.splitlines())) <= 120
     assert "interrupted" not in shown
@@ -74,10 +106,10 @@ def test_attention_table_of_a_cpu():
         {"encoding": name, "engine": "sdpa", "n": 512, "batch": 1, "forward": {"ms": ms}}
         for name, ms in (("no bias", 4.0), ("fire", 6.0))
     ]
-    add_ratios(rows)
+    attention_speed.add_ratios(rows)
     lines = [" ".join(line.split()) for line in speed_table(record | {"rows": rows}).splitlines()]
     assert lines[0].endswith("a CPU, 1 threads, torch 2.11.0+cu130")
-    assert lines[2] == "encoding engine forward ms ÷ no bias fwd+bwd ms ÷ no bias MB added ÷ no bias"
+    assert lines[4] == "encoding engine forward ms ÷ no bias fwd+bwd ms ÷ no bias MB added ÷ no bias"
     assert lines[-2:] == ["no bias SDPA 4.0 1.00 – – – –", "fire sdpa (the listing) 6.0 1.50 – – – –"]
 
 
@@ -108,6 +140,104 @@ def test_picture(tmp_path, rows):
     record["rows"] = record["rows"][:rows]
     plot_speed(record, tmp_path / "speed.png")
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_papers_figure_as_a_table():
+    record = model_record()
+    for row in record["rows"]:
+        row |= {"fastest": 1.0, "slowest": 99.0}
+    table = forward_markdown(record).splitlines()
+    assert table[0].startswith("Logits of 16 × 2,048 tokens, bfloat16, compiled, with the base model on NVIDIA H200, ")
+    assert table[4:] == [
+        "| RoPE | sdpa cudnn | 16.00 | 1.00 to 99.00 |",
+        "| FIRE | fused | 24.00 | 1.00 to 99.00 |",
+        "| T5 | – | failed | – |",
+    ]
+
+
+def lines_of(record):
+    return [" ".join(line.split()) for line in speed_table(record).splitlines()]
+
+
+def test_model_table():
+    lines = lines_of(model_record())
+    assert lines[0] == "base model, bfloat16, compiled; NVIDIA H200, torch 2.11.0+cu130"
+    forward = lines.index("forward, 16 × 2,048 tokens")
+    assert lines[forward + 2] == "encoding engine ms tokens/s ÷ rope (sdpa flash) ÷ rope (sdpa cudnn)"
+    assert lines[forward + 4 : forward + 8] == [  # the fastest first, what failed last
+        "rope sdpa cudnn 16.00 2,048,000 0.80 1.00",
+        "rope sdpa flash 20.00 1,638,400 1.00 1.25",
+        "fire fused 24.00 1,365,333 1.20 1.50",
+        "t5 – – – – –",
+    ]
+    decoding = lines.index("decoding, 8 × 2,048 tokens in the cache")
+    assert lines[decoding + 2] == "encoding engine ms tokens/s ÷ rope (decode)"
+    assert lines[decoding + 5] == "fire-s decode 4.50 1,778 1.12"
+    assert lines[-1] == "– forward t5 n=2048: failed: out of memory"
+
+
+def test_table_of_a_cpu_that_was_interrupted():
+    record = model_record(device="cpu", dtype="float32", compile=False, size="tiny") | {"interrupted": True}
+    assert lines_of(record)[0] == "tiny model, float32, not compiled; a CPU, torch 2.11.0+cu130; interrupted"
+
+
+def test_table_of_nothing():
+    assert lines_of(model_record() | {"rows": []}) == [
+        "base model, bfloat16, compiled; NVIDIA H200, torch 2.11.0+cu130"
+    ]
+
+
+def test_the_fastest_engine_of_each_encoding():
+    best = [(row["kind"], row["encoding"], row["ms"]) for row in best_rows(model_record())]
+    assert ("forward", "rope", 16.0) in best
+    assert ("forward", "rope", 20.0) not in best
+    assert ("forward", "t5") not in [row[:2] for row in best]
+    assert len(best) == 7
+
+
+def test_table_of_the_results(h200):
+    lines = lines_of(h200)
+    assert lines[0].startswith("base model, bfloat16, compiled; NVIDIA H200, torch ")
+    for kind, n in {(row["kind"], row["n"]) for row in h200["rows"]}:
+        assert any(line.startswith(f"{kind}, ") and f" × {n:,} " in line for line in lines)
+    for row in h200["rows"]:
+        shown = f"{row['encoding']} {row['engine']} {row['ms']:,.2f} {row['tokens/s']:,} "
+        assert any(line.startswith(shown) for line in lines), shown
+    assert not any(line.startswith("–") for line in lines)  # nothing failed
+
+
+def test_ratios_of_the_results_follow_from_their_times(h200):
+    rows = [{key: value for key, value in row.items() if not key.startswith("÷")} for row in h200["rows"]]
+    model_speed.add_ratios(rows)
+    assert rows == h200["rows"]
+    assert all(any(key.startswith("÷ rope") for key in row) for row in rows)
+
+
+@pytest.mark.parametrize("rows", [10, 3, 1])
+def test_model_picture(rows, tmp_path):
+    record = model_record()
+    record["rows"] = record["rows"][:rows]
+    plot_model(record, tmp_path / "model.png")
+    assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("rows", [[], [{"kind": "forward", "encoding": "t5", "n": 8, "batch": 1, "failed": "no"}]])
+def test_model_picture_of_nothing(rows, tmp_path):
+    """Where the first measurement was interrupted, or all failed."""
+    plot_model(model_record() | {"rows": rows}, tmp_path / "model.png")
+    assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_picture_of_the_results(h200, tmp_path):
+    from matplotlib.image import imread
+
+    plot_model(h200, tmp_path / "model.png")
+    pixels = imread(tmp_path / "model.png")[..., :3]
+    height, width, _ = pixels.shape
+    assert width > 2 * height  # three panels
+    crimson = (abs(pixels - [220 / 255, 20 / 255, 60 / 255]).max(-1) < 0.02).nonzero()[1]
+    for panel in range(3):  # FIRE's bars are in each
+        assert ((crimson > panel * width / 3) & (crimson < (panel + 1) * width / 3)).sum() > 500
 
 
 def a_repository(root):

@@ -331,7 +331,7 @@ def test_extended_rope_is_tuned_beyond_its_length(name, source, tmp_path):
 
 def test_learned_positions_are_refused_before_anything_begins(tmp_path):
     learned = checkpoint(tmp_path / "learned", "learned")
-    with pytest.raises(ValueError, match="the model has 32 positions, and sequences of 64 tokens were asked for"):
+    with pytest.raises(ValueError, match="the model has 32 positions, too few for sequences of 64"):
         tune(learned, tmp_path / "run", length=64)
     assert not (tmp_path / "run").exists()
     tune(learned, tmp_path / "run", steps=1, score=None)

@@ -15,11 +15,11 @@ from longfire.encodings import ENCODINGS
 from longfire.encodings.fire import RANDOM
 from longfire.encodings.labels import label_title
 from longfire.encodings.registry import SHARED, changed_options, has_starts, option_names
-from longfire.evaluation.answers import check_length
+from longfire.evaluation.answers import check_positions
 from longfire.evaluation.seeds import are_seeds
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend
-from longfire.model.extension import STRETCHED, extended
-from longfire.model.generate import TOKENIZER_FILES, load
+from longfire.model.extension import EXTENSIONS, extended_encoding
+from longfire.model.generate import TOKENIZER_FILES, load_model
 from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
 from longfire.validation import at_least, load_without_code, one_of
 
@@ -72,7 +72,7 @@ class Candidate:
     def check_length(self, length: int) -> None:
         """Refuse a length that the model has no positions for."""
         try:
-            check_length(self._empty_model(), length)
+            check_positions(self._empty_model(), length)
         except ValueError as error:
             raise ValueError(f"{self.given}: {error}") from error
 
@@ -115,7 +115,7 @@ class Candidate:
 def load_for_testing(folder: Path, device: str | None = None, dtype: str | None = None) -> tuple[Any, Any]:
     """Model and tokenizer in a folder; in bfloat16 on a GPU by default."""
     on_gpu = torch.cuda.is_available() if device is None else device != "cpu"
-    return load(folder, None, device, dtype or ("bfloat16" if on_gpu else None))
+    return load_model(folder, None, device, dtype or ("bfloat16" if on_gpu else None))
 
 
 def load_candidates(given: Sequence[str | Path]) -> list[Candidate]:
@@ -140,7 +140,7 @@ def _candidate(given: str) -> Candidate:
     if extension is not None:
         if not isinstance(config, LongfireConfig):
             raise ValueError(f"{given}: only a longfire model can be extended; this is a {config.model_type!r} model.")
-        config.position_encoding = extended(config, *extension)
+        config.position_encoding = extended_encoding(config, *extension)
     label, encoding = _name_encoding(config, Path(source))
     target = "" if extension is None else f"-{extension[1]}"
     key = f"{encoding.replace('_', '-')}{target}-{digest(folder)[:8]}"
@@ -152,7 +152,7 @@ def _parse_extension(given: str) -> tuple[str, tuple[str, int] | None]:
     matched = EXTENDED.fullmatch(given)
     if matched is None or Path(given).exists():
         return given, None
-    one_of(f"the extension of {matched['folder']}", matched["name"], STRETCHED)
+    one_of(f"the extension of {matched['folder']}", matched["name"], EXTENSIONS)
     if not matched["length"].isdigit():
         raise ValueError(f"{given}: the length to extend to must be a whole number, not {matched['length']!r}.")
     at_least("the length to extend to", int(matched["length"]), 1)

@@ -22,7 +22,7 @@ from longfire.model import LongfireConfig
 from longfire.tasks import SUITES
 from longfire.training import FinetuneRecipe
 from longfire.training.run import as_json
-from longfire.validation import at_least, one_of, there_and_here, unlike
+from longfire.validation import at_least, describe_differences, differences, one_of
 
 SELECT = ("dev", "validation", "loss", "last")
 """Which model of a run is tested: the best by its answers on dev or on validation, by its loss on dev, or the last."""
@@ -218,8 +218,8 @@ def _check_folder(out: Path, experiment: Experiment) -> None:
         return
     there = {**{key: before.get(key) for key in ("select", "dev_examples")}, **before["recipe"]}
     here = {"select": experiment.select, "dev_examples": experiment.dev_examples, **experiment.recipe.identity()}
-    if other := unlike(there, as_json(here)):
+    if other := differences(there, as_json(here)):
         raise ValueError(
-            f"{out} already contains a different experiment ({there_and_here(other)}). Choose another folder, or "
+            f"{out} already contains a different experiment ({describe_differences(other)}). Choose another folder, or "
             f"delete that one."
         )

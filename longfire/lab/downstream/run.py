@@ -22,7 +22,7 @@ import torch
 from longfire.atomic_io import read_json
 from longfire.data.cache import short_hash
 from longfire.evaluation.metrics import METRICS
-from longfire.evaluation.record import Save, until_done
+from longfire.evaluation.record import Save, interruptible
 from longfire.evaluation.seeds import with_seed
 from longfire.lab.downstream.candidates import load_for_testing
 from longfire.lab.downstream.plan import Part, Plan
@@ -78,7 +78,7 @@ def downstream(
 
         PartialState(cpu=not torch.cuda.is_available())  # connects the processes and assigns devices
     make_rows = lru_cache(maxsize=1)(partial(_training_rows, plan))
-    with until_done(record, save), _single_thread(plan.experiment.trial is not None):
+    with interruptible(record, save), _single_thread(plan.experiment.trial is not None):
         for number, part in enumerate(plan.parts, 1):
             row = rows[part.candidate.key]
             say(f"[{number}/{len(plan.parts)}] {_label(row, record)}, {part.mixture.name}")

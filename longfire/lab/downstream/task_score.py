@@ -21,9 +21,9 @@ from longfire.atomic_io import write_whole
 from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered, chance, score, swapped
 from longfire.lab.downstream.questions import fingerprint
-from longfire.lab.kept import keep, kept
+from longfire.lab.result_cache import load_result, save_result
 from longfire.tasks import Example, Task
-from longfire.validation import in_a_line
+from longfire.validation import error_summary
 
 PREDICTIONS, PARTIAL, SCORES = "predictions.jsonl", "predictions.partial.jsonl", "scores.json"
 
@@ -55,7 +55,7 @@ def score_task(
     if any(example.options for example in examples):
         asked["chance"] = "of options"  # scores without this entry are older than chance among options
     partial = folder / PARTIAL
-    if (folder / PREDICTIONS).is_file() and (before := kept(folder / SCORES, asked)) is not None:
+    if (folder / PREDICTIONS).is_file() and (before := load_result(folder / SCORES, asked)) is not None:
         partial.unlink(missing_ok=True)  # left by a process that was killed
         return before
     loaded, tokenizer = load()
@@ -71,7 +71,7 @@ def score_task(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SCORES).unlink(missing_ok=True)
         write_predictions(folder / PREDICTIONS, answered)
-        keep(folder / SCORES, asked, found)
+        save_result(folder / SCORES, asked, found)
         partial.unlink(missing_ok=True)
     return found
 
@@ -93,7 +93,7 @@ def describe_failure(error: Exception) -> str:
     """One line for the record. Raises the error where other processes would wait for this one forever."""
     if world_size() > 1 and not isinstance(error, ValueError):
         raise error
-    return in_a_line(error)
+    return error_summary(error)
 
 
 def summarize(task: Task, answered: Sequence[Answered]) -> Score:

@@ -7,11 +7,10 @@ slowest of its calls is faster than the fastest of the other's.
 from collections.abc import Sequence
 from typing import Any
 
-from longfire.bench.attention_speed import FIRE_S
-from longfire.bench.model_speed import FORWARD
+from longfire.bench.benchmark import FIRE_S, FORWARD
 from longfire.report.claims.claim import FAILS, HOLDS, OPEN, UNMEASURED, Claim, Step, by
 from longfire.report.claims.names import written
-from longfire.report.model_speed import best_rows
+from longfire.report.speed import best_rows
 from longfire.report.summary import Record
 
 ROUNDING = 1e-9

@@ -1,0 +1,154 @@
+"""A benchmark: cases measured one by one, each a row of a record that is saved as it grows."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch.nn.attention import SDPBackend
+from tqdm import tqdm
+
+from longfire.bench.timing import release_memory, total_memory
+from longfire.encodings import ENCODINGS, PositionEncoding
+from longfire.encodings.registry import SHARED
+from longfire.evaluation.record import Save, interruptible
+from longfire.provenance import kernel_hash, provenance
+from longfire.validation import at_least, hint, one_of, positive
+
+NO_BIAS, FIRE_S = "no bias", f"fire{SHARED}"
+FORWARD = "forward"
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+"""PyTorch's attention kernels that can be chosen by name."""
+
+Row = dict[str, Any]
+
+
+def with_bias() -> list[str]:
+    """Names of the encodings that have a bias."""
+    return [name for name, cls in ENCODINGS.items() if cls.bias is not PositionEncoding.bias]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement."""
+
+    n: int
+    """Tokens in a sequence, or in the cache."""
+    encoding: str
+    engine: str | None = None
+    """Of `longfire.attention`; without a bias, a kernel of PyTorch's. None: no choice."""
+    kind: str | None = None
+    """Of a model: forward, training or decoding."""
+    layers: int = 1
+    """Layers that share one encoding."""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.kind, self.encoding, self.engine, f"n={self.n}") if part)
+
+    @property
+    def encoding_name(self) -> str | None:
+        """In the registry; None without a bias."""
+        return {NO_BIAS: None, FIRE_S: "fire"}.get(self.encoding, self.encoding)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What to measure and where; the fields are stored in the record. `on` fills in the defaults of a device.
+
+    A subclass lists its cases, measures one, and compares rows with their baseline.
+    """
+
+    device: str
+    dtype: str
+    seconds: float = 1.0
+    """How long each measurement is repeated."""
+    encodings: tuple[str, ...] | None = None
+    """None: all that can be measured."""
+    subject: str = ""
+
+    defaults: ClassVar[dict[str, dict[str, Any]]]
+    """By device."""
+
+    @classmethod
+    def on(cls, device: str | None = None, **options: Any) -> Self:
+        """Defaults of a device (None: the GPU if there is one) for options that are None or missing."""
+        device = device or ("cuda" if "cuda" in cls.defaults and torch.cuda.is_available() else "cpu")
+        one_of("the device", device, cls.defaults)
+        given = {name: value for name, value in options.items() if value is not None}
+        return cls(device=device, **(cls.defaults[device] | given))
+
+    def __post_init__(self) -> None:
+        one_of("the device", self.device, self.defaults)
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("torch finds no CUDA device here. Use --device cpu.")
+        one_of("the dtype", self.dtype, DTYPES)
+        positive("seconds", self.seconds, zero_too=True)
+        known = self.measurable()
+        for name in self.encodings or ():
+            if name in ENCODINGS and name not in known:
+                raise ValueError(f"{name!r} has no bias to measure. These have one: {', '.join(known)}.")
+            if name not in known:
+                raise ValueError(f"there is no encoding named {name!r}. {hint(name, known)}")
+
+    def measurable(self) -> list[str]:
+        """Names that `encodings` may have."""
+        return with_bias()
+
+    def cases(self) -> list[Case]:
+        raise NotImplementedError
+
+    def batch(self, case: Case) -> int:
+        """Sequences measured at once."""
+        return 1
+
+    def labels(self, case: Case) -> Row:
+        """The row before anything is measured."""
+        return {"encoding": case.encoding, "engine": case.engine, "n": case.n, "batch": self.batch(case)}
+
+    def measure(self, case: Case, row: Row) -> None:
+        """Add what was found to the row, or `not run` or `wrong` with the reason."""
+        raise NotImplementedError
+
+    def stage(self, row: Row) -> str:
+        """What an unfinished row was at when something failed, as `forward: `."""
+        return ""
+
+    def add_ratios(self, rows: list[Row]) -> None:
+        """Add to each row, under the baseline's name, what it takes relative to the baseline."""
+
+    def run(self, save: Save = lambda record: None) -> dict[str, Any]:
+        """Measure all cases. The record is saved after each; an interrupted one has `interrupted`."""
+        made = provenance() | {"kernels": kernel_hash()}
+        record: dict[str, Any] = {"provenance": made, "setting": asdict(self), "rows": []}
+        cases = tqdm(self.cases(), unit="case", desc=f"bench {self.subject}", disable=None)
+        with interruptible(record, save), cases as progress:
+            for case in progress:
+                progress.set_postfix_str(str(case))
+                record["rows"].append(self.measured(case))
+                self.add_ratios(record["rows"])
+                save(record)
+        return record
+
+    def measured(self, case: Case) -> Row:
+        """A row. Whatever goes wrong is recorded in it and does not stop the others."""
+        row = self.labels(case)
+        try:
+            release_memory(self.device)
+            self.measure(case, row)
+        except torch.OutOfMemoryError:
+            row["not run"] = f"{self.stage(row)}out of memory ({total_memory(self.device) / 1e9:.0f} GB)"
+        except Exception as error:
+            reason = f"{self.stage(row)}{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+            row["not run" if case.encoding == NO_BIAS else "failed"] = reason
+        return row
+
+
+def check_sizes(**sizes: int | Sequence[int]) -> None:
+    """Refuse sizes and lengths below 1."""
+    for name, value in sizes.items():
+        if isinstance(value, int):
+            at_least(name, value, 1)
+        else:
+            for length in value:
+                at_least("a length", length, 1)

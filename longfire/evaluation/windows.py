@@ -1,0 +1,83 @@
+"""The token windows a model reads at one length, and which of their tokens are scored."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+class Split(Protocol):
+    """What is needed of a corpus's split, such as `longfire.data.TokenSplit`."""
+
+    @property
+    def tokens(self) -> npt.NDArray[Any]:
+        """Of all documents."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def bytes(self) -> int:
+        """Of the text, for bits per byte; 0 if unknown."""
+
+    def pieces(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Start and document of every whole piece, in order; a ValueError if there is none."""
+
+    def windows(self, positions: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
+        """The tokens from each position on: (M, length)."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """M windows of one length; their tokens from `first` on are scored."""
+
+    split: Split
+    length: int
+    first: int
+    positions: npt.NDArray[np.int64]
+    """(M,): where each starts in the split."""
+    documents: npt.NDArray[np.int64]
+    """(M,): the document of each."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def scored(self) -> int:
+        """Scored tokens of each window."""
+        return self.length - self.first
+
+    def ids(self, start: int, end: int) -> Tensor:
+        """Tokens of windows `start` to `end`: (end − start, n)."""
+        windows = self.split.windows(self.positions[start:end], self.length)
+        return torch.from_numpy(windows.astype(np.int64, copy=False))
+
+    def digest(self) -> str:
+        """A hash of where the scored tokens are: paired windows have the same at all lengths."""
+        places = np.stack([self.positions + self.first, self.positions + self.length]).astype("<i8")
+        return hashlib.sha256(places.tobytes()).hexdigest()[:16]
+
+    def ends(self, n: int, scored: int) -> "Windows":
+        """The last n tokens of each window, with the last `scored` of them scored."""
+        return replace(self, length=n, first=n - scored, positions=self.positions + self.length - n)
+
+    def bins(self) -> list[tuple[int, int]]:
+        """Scored positions cut at powers of two: (from, to), `to` excluded."""
+        n = self.length
+        inner = [1 << k for k in range(n.bit_length()) if self.first < 1 << k < n]
+        return list(pairwise([self.first, *inner, n]))
+
+
+def find_windows(split: Split, n: int, tokens: int | None = None, seed: int = 0) -> Windows:
+    """All whole pieces of n tokens, in order, or a random sample of at most `tokens` tokens in total."""
+    positions, documents = split.pieces(n)
+    if tokens is not None and len(positions) * n > tokens:
+        random = np.random.default_rng([seed, n])
+        chosen = np.sort(random.choice(len(positions), size=max(1, tokens // n), replace=False))
+        positions, documents = positions[chosen], documents[chosen]
+    return Windows(split, n, 1, positions, documents)
