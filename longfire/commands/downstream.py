@@ -177,13 +177,9 @@ def run_task(options: argparse.Namespace) -> int:
 
 
 def run_plans(plans: "Sequence[Plan]", own: Sequence[str] | None = None, size: str | None = None, **how: Any) -> int:
-    """Run plans and show their results. The exit status.
+    """Run plans and show their results. The exit status, to which failures of the `own` checkpoints count (None: all).
 
-    Args:
-        plans: Of one command.
-        own: Checkpoints whose failures count. None: all.
-        size: Of the paper's models to show. None: the size closest to ours.
-        how: Options of `longfire.lab.downstream.run.downstream`.
+    `size` is that of the paper's models to show (None: the closest), `how` are options of `downstream`.
     """
     from transformers.utils.logging import disable_progress_bar
 
