@@ -33,7 +33,7 @@ def save(folder, name="fire", *, seed=0, **changes):
             for i, encoding in enumerate(model.model.encodings):
                 encoding.linears[-1].weight.mul_(3)
                 if encoding.log:
-                    encoding.c.fill_(-0.1 * (i + 1))  # only its size matters
+                    encoding.c.fill_(-0.1 * (i + 1))  # only |c| matters
                 if encoding.threshold == "learned":
                     encoding.L_multiplier.fill_(0.1 * (i + 1))
     model.save_pretrained(folder)
@@ -206,7 +206,7 @@ def test_choices(browser, path):
         by_position = curves(page, "#curves")
         assert by_position != by_distance
         assert "key position" in page.locator("#curves .panel:first-child svg").text_content()
-        page.get_by_label("as it is").check()
+        page.get_by_label("raw").check()
         settle(page)
         assert curves(page, "#curves") != by_position
 

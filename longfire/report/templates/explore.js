@@ -19,7 +19,7 @@ const ACTIVATIONS = {
   cos: Math.cos,
 };
 
-// b(i, j) = f( ψ(i − j) / ψ(min{max{L, i}, horizon}) ) for each head, at distances from a query that is counted from 1
+// b(i, j) = f( ψ(i − j) / ψ(min{max{L, i}, horizon}) ) for each head, at distances from a query counted from 1
 function fire(layer) {
   const mlp = layer.mlp.map((one) => ({ ...one, weight: floats(one.weight), bias: floats(one.bias) }));
   const psi = (x) => (layer.log ? Math.log(Math.abs(layer.c * x) + 1) : x);
@@ -40,7 +40,7 @@ function fire(layer) {
   };
 }
 
-// straight lines between the samples of the nearest query that was sampled
+// linear interpolation between the samples of the nearest sampled query
 function sampled(layer) {
   const rows = layer.rows.map((row) => ({ ...row, values: floats(row.values) }));
   return (query, distances) => {
@@ -62,7 +62,7 @@ function sampled(layer) {
 for (const model of page.models)
   for (const layer of model.layers) layer.bias = (layer.kind === "fire" ? fire : sampled)(layer);
 
-// dense near the query, thinner far away, and even enough to be drawn over key positions
+// dense near the query, sparser far away, and even enough to plot over key positions
 function sampleDistances(query) {
   const all = new Set([0, query - 1]);
   for (let d = 0; d < Math.min(query, 24); d++) all.add(d);
@@ -71,7 +71,7 @@ function sampleDistances(query) {
   return [...all].filter((d) => d >= 0 && d < query).sort((a, b) => a - b);
 }
 
-// the mean distance under the softmax of the bias, divided by that of even attention
+// the mean distance under the softmax of the bias, divided by that of uniform attention
 function lookBack(values, distances) {
   const n = distances.length;
   if (n < 2) return 1;
@@ -89,7 +89,7 @@ function lookBack(values, distances) {
 
 const kindOf = (ratio) => (ratio < page.local ? "local" : ratio > page.antiLocal ? "anti" : "even");
 const KINDS = { local: "local", anti: "anti-local", even: "even" };
-const FLOOR = -10; // a logit so far below the best is worth e^−10 of its weight: the key is never looked at
+const FLOOR = -10; // a logit this far below the best has e^−10 of its weight: the key gets no attention
 
 const trained = Math.max(...page.models.map((model) => model.trained));
 const state = { query: trained, by: "distance", relative: true, pinned: null, asked: false };
@@ -182,7 +182,7 @@ for (const model of page.models) {
 
 box("curves").append(el("div", { class: "controls" },
   choice("keys by", [["distance", "distance"], ["position", "position"]], state.by, (by) => { state.by = by; ask(); }),
-  choice("bias", [["relative", "less the head's highest"], ["raw", "as it is"]], "relative",
+  choice("bias", [["relative", "relative to the head's maximum"], ["raw", "raw"]], "relative",
     (way) => { state.relative = way === "relative"; ask(); })));
 const all = el("div", { class: two ? "panels two" : "panels" });
 box("curves").append(all);
@@ -227,7 +227,7 @@ function draw() {
       cell.className = `${kind}${kind !== "even" && strength > 0.75 ? " full" : ""}`;
       cell.style.setProperty("--strength", `${kind === "even" ? 14 : Math.round(30 + 70 * strength)}%`);
       const far = count(Math.round((ratio * (query - 1)) / 2)), even = count(Math.round((query - 1) / 2));
-      cell.title = `${title(one.model, one.i)}, head ${h + 1}: ${KINDS[kind]}. It looks ${far} back, an even head ${even}.`;
+      cell.title = `${title(one.model, one.i)}, head ${h + 1}: ${KINDS[kind]}. It looks back ${far} tokens, an even head ${even}.`;
       cell.setAttribute("aria-label", cell.title);
       cell.setAttribute("aria-pressed", String(state.pinned?.layer === one.layer && state.pinned.head === h));
     });
