@@ -19,7 +19,7 @@ const ACTIVATIONS = {
   cos: Math.cos,
 };
 
-// b(i, j) = f( ψ(i − j) / ψ(min{max{L, i}, horizon}) ) for each head, at distances from a query counted from 1
+// b(i, j) = f( ψ(i − j) / ψ(min{max{L, i}, horizon}) ) for each head, at distances from a query that is counted from 1
 function fire(layer) {
   const mlp = layer.mlp.map((one) => ({ ...one, weight: floats(one.weight), bias: floats(one.bias) }));
   const psi = (x) => (layer.log ? Math.log(Math.abs(layer.c * x) + 1) : x);
@@ -62,7 +62,7 @@ function sampled(layer) {
 for (const model of page.models)
   for (const layer of model.layers) layer.bias = (layer.kind === "fire" ? fire : sampled)(layer);
 
-// dense near the query, sparser far away, and even enough to plot over key positions
+// dense near the query, sparse far away, and even enough to draw over key positions
 function sampleDistances(query) {
   const all = new Set([0, query - 1]);
   for (let d = 0; d < Math.min(query, 24); d++) all.add(d);
@@ -71,7 +71,7 @@ function sampleDistances(query) {
   return [...all].filter((d) => d >= 0 && d < query).sort((a, b) => a - b);
 }
 
-// the mean distance under the softmax of the bias, divided by that of uniform attention
+// the mean distance under the softmax of the bias, divided by that of even attention
 function lookBack(values, distances) {
   const n = distances.length;
   if (n < 2) return 1;
@@ -89,7 +89,7 @@ function lookBack(values, distances) {
 
 const kindOf = (ratio) => (ratio < page.local ? "local" : ratio > page.antiLocal ? "anti" : "even");
 const KINDS = { local: "local", anti: "anti-local", even: "even" };
-const FLOOR = -10; // a logit this far below the best has e^−10 of its weight: the key gets no attention
+const FLOOR = -10; // a key this far below the maximum gets e^−10 of the weight: practically nothing
 
 const trained = Math.max(...page.models.map((model) => model.trained));
 const state = { query: trained, by: "distance", relative: true, pinned: null, asked: false };
@@ -223,11 +223,11 @@ function draw() {
     one.now = curves(one.layer, query);
     one.model.cells[one.i].forEach((cell, h) => {
       const { ratio, kind } = one.now[h];
-      const strength = Math.min(1, ratio > 1 ? ratio - 1 : (1 / Math.max(ratio, 0.1) - 1) / 3); // of 2, and of a quarter, 1
+      const strength = Math.min(1, ratio > 1 ? ratio - 1 : (1 / Math.max(ratio, 0.1) - 1) / 3); // 1 for ratios of 2 and of a quarter
       cell.className = `${kind}${kind !== "even" && strength > 0.75 ? " full" : ""}`;
       cell.style.setProperty("--strength", `${kind === "even" ? 14 : Math.round(30 + 70 * strength)}%`);
       const far = count(Math.round((ratio * (query - 1)) / 2)), even = count(Math.round((query - 1) / 2));
-      cell.title = `${title(one.model, one.i)}, head ${h + 1}: ${KINDS[kind]}. It looks back ${far} tokens, an even head ${even}.`;
+      cell.title = `${title(one.model, one.i)}, head ${h + 1}: ${KINDS[kind]}. It looks back ${far} tokens on average, an even head ${even}.`;
       cell.setAttribute("aria-label", cell.title);
       cell.setAttribute("aria-pressed", String(state.pinned?.layer === one.layer && state.pinned.head === h));
     });
@@ -237,7 +237,7 @@ function draw() {
   times.textContent = `${factor < 10 ? Number(factor.toPrecision(2)) : Math.round(factor)} × the training length`;
 }
 
-// for the console and for tests
+// for the console and tests
 window.longfire = {
   bias: (model, layer, query, distances) => page.models[model].layers[layer].bias(query, distances),
   lookBack: (model, layer, query) => {
