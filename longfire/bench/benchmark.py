@@ -104,7 +104,9 @@ class Benchmark:
 
     def labels(self, case: Case) -> Row:
         """The row before anything is measured."""
-        return {"encoding": case.encoding, "engine": case.engine, "n": case.n, "batch": self.batch(case)}
+        row: Row = {"kind": case.kind} if case.kind else {"engine": case.engine}
+        row |= {"encoding": case.encoding, "n": case.n, "batch": self.batch(case)}
+        return row | ({"layers": case.layers} if case.layers > 1 else {})
 
     def measure(self, case: Case, row: Row) -> None:
         """Add what was found to the row, or `not run` or `wrong` with the reason."""

@@ -122,9 +122,6 @@ class ModelBenchmark(Benchmark):
             max_position_embeddings=case.n + SPARE,
         )
 
-    def labels(self, case: Case) -> Row:
-        return {"kind": case.kind, "encoding": case.encoding, "n": case.n, "batch": self.batch(case)}
-
     def measure(self, case: Case, row: Row) -> None:
         torch.compiler.reset()
         with attention_kernel(case.engine):
