@@ -9,35 +9,40 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from longfire.lab.entry import Entry, LengthEntry, TaskEntry
+from longfire.report.model_speed import forward_markdown, model_figures, model_table, plot_model
+
 from longfire.atomic_io import write_whole
 from longfire.commands.downstream import PAPERS
-from longfire.lab.entry import Entry, LengthEntry, TaskEntry
+from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.provenance import kernel_hash
 from longfire.report.biases import plot_biases
 from longfire.report.claims.names import OURS
 from longfire.report.claims.page import claims_markdown
-from longfire.report.compare import PLUS, compare_markdown, plot_compare
+from longfire.report.compare import SPREAD, comparison_tables
+from longfire.report.compare_plot import plot_compare
 from longfire.report.contexts import plot_contexts
+from longfire.report.description import description
 from longfire.report.downstream_markdown import downstream_markdown
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
+from longfire.report.failures import failures
 from longfire.report.reproduce import (
-    A_PICTURE,
+    NO_NUMBERS,
+    PAPERS_MODELS,
     heading,
-    learned_markdown,
-    reproduced_markdown,
-    tables_head,
-    theorem_markdown,
+    papers_table,
+    theorem_table,
 )
 from longfire.report.significance import RULE
-from longfire.report.speed import speed_table
-from longfire.report.speed_markdown import figures_table, forward_markdown, model_figures
-from longfire.report.speed_plot import plot_model, plot_speed
+from longfire.report.speed import figures_table, speed_table
+from longfire.report.speed_plot import plot_speed
 from longfire.report.stamp import stamp
-from longfire.report.summary import in_a_row, sentences
-from longfire.report.table import markdown_table
+from longfire.report.summary import join_words, lines_of, over_seeds
+from longfire.report.table import Table, markdown_table
 from longfire.report.tasks import tasks_markdown
+from longfire.report.verdict import verdict
 from longfire.tasks import SUITES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,7 +51,7 @@ DOWNSTREAM, REPRODUCE = "downstream", "reproduce"
 BY_LENGTH = [entry for entry in ENTRIES.values() if type(entry) is LengthEntry]
 """The paper's tables and figures of perplexity."""
 UNTRAINED: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "theorem": ("theorem", theorem_markdown),
+    "theorem": ("theorem", lambda record: theorem_table(record).markdown()),
     "speed": ("h200-model", lambda record: f"{captioned(forward_markdown(record), record)}\n\n{FORWARD_PART}"),
 }
 """The records of what is not trained, and what shows them."""
@@ -74,7 +79,7 @@ MEASURED = {"h200-attention": "images/attention-h200.png", "h200-model": "images
 STARTS = "images/encodings.png"
 """What `longfire explore` draws, of no record: it is of the tables that it prints."""
 FORWARD_PART = (
-    "This is the forward part of `longfire bench model`, which `longfire reproduce speed` measures alone. " + A_PICTURE
+    "This is the forward part of `longfire bench model`, which `longfire reproduce speed` measures alone. " + NO_NUMBERS
 ) + "\n\n![Forward, training and decoding of the base model on an H200](images/model-h200.png)"
 ON_TASKS = (
     "Scores are among the [results](results.md), which say what was run: smaller models, fewer steps, and not "
@@ -97,6 +102,62 @@ would.
 tokens, fine-tuned on the whole datasets in 25,000 steps, the best model of a run on the validation split. The scores of
 a small-scale run can be compared with each other, and not with the paper's.
 """
+
+
+def compare_markdown(record: dict[str, Any], known: Sequence[str] = ()) -> str:
+    """A comparison for a page that already has the sentences in `known`."""
+    rule = "by the test above" if RULE in known else RULE
+    tables = [table.markdown() for table in comparison_tables(record, rule=rule)]
+    how = " ".join(sentence for sentence in description(record) if sentence not in known)
+    return "\n\n".join(filter(None, [verdict(record), *tables, *failures(record), how]))
+
+
+def reproduced_markdown(record: dict[str, Any], paper: list[dict[str, Any]], known: Sequence[str] = ()) -> str:
+    """The same for a page that already has the sentences in `known`."""
+    theirs = papers_table(paper)
+    return f"{compare_markdown(record, known)}\n\n{theirs.markdown() if theirs else NO_NUMBERS}"
+
+
+def shared_description(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What most of several records have in common, so that a page can say it once."""
+    found = [description(record) for record in records if record["runs"]]
+    if len(found) < 2:
+        return []
+    distinct = dict.fromkeys(one for own in found for one in own)
+    usual = [one for one in distinct if 2 * sum(one in own for own in found) > len(found)]
+    return [
+        *usual,
+        *(["This applies unless stated otherwise."] if any(one not in own for one in usual for own in found) else []),
+    ]
+
+
+def shared_notes(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Sentences that apply to a page of several reproductions, to be said once."""
+    return [*shared_description(records), SPREAD, PAPERS_MODELS]
+
+
+def learned_table(record: dict[str, Any], encoding: str = "fire") -> Table | None:
+    """FIRE's learned c and L by layer, and how many heads look near or far: mean ± deviation over seeds."""
+    lines = [line for line in lines_of(record) if line.encoding == encoding]
+    runs = [run["learned"] for line in lines for run in line.runs if "learned" in run]
+    if not runs:
+        return None
+    rows = []
+    for layers in zip(*runs, strict=True):
+        c, L = ([layer[key] for layer in layers if layer[key] is not None] for key in ("c", "L"))
+        near = [sum(look < LOCAL for look in layer["look_back"]) for layer in layers]
+        far = [sum(look > ANTI_LOCAL for look in layer["look_back"]) for layer in layers]
+        means = [over_seeds(c, 3), over_seeds(L, 0), over_seeds(near, 1), over_seeds(far, 1)]
+        rows.append([str(layers[0]["layer"] + 1), *means])
+    trained = record["setting"]["trained_length"]
+    note = (
+        f"c is that of ψ(x) = log(c·x + 1); L is the threshold in tokens (training length {trained:,}). A head's "
+        "look-back is the mean distance it attends to if all keys are alike, from the last query of "
+        f"{trained:,} tokens, relative to a head without a bias. A head looks near below {LOCAL} and far above "
+        f"{ANTI_LOCAL}."
+    )
+    columns = ["layer", "c", "L", f"heads that look near (below {LOCAL})", f"far (above {ANTI_LOCAL})"]
+    return Table(columns, rows, notes=[note])
 
 
 def compacted(name: str, record: dict[str, Any]) -> str:
@@ -166,7 +227,7 @@ def updated(page: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         record = shown_record(match[1])
-        shown = speed_table(record)
+        shown = model_table(record) if is_of_a_model(record) else speed_table(record)
         if caption := outdated(record):
             shown = shown.replace("\n", f"\n{caption}\n", 1)  # below the line that says what was measured
         return f"<!-- {match[1]} -->\n```\n{shown}\n```"
@@ -220,15 +281,15 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
 def tables_by_length(results: Path) -> list[str]:
     """What holds for all, then a section for each."""
     records = reproduced(results)
-    said = tables_head(list(records.values()))
+    said = shared_notes(list(records.values()))
     parts = [" ".join(said), f"Differences are tested by {RULE}."] if records else []
     for entry in (entry for entry in BY_LENGTH if entry.name in records):
         record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
         table = reproduced_markdown(record, paper, [*said, RULE])
-        learned = learned_markdown(record) if entry.draws_biases else ""
+        learned = learned_table(record) if entry.draws_biases else None
         title = heading(entry.shows, entry.what, record)
         picture = f"![{title}]({picture_of(entry)})"
-        parts += [f"## {title}", table, *([learned] if learned else []), picture]
+        parts += [f"## {title}", table, *([learned.markdown()] if learned else []), picture]
     return parts
 
 
@@ -274,7 +335,7 @@ def not_there(results: Path) -> list[str]:
 
 def named(entries: Sequence[Entry]) -> str:
     """With what they are in the paper."""
-    return in_a_row([f"`{entry.name}` ({entry.shows})" for entry in entries])
+    return join_words([f"`{entry.name}` ({entry.shows})" for entry in entries])
 
 
 def with_ours(page: str, results: Path = RESULTS) -> str:
@@ -287,7 +348,7 @@ def with_ours(page: str, results: Path = RESULTS) -> str:
         runs = [{key: run[key] for key in run if key != "also"} for run in record["runs"] if run["encoding"] in SHOWN]
         shown = {**record, "runs": runs}
         page = replaced(page, block, f"\n{compare_markdown(shown, said)}\n")
-        said += [*sentences(shown), PLUS, RULE]
+        said += [*description(shown), SPREAD, RULE]
     return page
 
 

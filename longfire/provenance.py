@@ -1,4 +1,4 @@
-"""What a result was made with: hardware, versions, commit, kernels."""
+"""What a result was produced with: hardware, versions, commit, kernels."""
 
 import ast
 import hashlib
@@ -26,14 +26,14 @@ KERNELS = (
     "model/attention.py",
     "model/loss.py",
     "model/modeling.py",
-    "model/positions.py",
+    "model/inputs.py",
     "custom_ops.py",
 )
 """The sources whose speed `longfire bench` measures. A new encoding is not among them: it slows no other down."""
 
 
 def provenance() -> dict[str, Any]:
-    """For the head of every results file."""
+    """Date, commit, hardware and versions, for the head of every results file."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
@@ -49,20 +49,20 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def kernel_hash() -> str:
-    """Of today's kernels. A performance record whose hash differs was measured with others."""
+    """A hash of the current kernel sources. Performance records with another hash are stale."""
     package = Path(__file__).parent
     files = sorted(path for pattern in KERNELS for path in package.glob(pattern))
     return syntax_hash([path.read_text(encoding="utf-8") for path in files])
 
 
 def syntax_hash(sources: Sequence[str]) -> str:
-    """Of Python sources in any order; comments, docstrings and layout do not count."""
+    """A hash of Python sources in any order, ignoring comments, docstrings and layout."""
     trees = sorted(_syntax(ast.parse(source)) for source in sources)
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:16]
 
 
 def _syntax(node: Any) -> str:
-    """As `ast.dump`, without bare strings and empty fields: which fields exist depends on Python's version."""
+    """`ast.dump` without bare strings and empty fields, which differ between Python versions."""
     if isinstance(node, ast.AST):
         fields = [f"{name}={_syntax(value)}" for name, value in ast.iter_fields(node) if value not in (None, [])]
         return f"{type(node).__name__}({', '.join(fields)})"
@@ -75,42 +75,35 @@ def _is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def together(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of parts that were made in several places: what they have in common, and otherwise all there is, in a line."""
+def merge_provenance(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One provenance for parts produced in several places; differing values are joined with commas."""
 
-    def joined(values: Sequence[Any]) -> Any:
+    def merge(values: Sequence[Any]) -> Any:
         if all(isinstance(value, dict) for value in values):
-            return {key: joined([value.get(key) for value in values]) for key in values[0]}
-        different = list(dict.fromkeys(values))
-        return different[0] if len(different) == 1 else ", ".join(map(str, sorted(different, key=str)))
+            return {key: merge([value.get(key) for value in values]) for key in values[0]}
+        distinct = list(dict.fromkeys(values))
+        return distinct[0] if len(distinct) == 1 else ", ".join(map(str, sorted(distinct, key=str)))
 
-    result: dict[str, Any] = joined(several)
-    return result
+    return dict(merge(several))
 
 
 def commit() -> str | None:
-    """The commit of the checkout this code runs from, with `+` if tracked files were changed; None outside one.
+    """The commit this code runs from, with `+` if tracked files have changed; None outside a checkout.
 
-    Where code travels without its history, $LONGFIRE_COMMIT says it.
+    $LONGFIRE_COMMIT overrides it, for code that is copied without its history.
     """
     if "LONGFIRE_COMMIT" in os.environ:
         return os.environ["LONGFIRE_COMMIT"]
-    here = Path(__file__).parent
+    command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return described.stdout.strip()
 
 
 def cpu_name() -> str:
-    """As the operating system names it."""
+    """The CPU's name according to the operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -120,7 +113,7 @@ def cpu_name() -> str:
 
 
 def gpu_name() -> str | None:
-    """The first CUDA device; None if there is none."""
+    """The name of the first CUDA device, or None."""
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 

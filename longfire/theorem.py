@@ -1,9 +1,9 @@
-"""Theorem 3.1 of the FIRE paper as code: ALiBi, Kerple, T5 and Sandwich, each rewritten as a FIRE.
+"""Theorem 3.1 of the FIRE paper as code: ALiBi, Kerple, T5 and Sandwich, each rewritten as FIRE.
 
-With L = L₀ every query up to L₀ has the same normaliser, so FIRE is a function of the distance alone, and ψ and f_θ can
-be chosen to make it any of the four. The choices are the proof's, but for two that floating point asks for: T5's steps
-stand half-way between two distances, so that rounding does not move a distance into the next bucket; and Kerple's r₁
-stays an outer factor in the power variant, where the proof's r₁^(1/r₂) leaves the range of floats for small r₂.
+With L = L₀ all queries up to L₀ share one normaliser, so FIRE depends only on the distance, and ψ and f_θ can be chosen
+to make it any of the four. The choices follow the proof with two exceptions for floating point: T5's steps lie half-way
+between two distances, so that rounding cannot move a distance into the next bucket, and Kerple-power's r₁ stays an
+outer factor, since the proof's r₁^(1/r₂) overflows for small r₂.
 """
 
 from functools import singledispatch
@@ -19,15 +19,19 @@ from longfire.validation import at_least, renamed
 
 @renamed(max_length="exact_length")
 def as_fire(encoding: PositionEncoding, exact_length: int) -> FIRE:
-    """A FIRE whose bias equals this encoding's for all 0 < j ≤ i ≤ exact_length (0-based: positions below it).
+    """A FIRE whose bias equals this encoding's for all 0 < j ≤ i ≤ exact_length (Theorem 3.1).
 
-    Takes ALiBi, both Kerples, T5 and Sandwich, with any parameters in every head. The result has its own parameters,
-    trainable, in the encoding's precision and on its device. Beyond exact_length it interpolates, as FIRE does.
+    Works for ALiBi, both Kerples, T5 and Sandwich with any parameters. The result has its own trainable parameters, in
+    the encoding's precision and on its device. Beyond `exact_length` it interpolates, as FIRE does.
+
+    Args:
+        encoding: the encoding to rewrite.
+        exact_length: L₀; in 0-based positions, the biases are equal below it.
     """
     at_least("exact_length", exact_length, 1)
     with torch.no_grad():
         fire = _construct(encoding, exact_length)
-    fire.smooth_beyond = encoding.smooth_beyond  # as smooth as what it stands for
+    fire.smooth_beyond = encoding.smooth_beyond  # the bias is the same, and so is its smoothness
     tensor = next(iter((*encoding.parameters(), *encoding.buffers())))
     return fire.to(tensor.device, encoding.compute_dtype)
 
@@ -47,7 +51,7 @@ class Cosine(nn.Module):
 
 
 class TheoremFIRE(FIRE):
-    """FIRE with the activations of the proof."""
+    """FIRE with the proof's activations."""
 
     activations: ClassVar[dict[str, type[nn.Module]]] = {**FIRE.activations, "step": Step, "cos": Cosine}
 
@@ -71,7 +75,7 @@ class PerHeadLogFIRE(FIRE):
 
 
 class PerHeadPowerFIRE(FIRE):
-    """FIRE with ψ(x) = x and one unit per head, whose activation is a power: f_h(x) = v_h·(L₀·x)^{p_h}."""
+    """FIRE with ψ(x) = x and one unit per head with a power as its activation: f_h(x) = v_h·(L₀·x)^{p_h}."""
 
     def __init__(self, v: Tensor, p: Tensor, length: int, **options: Any) -> None:
         super().__init__(len(v), hidden_layers=0, log=False, **options)
@@ -88,13 +92,13 @@ class PerHeadPowerFIRE(FIRE):
 def _construct(encoding: PositionEncoding, length: int) -> FIRE:
     known = ", ".join(cls.__name__ for cls in _construct.registry if cls is not object)
     raise TypeError(
-        f"{type(encoding).__name__} cannot be rewritten as FIRE. Theorem 3.1 covers biases of the distance alone: "
-        f"{known}."
+        f"{type(encoding).__name__} cannot be rewritten as FIRE. Theorem 3.1 covers biases that depend only on the "
+        f"distance: {known}."
     )
 
 
 def _exact(length: int) -> dict[str, Any]:
-    """The switches that all constructions share: L = L₀ for good, and no ε."""
+    """Options of all constructions: a fixed L = L₀, and no ε."""
     return {"threshold": "fixed", "init_L": float(length), "eps": 0.0}
 
 
@@ -143,7 +147,7 @@ def _(encoding: Sandwich, length: int) -> FIRE:
 
 
 def _two_layers(encoding: T5 | Sandwich, length: int, activation: str, weights: Tensor) -> FIRE:
-    """ψ(x) = x and one hidden layer with these incoming weights; the rest is the caller's."""
+    """ψ(x) = x and one hidden layer with these incoming weights; the caller sets the rest."""
     heads, units = encoding.num_heads, len(weights)
     fire = TheoremFIRE(heads, hidden_layers=1, width=units, activation=activation, log=False, **_exact(length)).to(
         weights.device, encoding.compute_dtype

@@ -1,4 +1,4 @@
-"""Messages for people: what was wrong, with the value, and what to do."""
+"""Checks of arguments, with messages that name the value and the remedy."""
 
 import math
 import warnings
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def hint(name: object, choices: Iterable[object]) -> str:
-    """`Did you mean 'fire'? Known: …` for a name that is not among the choices."""
+    """`Did you mean 'fire'? Known: …`"""
     known = list(choices)
     lower = {choice.lower(): choice for choice in known if isinstance(choice, str)}
     near = get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
@@ -22,14 +22,14 @@ def hint(name: object, choices: Iterable[object]) -> str:
 
 
 def one_of(what: str, value: object, choices: Iterable[object]) -> None:
-    """Refuse a value that is not among the choices."""
+    """Refuse a value that is not one of the choices."""
     known = list(choices)
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in known):
         raise ValueError(f"{what} cannot be {value!r}. {hint(value, known)}")
 
 
 def at_least(what: str, value: object, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
+    """Refuse anything but a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{what} must be a whole number, not {value!r} ({type(value).__name__}).")
     if int(value) < least:
@@ -37,7 +37,7 @@ def at_least(what: str, value: object, least: int) -> None:
 
 
 def positive(what: str, value: object, zero_too: bool = False) -> None:
-    """Refuse what is not a finite number above 0 (or 0, where that is allowed)."""
+    """Refuse anything but a finite number above 0, or at least 0 with `zero_too`."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{what} must be a number, not {value!r} ({type(value).__name__}).")
     number = float(value)
@@ -46,7 +46,7 @@ def positive(what: str, value: object, zero_too: bool = False) -> None:
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator: keyword arguments by their old names, each with its new one, work for one release and warn."""
+    """Decorator: accept keyword arguments by their old names (old="new") for one release, with a FutureWarning."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -65,30 +65,30 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def unlike(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What is other there than here: by name, the value there and the value here."""
-    return {key: (there.get(key), value) for key, value in here.items() if value != there.get(key)}
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The entries of `now` that differ from `before`: name → (value before, value now)."""
+    return {key: (before.get(key), value) for key, value in now.items() if value != before.get(key)}
 
 
-def there_and_here(other: Mapping[str, tuple[Any, Any]]) -> str:
-    """`steps: 3 there, 4 here`: the first few of what is unlike."""
-    return ", ".join(f"{key}: {there!r} there, {here!r} here" for key, (there, here) in list(other.items())[:4])
+def describe_differences(found: Mapping[str, tuple[Any, Any]]) -> str:
+    """`steps: 3 there, 4 here`, for the first few."""
+    return ", ".join(f"{key}: {before!r} there, {now!r} here" for key, (before, now) in list(found.items())[:4])
 
 
-def in_a_line(error: BaseException) -> str:
-    """Kind and first line of an error, and the next line where the first only announces it."""
+def error_summary(error: BaseException) -> str:
+    """An error's type and first line, and its second line if the first ends with a colon."""
     lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
 
 
 def load_without_code(auto: Any, source: object, **options: Any) -> Any:
-    """`auto.from_pretrained` of transformers, which neither runs code that comes with a checkpoint nor offers to."""
+    """transformers' `auto.from_pretrained`, without running or offering to run a checkpoint's own code."""
     try:
         return auto.from_pretrained(source, trust_remote_code=False, **options)
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
         raise ValueError(
-            f"{source} needs Python code of its own (auto_map in its configuration), and longfire runs no code from a "
-            "checkpoint. Use a model that transformers knows by its model_type."
+            f"{source} needs Python code of its own (auto_map in its configuration), and longfire runs no code from "
+            "checkpoints. Use a model whose model_type transformers knows."
         ) from error

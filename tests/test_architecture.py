@@ -35,9 +35,9 @@ __main__: cli
 MAY_IMPORT = {room: set(known.split()) for room, known in (line.split(":") for line in ROOMS.strip().splitlines())}
 TORCH_ALONE = {"validation", "custom_ops", "encodings", "theorem", "engines"}
 KERNELS = {
-    *(PACKAGE / "encodings" / "kernels").glob("*.py"),
-    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "expand", "collect", "forward", "backward")),
-    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("decode", "launch", "lines")),
+    PACKAGE / "encodings" / "kernels" / "fire_kernels.py",
+    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "bias_kernels", "bias_grad")),
+    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("forward", "backward", "decode")),
 }
 """Files that import Triton, each itself imported only when its kernels run."""
 

@@ -1,4 +1,4 @@
-"""Theorem 3.1: the other encodings, rewritten as FIRE."""
+"""Theorem 3.1: other encodings, rewritten as FIRE."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 def sources(dtype):
-    """Other parameters in every head, the extremes of their ranges among them."""
+    """Different parameters in every head, including the extremes of their ranges."""
     torch.manual_seed(7)
     log, power, t5 = KerpleLog(HEADS), KerplePower(HEADS), T5(HEADS)
     log.r1.data, log.r2.data = torch.tensor([0.01, 0.7, 2.0, 5.0]), torch.tensor([1.0, 0.01, 30.0, 0.3])
@@ -63,12 +63,13 @@ def test_equal_at_4096(name, dtype):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_result_is_a_fire_with_parameters_of_its_own(name):
+def test_the_result_is_a_fire_with_its_own_parameters(name):
     encoding = sources(torch.float32)[name]
     fire = as_fire(encoding, 50)
     assert isinstance(fire, FIRE)
     assert fire.smooth_beyond == encoding.smooth_beyond
     assert all(parameter.requires_grad for parameter in fire.parameters())
+    assert torch.isfinite(fire.bias(torch.arange(300), torch.arange(300))).all()  # later keys, beyond the length
     before = [tensor.clone() for tensor in (*encoding.parameters(), *encoding.buffers())]
     fire.bias(torch.arange(50), torch.arange(50)).sum().backward()
     with torch.no_grad():
@@ -78,14 +79,8 @@ def test_the_result_is_a_fire_with_parameters_of_its_own(name):
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_finite_for_keys_after_the_query_and_beyond_the_length(name):
-    fire = as_fire(sources(torch.float32)[name], 50)
-    assert torch.isfinite(fire.bias(torch.arange(300), torch.arange(300))).all()
-
-
 def test_from_low_precision():
-    """Tensors that a framework has rounded to bfloat16 are taken as they are, and computed with in float32."""
+    """Tensors that a framework has cast to bfloat16 are computed with in float32."""
     for name in ("alibi", "kerple_log", "kerple_power"):
         encoding = sources(torch.float32)[name]
         for tensor in (*encoding.parameters(), *encoding.buffers()):
@@ -106,7 +101,7 @@ def test_batched_positions():
         torch.testing.assert_close(fire.bias(positions, positions)[1], fire.bias(positions[1], positions[1]))
 
 
-def test_a_float_that_is_off_by_a_rounding_error_stays_in_its_bucket():
+def test_rounding_errors_do_not_change_the_bucket():
     """With steps at whole distances, 49·(d / 49) < d in float32 for some d would fall one bucket short."""
     length = 49
     distances = torch.arange(length, dtype=torch.float32)
@@ -118,17 +113,14 @@ def test_a_float_that_is_off_by_a_rounding_error_stays_in_its_bucket():
 
 
 @pytest.mark.parametrize("encoding", [NoPE(), RoPE(8), FIRE(2)])
-def test_what_the_theorem_does_not_cover(encoding):
+def test_encodings_the_theorem_does_not_cover(encoding):
     with pytest.raises(TypeError, match=r"cannot be rewritten as FIRE.*ALiBi, KerpleLog, KerplePower, T5, Sandwich"):
         as_fire(encoding, 10)
 
 
-def test_bad_length():
+def test_bad_length_and_its_old_name():
     with pytest.raises(ValueError, match="exact_length must be at least 1, not 0"):
         as_fire(ALiBi(2), 0)
-
-
-def test_the_old_name_of_the_length_warns():
     with pytest.warns(FutureWarning, match=r"as_fire\(max_length=…\) is now exact_length=…"):
         fire = as_fire(ALiBi(2), max_length=10)
     assert fire.L.item() == 10

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from longfire.model import LongfireConfig
     from longfire.training import Recipe
 
-OWN = ("encoding", "length", "batch", "steps", "learning_rate", "seed", "precision", "tokenizer", "vocab_size")
+OWN = ("encoding", "length", "batch_size", "steps", "learning_rate", "seed", "precision", "tokenizer", "vocab_size")
 """Fields of a recipe that have an option of their own; --set takes all."""
 
 
@@ -36,7 +36,9 @@ def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="position encoding: fire, fire-s (FIRE-S: one for all layers), rope, …; with options: "
         "fire:horizon=512,init=kerple_log",
     )
-    one.add_argument("--share", action="store_true", default=None, help=argparse.SUPPRESS)  # until the next release
+    one.add_argument(
+        "--share", dest="share_position_encoding", action="store_true", default=None, help=argparse.SUPPRESS
+    )
     one.add_argument("--seed", type=int, help="of weights and of the order of the text")
     one.add_argument(
         "--from",
@@ -82,7 +84,7 @@ def add_recipe_options(one: argparse.ArgumentParser) -> None:
     """What may be other than in the recipe."""
     of = one.add_argument_group("other than in the recipe")
     of.add_argument("--length", type=int, metavar="N", help="tokens in a training sequence")
-    of.add_argument("--batch", type=int, metavar="N", help="sequences in a step")
+    of.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="sequences in a step")
     of.add_argument("--steps", type=int, metavar="N", help="steps of training")
     of.add_argument("--learning-rate", type=float, metavar="X")
     of.add_argument("--precision", help="auto, bfloat16 or float32")
@@ -93,31 +95,34 @@ def add_recipe_options(one: argparse.ArgumentParser) -> None:
 
 def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     """The recipe of this name with what the command line changes."""
-    from longfire.lab.labels import check_label, encoding_changes
+    from longfire.encodings.labels import check_label
     from longfire.training import recipe_named
 
-    given = {field: getattr(options, field, None) for field in (*OWN, "share", "init_from", "extend_to")}
-    if given["share"]:
+    given = {
+        field: getattr(options, field, None) for field in (*OWN, "share_position_encoding", "init_from", "extend_to")
+    }
+    if given["share_position_encoding"]:
         message = "--share is now --encoding fire-s (or NAME-s); the next release drops the old option."
         warnings.warn(message, FutureWarning, stacklevel=2)
-    changes = {field: value for field, value in given.items() if value is not None}
+    label = given.pop("encoding")
+    changes = {field: value for field, value in given.items() if value is not None} | settings(options.set)
     recipe = recipe_named(name)
-    if label := changes.pop("encoding", None):
-        check_label(label)
-        changes = encoding_changes(recipe, label) | changes
-    return recipe.but(**{**changes, **settings(options.set)})
+    if label is None:
+        return recipe.but(**changes)
+    check_label(label)
+    return recipe.with_encoding(label, **changes)
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
     """`steps=100` → {"steps": 100}."""
-    from longfire.lab.labels import literal
+    from longfire.encodings.labels import parse_value
 
     found = {}
     for setting in given:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ValueError(f"--set takes FIELD=VALUE, such as steps=100, not {setting!r}.")
-        found[name.replace("-", "_")] = literal(value)
+        found[name.replace("-", "_")] = parse_value(value)
     return found
 
 
@@ -152,16 +157,17 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.data import load_corpus
+    from longfire.encodings.labels import parse_label, run_folder
     from longfire.encodings.registry import SHARED
-    from longfire.lab.labels import file_name, read_label
     from longfire.training.pretrain import pretrain, training_sequences
     from longfire.training.run import SHARDED, what_is_kept
 
     disable_progress_bar()  # of saving and loading; training has one of its own
     recipe = chosen_recipe(options, options.recipe)
     label = options.encoding or recipe.encoding
-    shared = SHARED if recipe.share and not read_label(label)[1] else ""
-    out = options.out or Path("runs") / f"{recipe.name}-{file_name(label)}{shared}-{recipe.seed}"
+    if recipe.share_position_encoding and not parse_label(label)[1]:
+        label += SHARED
+    out = options.out or run_folder(Path("runs"), label, recipe.seed, prefix=f"{recipe.name}-")
     recipe.check()
     planned_config(recipe)  # what it goes on from is looked for before any text is read
     text = corpus_options(options, recipe.tokenizer, recipe.vocab_size)
@@ -193,16 +199,16 @@ def described(recipe: "Recipe") -> str:
 
     from longfire.model import LongfireForCausalLM
 
-    lines = [f"{name:18} {value}" for name, value in asdict(recipe).items()]
+    lines = [f"{name:24} {value}" for name, value in asdict(recipe).items()]
     config = planned_config(recipe)
     encoding = recipe.position_encoding() if config is None else config.position_encoding
-    lines.append(f"{'position_encoding':18} {encoding}")
+    lines.append(f"{'position_encoding':24} {encoding}")
     if config is not None:
         with torch.device("meta"):
             model = LongfireForCausalLM(config)
         count = sum(p.numel() for p in model.parameters())
-        lines.append(f"{'parameters':18} {count:,} with a vocabulary of {model.config.vocab_size:,}")
-    lines.append(f"{'tokens':18} {recipe.tokens:,}: {recipe.steps:,} steps of {recipe.batch} × {recipe.length}")
+        lines.append(f"{'parameters':24} {count:,} with a vocabulary of {model.config.vocab_size:,}")
+    lines.append(f"{'tokens':24} {recipe.tokens:,}: {recipe.steps:,} steps of {recipe.batch_size} × {recipe.length}")
     return "\n".join(lines)
 
 

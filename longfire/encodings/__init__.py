@@ -1,4 +1,4 @@
-"""Position encodings: one paper, one file. Every file of this folder is loaded, and registers what it defines."""
+"""Position encodings: one paper, one file. Every file in this folder is imported and registers its encodings."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -15,15 +15,15 @@ from longfire.validation import at_least, positive
 
 @register("alibi")
 class ALiBi(DistanceBias):
-    """A penalty that grows linearly with the distance. Nothing is learned.
+    """A penalty that grows linearly with the distance, b(i, j) = −r·|i − j| (Press et al. 2022). Nothing is learned.
 
     Args:
-        num_heads: attention heads.
-        max_bias: the gentlest slope is 2^−max_bias (for powers of two; MPT's name for it).
-        slopes: one per head, in place of the geometric ones.
+        num_heads: number of attention heads.
+        max_bias: the smallest slope is 2^−max_bias if the number of heads is a power of two (MPT's name).
+        slopes: r for each head, instead of the paper's geometric ones.
     """
 
-    takes = ("num_heads",)
+    takes = shown = ("num_heads",)
     smooth_beyond = 0  # linear
     slopes: Tensor
 
@@ -43,14 +43,11 @@ class ALiBi(DistanceBias):
         dtype = self.compute_dtype
         return -self.slopes.to(dtype)[:, None, None] * distance.abs().to(dtype)
 
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}"
-
 
 def alibi_slopes(num_heads: int, max_bias: float = 8.0) -> list[float]:
     """Geometric slopes 2^(−max_bias·h/H) for h = 1…H.
 
-    Where H is no power of two, those of the power below, then every other one of the power above.
+    If H is not a power of two: the slopes of the next lower power, then every other one of the next higher.
     """
 
     def geometric(heads: int) -> list[float]:

@@ -1,6 +1,6 @@
-"""What every position encoding is: three hooks, each doing nothing by default.
+"""The base class of all position encodings, and the optimiser groups for their parameters.
 
-Dimensions: B batch, H heads, T queries, S keys, D head size, C model width.
+Shapes: B batch, H heads, T queries, S keys, D head size, C model width.
 """
 
 import math
@@ -16,101 +16,103 @@ from longfire.encodings.positions import can_check_values, check_pair, check_sam
 from longfire.validation import positive
 
 LEAST_SMOOTH_BEYOND = 64
-"""The least `smooth_beyond` that the fused engine honours; it takes a smaller one as this."""
+"""The smallest `smooth_beyond` the fused engine uses; it rounds smaller values up to this."""
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
 class PositionEncoding(nn.Module):
-    """Base of all encodings. A model calls all three hooks and never asks which encoding it has.
+    """Base of all encodings: three hooks, `embed`, `rotate` and `bias`, each of which does nothing by default.
 
-    `encoding(q_positions, k_positions)` is its bias, with forward hooks and `encoding.compile()` honoured; subclasses
-    define `bias`.
+    A model calls all three and never asks which encoding it has. `encoding(q_positions, k_positions)` returns the bias
+    and honours forward hooks and `encoding.compile()`; subclasses define `bias`.
 
     Positions are 0-based token indices: integer tensors of shape (T,) or (B, T).
 
-    When a model is cast to bfloat16 or float16, the encoding's parameters stay in float32: a bias is a few numbers that
-    every query and key depends on.
+    Parameters stay in float32 when a model is cast to bfloat16 or float16: they are few, and every query and key
+    depends on them.
     """
 
     title: ClassVar[str] = ""
-    """As a person writes it, where that is not the class's name."""
+    """Display name, if it is not the class name."""
 
     scope: ClassVar[Literal["model", "layer"]] = "layer"
-    """`"model"`: one instance serves the whole model; `"layer"`: every layer has its own, unless it is shared."""
+    """`"model"`: one instance for the whole model; `"layer"`: one per layer, unless the model shares it."""
 
     takes: ClassVar[tuple[str, ...]] = ()
-    """Which of num_heads, head_dim, width and max_length the constructor takes from the model."""
+    """Constructor arguments that come from the model, out of num_heads, head_dim, width and max_length."""
 
     free: ClassVar[tuple[str, ...]] = ()
-    """Options that a trained model may be given, or rid of: they say how it is used, not what it has learned."""
+    """Options that may change after training, because no learned weight depends on them."""
 
     aliases: ClassVar[dict[str, str]] = {}
-    """Options that `build_encoding` knows by another name than the constructor does."""
+    """Names that `build_encoding` uses for constructor arguments: option → argument."""
+
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Attributes in the repr."""
 
     example: ClassVar[dict[str, Any]] = {}
-    """Options to show and test it with, where the constructor has some that must be given."""
+    """Required options for demonstrations and tests."""
 
     distance_only: bool = False
-    """The bias depends on i − j alone."""
+    """Whether the bias depends only on i − j."""
 
     smooth_beyond: int | None = None
-    """A distance W from which straight lines over a few keys are as good as the bias. None: unknown, or never.
+    """Distance W beyond which the fused engine may interpolate the bias linearly. None: never.
 
-    The fused engine then draws them over gaps of up to 2/W of the distance and, at one distance, of up to 4/W of the
-    query's position: over 4 keys at distance 256 for a W of 128. A larger W is more exact and slower.
+    Nodes are at most 2/W of the distance apart and, at one distance, 4/W of the query's position: 4 keys at distance
+    256 for W = 128. A larger W is more exact and slower.
     """
 
     max_length: int | None = None
-    """How many positions there are. None: any number."""
+    """The number of positions. None: unlimited."""
 
     __call__: Callable[..., Tensor | None]
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Token embeddings (B, T, C) → the same with absolute positions added."""
+        """Add absolute positions to token embeddings: (B, T, C) → (B, T, C)."""
         return x
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys (B, H, T, D) → the same, turned by their positions."""
+        """Rotate queries or keys by their positions: (B, H, T, D) → (B, H, T, D)."""
         return x
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        """What is added to the scaled logits: (H, T, S), (B, H, T, S) for batched positions, or None.
+        """The bias added to the scaled logits: (H, T, S), (B, H, T, S) for batched positions, or None.
 
-        In float32, or float64 if the parameters are, whatever autocast says. Keys after the query get finite values;
+        In float32, or float64 if the parameters are, regardless of autocast. Keys after the query have finite values;
         attention masks them.
         """
         return None
 
     def forward(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-        """The bias; None for NoPE. An encoding that works by `rotate` or `embed` instead is refused."""
+        """The bias, or None for NoPE. Raises for encodings that use `rotate` or `embed` instead."""
         self.refuse_without_bias()
         return self.bias(q_positions, k_positions)
 
     @property
     def has_bias(self) -> bool:
-        """Whether `bias` does anything."""
+        """Whether the encoding defines `bias`."""
         return type(self).bias is not PositionEncoding.bias
 
     def refuse_without_bias(self) -> None:
-        """Refuse, where a bias is wanted, an encoding whose positions come in another way and would be lost."""
+        """Refuse an encoding that uses `rotate` or `embed` where a bias is expected: its positions would be lost."""
         if self.has_bias:
             return
-        hooks = [
-            call
-            for hook, call in (
-                ("rotate", "q = encoding.rotate(q, q_positions) and k = encoding.rotate(k, k_positions)"),
-                ("embed", "x = encoding.embed(x, positions), on the token embeddings"),
-            )
-            if getattr(type(self), hook) is not getattr(PositionEncoding, hook)
-        ]
+        calls = {
+            "rotate": "q = encoding.rotate(q, q_positions) and k = encoding.rotate(k, k_positions)",
+            "embed": "x = encoding.embed(x, positions), on the token embeddings",
+        }
+        hooks = [calls[hook] for hook in calls if getattr(type(self), hook) is not getattr(PositionEncoding, hook)]
         if hooks:
             raise ValueError(
-                f"{type(self).__name__} has no bias for attention to add. Call {', and '.join(hooks)}; then leave the "
-                f"bias out."
+                f"{type(self).__name__} has no bias for attention to add. Call {', and '.join(hooks)}, without a bias."
             )
 
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
+
     def reset_parameters(self) -> None:
-        """Give parameters and buffers their starting values again."""
+        """Initialise parameters and buffers."""
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -118,16 +120,16 @@ class PositionEncoding(nn.Module):
         return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
     def check(self, q_positions: Tensor, k_positions: Tensor) -> None:
-        """Refuse what `bias` cannot serve: bad positions, another device, parameters that are not finite."""
+        """Refuse invalid positions, a wrong device, and parameters that are not finite."""
         check_pair(q_positions, k_positions)
-        for tensor in islice(chain(self.parameters(), self.buffers()), 1):  # they are in one place
+        for tensor in islice(chain(self.parameters(), self.buffers()), 1):  # all on one device
             check_same_device("positions are", q_positions, f"{type(self).__name__} is", tensor)
         if q_positions.device.type != "cpu":
             return
         for name, parameter in self.named_parameters():
             if can_check_values(parameter) and not torch.isfinite(parameter).all():
                 raise ValueError(
-                    f"{type(self).__name__}.{name} is not finite (nan or inf): training diverged or a checkpoint is "
+                    f"{type(self).__name__}.{name} is not finite (nan or inf): training diverged or the checkpoint is "
                     f"damaged. Load an earlier checkpoint, or lower the encoding's learning rate."
                 )
 
@@ -142,7 +144,7 @@ class PositionEncoding(nn.Module):
 
 
 class DistanceBias(PositionEncoding):
-    """A bias of the distance i − j alone. Subclasses say what it is in `of_distance`."""
+    """A bias that depends only on the distance i − j. Subclasses define `of_distance`."""
 
     distance_only = True
 
@@ -158,7 +160,7 @@ class DistanceBias(PositionEncoding):
 
 
 def per_head(name: str, values: Sequence[float], num_heads: int) -> list[float]:
-    """One finite number per head, or an error."""
+    """Check that there is one finite number per head."""
     numbers = [float(value) for value in values]
     if len(numbers) != num_heads or not all(math.isfinite(number) for number in numbers):
         raise ValueError(f"{name} must be {num_heads} finite numbers, one per head, not {numbers}.")
@@ -166,12 +168,12 @@ def per_head(name: str, values: Sequence[float], num_heads: int) -> list[float]:
 
 
 def at_least_float32() -> torch.dtype:
-    """The dtype for new parameters: float32 even where a model is built under a bfloat16 default."""
+    """The dtype for new parameters: at least float32, also when models are built under a bfloat16 default."""
     return torch.promote_types(torch.get_default_dtype(), torch.float32)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast off on this device, and no TF32 products (which a compiled graph decides for itself)."""
+    """Turn off autocast and, in eager mode, TF32 matrix products."""
     if device.type == "meta":
         return nullcontext()
     if device.type == "cuda" and not torch.compiler.is_compiling():
@@ -192,10 +194,9 @@ def _no_autocast_no_tf32() -> Iterator[None]:
 
 
 def position_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that belong to position encodings inside `module` and inside wrappers there, each once, in order.
+    """All parameters of position encodings inside `module`, each once and in order.
 
-    Frozen ones are among them, such as the original beside the copy that PEFT trains. `parameter_groups` makes an
-    optimiser group of those that learn.
+    Frozen ones are included, such as the original beside the copy that PEFT trains; `parameter_groups` leaves them out.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"position_parameters takes a module, not {type(module).__name__}.")
@@ -206,28 +207,27 @@ def position_parameters(module: nn.Module) -> list[nn.Parameter]:
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float, position_lr: float | None = None
 ) -> list[dict[str, Any]]:
-    """Optimiser groups of all parameters that learn, each once and in the same order in every process.
+    """Optimiser groups of all trainable parameters, each once and in the same order in every process.
 
         torch.optim.AdamW(longfire.parameter_groups(model, lr=1e-3, weight_decay=0.1, position_lr=1e-2))
 
     Args:
         model: any module.
         lr: learning rate of the model.
-        weight_decay: of its matrices; vectors (biases, norms) and position encodings have none.
-        position_lr: learning rate of the position encodings' own parameters, which are few and learn too little at the
-            model's rate: three to ten times that serves well. None: `lr`.
+        weight_decay: for matrices; vectors (biases, norms) and position encodings have none.
+        position_lr: learning rate of the position encodings, whose few parameters learn too slowly at the model's;
+            three to ten times `lr` works well. None: `lr`.
     """
-    own = position_parameters(model)  # which refuses what is no module
-    positive("lr", lr, zero_too=True)
-    positive("weight_decay", weight_decay, zero_too=True)
-    if position_lr is not None:
-        positive("position_lr", position_lr, zero_too=True)
+    own = position_parameters(model)
+    rates = {"lr": lr, "weight_decay": weight_decay, "position_lr": lr if position_lr is None else position_lr}
+    for name, value in rates.items():
+        positive(name, value, zero_too=True)
     owned = set(own)
     rest = [p for p in model.parameters() if p not in owned]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in rest if p.ndim > 1], "lr": lr, "weight_decay": weight_decay},
         {"params": [p for p in rest if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
-        {"params": own, "lr": lr if position_lr is None else position_lr, "weight_decay": 0.0},
+        {"params": own, "lr": rates["position_lr"], "weight_decay": 0.0},
     ]
-    learning = [{**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups]
-    return [group for group in learning if group["params"]]
+    trainable = [{**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups]
+    return [group for group in trainable if group["params"]]

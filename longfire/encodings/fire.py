@@ -29,41 +29,46 @@ from longfire.encodings.registry import register
 from longfire.validation import at_least, one_of, positive
 
 RANDOM, STARTS = "random", ("kerple_log", "alibi")
-"""What FIRE can be initialised as: at random, or as another encoding."""
+"""How FIRE can be initialised: randomly, or as another encoding."""
 
 
 @register("fire")
 class FIRE(PositionEncoding):
-    """A small MLP of the query–key distance, normalised by the query's position so that it stays in [0, 1].
+    """An MLP of the query–key distance, normalised by the query's position to stay in [0, 1] (Li et al. 2024).
+
+    b(i, j) = f_θ( ψ(i − j) / ψ(max{L, i}) ) with ψ(x) = log(c·x + 1)
+
+    The defaults are the paper's. To extrapolate far, train with `init="kerple_log"`, `init_L` at a quarter of the
+    training length and `horizon` at the training length.
 
     Args:
-        num_heads: attention heads; the MLP has one output for each.
+        num_heads: number of attention heads, and of the MLP's outputs.
         hidden_layers: of the MLP. The paper's text has two, its listing one, its ablation also none (a linear map).
         width: of the hidden layers (`mlp_width` in `build_encoding`, where `width` is the model's).
         activation: `"relu"` or `"gelu"`.
-        final_activation: apply the activation to the output too.
-        log: ψ(x) = log(c·x + 1) with a learned c; off, ψ(x) = x.
-        threshold: L is `"learned"`, `"fixed"`, or None for none: ψ(i) normalises at every length.
+        final_activation: apply the activation to the output, too.
+        log: use ψ(x) = log(c·x + 1) with a learned c; otherwise ψ(x) = x.
+        threshold: L is `"learned"`, `"fixed"` or None, for normalising by ψ(i) at every length.
         init_c: initial c. None: 0.1, or 1.0 with `init="kerple_log"`.
-        init_L: initial L. A quarter of the training length serves well: with L at or above it nothing interpolates in
-            training.
-        init: `"random"` (the paper), or `"kerple_log"` or `"alibi"`: begin as that encoding, see `init_as`. Loaded
-            weights do not depend on it.
-        first_position: what the first token's position counts as. The paper counts from 1, its listing from 0.
+        init_L: initial L. A quarter of the training length works well; with L at the training length or above,
+            training never interpolates.
+        init: `"random"` (the paper), `"kerple_log"` or `"alibi"`: start as that encoding, see `init_as`. Irrelevant
+            once weights are loaded.
+        first_position: the number of the first position. The paper counts from 1, its listing from 0.
         eps: added to the normaliser.
-        horizon: where the normaliser stops growing: ψ(min{max{L, i}, horizon}). None, the paper: nowhere. At the
-            training length it changes nothing in training as long as L stays below it, and beyond it a distance keeps
-            the meaning that training gave it. It is not in the state dict, so weights load into a FIRE with any
-            horizon. Below L it makes the normaliser constant, and L gets no gradient; a horizon below init_L warns.
-        smooth_beyond: the distance from which the fused engine interpolates the bias linearly over a few keys, rounded
-            up to a power of two; at least 64. Larger is more exact and slower. None: never, so another engine is
-            taken. Other engines are exact and do not use it. It is not in the state dict either.
+        horizon: the position, in tokens, at which the normaliser stops growing: ψ(min{max{L, i}, horizon}). None (the
+            paper): never. At the training length it does not affect training while L stays below it, and further out
+            distances keep the meaning they had in training. It is not in the state dict: weights load with any
+            horizon. A horizon below L makes the normaliser constant and L untrainable; below init_L, FIRE warns.
+        smooth_beyond: the distance beyond which the fused engine interpolates the bias linearly over a few keys,
+            rounded up to a power of two; at least 64. Larger is more exact and slower. None: never, so that `attention`
+            uses another engine. All other engines are exact. It is not in the state dict either.
 
-    `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing: the same operations in the same order,
-    so the same bits, and its state dicts load.
+    `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing, bit for bit, and loads its state dicts.
     """
 
     takes = ("num_heads",)
+    shown = ("num_heads", "log", "threshold", "init", "first_position", "eps")
     free = ("horizon", "init", "smooth_beyond")
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
     init_L: Tensor
@@ -107,8 +112,8 @@ class FIRE(PositionEncoding):
             if threshold is not None and init_L > horizon:
                 warnings.warn(
                     f"horizon={horizon} is below init_L={init_L:g}: FIRE's normaliser is then ψ({horizon}) for every "
-                    f"query, and L neither matters nor learns. Give an init_L of at most {horizon} (a quarter of the "
-                    f"training length serves well), or horizon=None.",
+                    f"query, and L has no effect. Use an init_L of at most {horizon} (a quarter of the training length "
+                    f"works well), or horizon=None.",
                     stacklevel=2,
                 )
         if smooth_beyond is not None:
@@ -116,7 +121,7 @@ class FIRE(PositionEncoding):
         self.num_heads, self.first_position, self.eps, self.horizon = num_heads, first_position, eps, horizon
         self.smooth_beyond = smooth_beyond
         self.log, self.threshold, self.init, self.init_c = log, threshold, init, init_c
-        self.starting_L = init_L  # init_L is a buffer, which weights bring along
+        self.starting_L = init_L  # the buffer init_L is overwritten when weights are loaded
 
         sizes = [1, *[width] * hidden_layers, num_heads]
         self.widest = max(sizes)
@@ -149,12 +154,12 @@ class FIRE(PositionEncoding):
 
     @property
     def linears(self) -> list[nn.Linear]:
-        """The MLP's layers without the activations."""
+        """The MLP's linear layers."""
         return [layer for layer in self.mlp if isinstance(layer, nn.Linear)]
 
     @property
     def L(self) -> Tensor | None:
-        """The threshold, shape (1,); None without one."""
+        """The threshold, shape (1,), or None."""
         if self.threshold is None:
             return None
         dtype = self.compute_dtype
@@ -162,11 +167,11 @@ class FIRE(PositionEncoding):
         return torch.abs(self.L_multiplier.to(dtype) * init) if self.threshold == "learned" else init
 
     def psi(self, x: Tensor) -> Tensor:
-        """ψ of a distance or position ≥ 0. Not log1p: the listing's bits, and c → 0 stays finite all the same."""
+        """ψ of a distance or position ≥ 0. Not log1p, to match the listing bit for bit; c → 0 stays finite anyway."""
         return torch.log(torch.abs(self.c.to(x.dtype) * x) + 1) if self.log else x
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i but beyond a horizon. The MLP's input."""
+        """The MLP's input ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i up to the horizon."""
         dtype = self.compute_dtype
         distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(dtype)  # exact: integers
         position = (q_positions.long() + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
@@ -180,11 +185,11 @@ class FIRE(PositionEncoding):
         if self.horizon is not None:
             position = position.clamp(max=self.horizon)
         normalizer = self.psi(position) + self.eps
-        # where ψ vanishes for the query it does for every distance up to it: 0 / 0 is 0
+        # where ψ(i) vanishes, so does ψ of every smaller distance: 0 / 0 becomes 0
         return normalizer.clamp(min=1e-6) if self.eps == 0 else normalizer
 
     def f(self, x: Tensor) -> Tensor:
-        """f_θ, the MLP, at x (…, T, S) → (…, H, T, S)."""
+        """The MLP f_θ: (…, T, S) → (…, H, T, S)."""
         x = x.unsqueeze(-1)
         for layer in self.mlp:
             x = _linear(x, layer) if is_plain_linear(layer) else layer(x)
@@ -211,11 +216,11 @@ class FIRE(PositionEncoding):
         return self.f(self.normalized_distance(q_positions, k_positions)).contiguous()
 
     def _bias_in_blocks(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """The same numbers, a few rows at a time: the MLP's hidden layers are wider than the bias they make."""
+        """The same bias a few rows at a time, since the MLP's hidden layers take several times its memory."""
         T, S = q_positions.shape[-1], k_positions.shape[-1]
         batch = torch.broadcast_shapes(q_positions.shape[:-1], k_positions.shape[:-1])
-        elements_a_row = max(1, math.prod(batch) * S * self.widest)
-        rows = max(1, (1 << (26 if q_positions.is_cuda else 22)) // elements_a_row)
+        row_elements = max(1, math.prod(batch) * S * self.widest)
+        rows = max(1, (1 << (26 if q_positions.is_cuda else 22)) // row_elements)
         if rows >= T:
             return self._bias(q_positions, k_positions)
         out = torch.empty(*batch, self.num_heads, T, S, dtype=self.compute_dtype, device=q_positions.device)
@@ -226,14 +231,14 @@ class FIRE(PositionEncoding):
 
     @torch.no_grad()
     def init_as(self, name: str, *, slopes: Sequence[float] | None = None, c: float | None = None) -> Self:
-        """Start as another encoding, by the paper's Theorem 3.1: equal biases for all i ≤ L, and everything trainable.
+        """Initialise as another encoding, by Theorem 3.1: equal biases for all i ≤ L, with everything trainable.
 
-        `FIRE(…, init=name)` does this from the start. `"kerple_log"` is −slope·log(1 + c·(i − j)), with a slope per
-        head (by default spread evenly over (0, 2), the range of Kerple's own start) and one c (by default `init_c` if
-        that was given, else 1.0). `"alibi"`, for `log=False`, is −slope·(i − j), by default with ALiBi's slopes.
+        `FIRE(…, init=name)` calls this. `"kerple_log"` is −slope·log(1 + c·(i − j)), with a slope per head (default:
+        evenly spaced in (0, 2), the range of Kerple's own initialisation) and one c (default: `init_c`, or 1.0).
+        `"alibi"`, for `log=False`, is −slope·(i − j), by default with ALiBi's slopes.
 
-        One unit of every hidden layer passes x on and only its outgoing weights are not 0; the other units keep their
-        random start and come in as training moves their outgoing weights.
+        One unit of each hidden layer passes x through and is the only one with non-zero outgoing weights; the others
+        keep their random incoming weights and take part once training moves their outgoing ones.
         """
         one_of("init", name, STARTS)
         needs = {
@@ -242,10 +247,10 @@ class FIRE(PositionEncoding):
             "activation='relu', final_activation=False": len(self.linears) > 0
             and isinstance(self.mlp[-1], nn.Linear)
             and all(isinstance(layer, nn.Linear | nn.ReLU) for layer in self.mlp),
-            "no c, which log=False does not have": self.log or c is None,
+            "no c, since log=False has none": self.log or c is None,
         }
         if missing := [need for need, met in needs.items() if not met]:
-            raise ValueError(f"init={name!r} needs {' and '.join(missing)}; this is a FIRE with {self.extra_repr()}.")
+            raise ValueError(f"init={name!r} needs {' and '.join(missing)}, but this is FIRE({self.extra_repr()}).")
         if slopes is None and name == "kerple_log":
             slopes = [2 * (h + 0.5) / self.num_heads for h in range(self.num_heads)]
         elif slopes is None:
@@ -261,30 +266,29 @@ class FIRE(PositionEncoding):
             layer.weight[0] = 0
             layer.weight[0, 0] = 1
             layer.bias[0] = 0
-        normalizer = self._normalizer(torch.zeros(1, dtype=slope.dtype, device=output.weight.device))  # of all i ≤ L
+        normalizer = self._normalizer(
+            torch.zeros(1, dtype=slope.dtype, device=output.weight.device)
+        )  # the same for all i ≤ L
         output.weight.zero_()
         output.weight[:, 0] = -slope.to(normalizer.device) * normalizer
         output.bias.zero_()
         return self
 
     def extra_repr(self) -> str:
-        return (
-            f"num_heads={self.num_heads}, log={self.log}, threshold={self.threshold!r}, init={self.init!r}, "
-            f"first_position={self.first_position}, eps={self.eps}; not in the state dict: horizon={self.horizon}, "
-            f"smooth_beyond={self.smooth_beyond}"
-        )
+        outside = f"horizon={self.horizon}, smooth_beyond={self.smooth_beyond}"
+        return f"{super().extra_repr()}; not in the state dict: {outside}"
 
 
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """The layer in x's precision, whatever the weights' is."""
+    """The layer in x's precision."""
     weight, bias = layer.weight.to(x.dtype), layer.bias.to(x.dtype)
-    if x.is_cuda and layer.in_features == 1:  # as a matrix product, TF32 would round the distances to ten bits
+    if x.is_cuda and layer.in_features == 1:  # a TF32 matrix product would round distances to ten bits
         return x * weight[:, 0] + bias
     return F.linear(x, weight, bias)
 
 
 def _scalars_to_vectors(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """The listing keeps c and L as 0-d tensors; here they have shape (1,)."""
+    """Load the listing's 0-d c and L; here they have shape (1,)."""
     for name in ("c", "L_multiplier", "init_L"):
         value = state.get(prefix + name)
         if isinstance(value, Tensor) and value.ndim == 0:

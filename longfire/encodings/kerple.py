@@ -2,7 +2,7 @@
 
     logarithmic: b(i, j) = −r₁·log(1 + r₂·|i − j|)        power: b(i, j) = −r₁·|i − j|^r₂
 
-with r₁, r₂ > 0 learned per head, and r₂ ≤ 2 in the power variant. Starts and bounds are those of the authors' code.
+with r₁, r₂ > 0 learned per head, and r₂ ≤ 2 in the power variant. Initialisation and bounds follow the authors' code.
 """
 
 from typing import ClassVar
@@ -18,11 +18,11 @@ LEAST = 0.01
 
 
 class Kerple(DistanceBias):
-    """What the two variants share: r₁ and r₂ per head."""
+    """Base of both variants: r₁ and r₂ per head."""
 
-    takes = ("num_heads",)
-    start: ClassVar[tuple[float, float]]
-    """r₁ and r₂ start uniformly between 0 and these."""
+    takes = shown = ("num_heads",)
+    init_range: ClassVar[tuple[float, float]]
+    """r₁ and r₂ are initialised uniformly between 0 and these."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -33,18 +33,15 @@ class Kerple(DistanceBias):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.uniform_(self.r1, 0, self.start[0])
-        nn.init.uniform_(self.r2, 0, self.start[1])
-
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}"
+        nn.init.uniform_(self.r1, 0, self.init_range[0])
+        nn.init.uniform_(self.r2, 0, self.init_range[1])
 
 
 @register("kerple_log")
 class KerpleLog(Kerple):
-    """A penalty that grows with the logarithm of the distance."""
+    """A learned logarithmic penalty, b(i, j) = −r₁·log(1 + r₂·|i − j|) (Chi et al. 2022)."""
 
-    start = (2.0, 1.0)
+    init_range = (2.0, 1.0)
     smooth_beyond = 128  # curvature ≤ r₁ / distance²
 
     def of_distance(self, distance: Tensor) -> Tensor:
@@ -55,9 +52,9 @@ class KerpleLog(Kerple):
 
 @register("kerple_power")
 class KerplePower(Kerple):
-    """A penalty that grows with a power of the distance."""
+    """A learned power-law penalty, b(i, j) = −r₁·|i − j|^r₂ (Chi et al. 2022)."""
 
-    start = (1.0, 2.0)
+    init_range = (1.0, 2.0)
 
     def of_distance(self, distance: Tensor) -> Tensor:
         dtype = self.compute_dtype
@@ -66,5 +63,5 @@ class KerplePower(Kerple):
 
 
 def bounded(raw: Tensor, most: float | None = None) -> Tensor:
-    """The parameter clamped, with the gradient of the clamped value passed on, so that it can come back."""
+    """The clamped parameter, with a straight-through gradient so that it can return into its bounds."""
     return raw.detach().clamp(LEAST, most) + (raw - raw.detach())

@@ -1,4 +1,4 @@
-"""NoPE: no position encoding (Haviv et al. 2022; Kazemnejad et al. 2023). The causal mask tells positions apart."""
+"""NoPE: no position encoding (Haviv et al. 2022; Kazemnejad et al., NeurIPS 2023)."""
 
 from longfire.encodings.base import PositionEncoding
 from longfire.encodings.registry import register
@@ -6,4 +6,4 @@ from longfire.encodings.registry import register
 
 @register("nope")
 class NoPE(PositionEncoding):
-    """Does nothing."""
+    """No position encoding: only the causal mask tells positions apart."""

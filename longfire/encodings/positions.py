@@ -1,4 +1,4 @@
-"""Positions: 0-based token indices, integer tensors of shape (T,) or (B, T)."""
+"""Checks of positions: 0-based token indices, integer tensors of shape (T,) or (B, T)."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ INTEGERS = (torch.int64, torch.int32)
 
 
 def can_check_values(tensor: Tensor) -> bool:
-    """Values are looked at in eager mode on plain CPU tensors only: elsewhere a look would synchronise or not trace."""
+    """Whether values may be checked: only in eager mode, on plain CPU tensors. Elsewhere that synchronises or fails."""
     return (
         not torch.compiler.is_compiling()
         and tensor.device.type == "cpu"
@@ -19,26 +19,26 @@ def can_check_values(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Inside vmap, grad and the like: its values cannot be looked at, nor written into another tensor.
+    """Whether the tensor is inside vmap, grad or another transform: it can be neither read nor written elsewhere.
 
-    A compiler traces such transforms by itself, and cannot trace the question.
+    False when compiling: a compiler traces transforms itself, but not this question.
     """
     return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(tensor)
 
 
 def in_transform() -> bool:
-    """Whether vmap, grad or the like is at work, whatever it is applied to."""
+    """Whether vmap, grad or another transform is active, on any tensor."""
     return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether its values can be read now, on a GPU by waiting for it."""
+    """Whether values can be read now, if need be by waiting for a GPU."""
     traced = torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
     return not traced and not tensor.is_meta and not isinstance(tensor, FakeTensor)
 
 
 def strictly_increase(positions: Tensor, kept: Tensor | None) -> Tensor:
-    """Whether positions (S,) or (B, S) go up along each row, leaving out those that are not `kept` (B, S): one bool."""
+    """Whether positions (S,) or (B, S) strictly increase in each row, counting only those `kept` (B, S): one bool."""
     if kept is None:
         return (positions.diff() > 0).all()
     positions = torch.where(kept, positions, -1)  # (B, S)
@@ -47,25 +47,25 @@ def strictly_increase(positions: Tensor, kept: Tensor | None) -> Tensor:
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
-    """What vmap, grad and the like have wrapped."""
+    """The tensor inside the wrappers of vmap, grad and other transforms."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor
 
 
 def check_same_device(what: str, tensor: Tensor, other_is: str, other: Tensor) -> None:
-    """Refuse two tensors that are not in one place: "`what` on cpu and `other_is` on cuda"."""
+    """Refuse tensors on two devices: "`what` on cpu and `other_is` on cuda"."""
     if tensor.device != other.device:
         raise ValueError(f"{what} on {tensor.device} and {other_is} on {other.device}: move them to one device.")
 
 
 def check_positions(positions: Tensor, name: str = "positions") -> None:
-    """Refuse what are not token indices."""
+    """Refuse anything but token indices."""
     if not isinstance(positions, Tensor):
         raise TypeError(f"{name} must be an integer tensor, not {type(positions).__name__}: use torch.arange(n).")
     if positions.dtype not in INTEGERS:
         raise TypeError(
-            f"{name} are token indices and must be int64 or int32, not {positions.dtype}: .long() makes them so."
+            f"{name} are token indices and must be int64 or int32, not {positions.dtype}: convert them with .long()."
         )
     if positions.ndim not in (1, 2):
         raise ValueError(f"{name} must have shape (T,) or (B, T), not {tuple(positions.shape)}.")
@@ -77,19 +77,19 @@ def check_positions(positions: Tensor, name: str = "positions") -> None:
 
 
 def check_pair(q_positions: Tensor, k_positions: Tensor) -> None:
-    """Query and key positions that go together: one device, and one batch if both are batched."""
+    """Check that query and key positions match in device and batch size."""
     check_positions(q_positions, "q_positions")
     check_positions(k_positions, "k_positions")
     check_same_device("q_positions are", q_positions, "k_positions", k_positions)
     both = q_positions.ndim == k_positions.ndim == 2
     if both and q_positions.shape[0] != k_positions.shape[0] and 1 not in (q_positions.shape[0], k_positions.shape[0]):
         raise ValueError(
-            f"q_positions are for a batch of {q_positions.shape[0]} and k_positions for one of {k_positions.shape[0]}."
+            f"q_positions have batch size {q_positions.shape[0]}, but k_positions have {k_positions.shape[0]}."
         )
 
 
 def check_fit(positions: Tensor, x: Tensor, shape: str) -> None:
-    """Positions for every token of x, whose dimensions `shape` names: one of them is T, the first is B."""
+    """Check positions for the tokens of x, whose dimensions `shape` names, such as "B H T D"."""
     check_positions(positions)
     names = shape.split()
     if x.ndim != len(names):
@@ -99,10 +99,10 @@ def check_fit(positions: Tensor, x: Tensor, shape: str) -> None:
 
 
 def check_shape(positions: Tensor, name: str, batch: int, length: int) -> None:
-    """One position for every token, for each sequence or for all alike."""
+    """Check that there is one position per token, for each sequence or for all of them."""
     if tuple(positions.shape) not in ((length,), (1, length), (batch, length)):
         raise ValueError(
-            f"{name} have shape {tuple(positions.shape)}, not ({length},) or ({batch}, {length}): one for every token."
+            f"{name} have shape {tuple(positions.shape)}, not ({length},) or ({batch}, {length}): one per token."
         )
 
 

@@ -1,4 +1,4 @@
-"""Names to classes, and a constructor by name."""
+"""Encodings by name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,21 +10,21 @@ from longfire.encodings.base import PositionEncoding
 from longfire.validation import at_least, hint
 
 ENCODINGS: dict[str, type[PositionEncoding]] = {}
-"""Every encoding by its name. A file of this folder adds its own with `@register`; so may anybody's."""
+"""Every encoding by name. Add your own with `@register("name")`."""
 
 BY_TRAINING = ("init", "init_L", "horizon", "scale", "trained_length", "target_length", "smooth_beyond")
-"""Options that follow from how a model is trained and computed."""
+"""Options that follow from how a model is trained and run."""
 SHARED = "-s"
-"""After a name: one encoding for all layers. FIRE-S is `fire-s`."""
+"""Suffix of a name: one encoding shared by all layers. FIRE-S is `fire-s`."""
 E = TypeVar("E", bound=type[PositionEncoding])
 
 
 def register(name: str) -> Callable[[E], E]:
-    """Class decorator: make an encoding known to `build_encoding` under a name."""
+    """Class decorator: add an encoding to `ENCODINGS` under a name, for `build_encoding` and the command line."""
 
     def add(cls: E) -> E:
         if ENCODINGS.setdefault(name, cls) is not cls:
-            raise ValueError(f"there is an encoding named {name!r} already: {ENCODINGS[name].__name__}.")
+            raise ValueError(f"the encoding name {name!r} is already taken by {ENCODINGS[name].__name__}.")
         return cls
 
     return add
@@ -39,22 +39,22 @@ def build_encoding(
     max_length: int | None = None,
     **options: Any,
 ) -> PositionEncoding:
-    """An encoding by name.
+    """Build an encoding by name: `build_encoding("fire", num_heads=8, init_L=512)`.
+
+    An encoding uses the arguments it needs of the model's shape and ignores the others, so one call works for all.
 
     Args:
         name: a key of `ENCODINGS`.
-        num_heads: attention heads.
-        head_dim: the size of a head.
-        width: of the model.
-        max_length: the number of positions, for encodings that have only so many (`learned`).
+        num_heads: number of attention heads H.
+        head_dim: head size D.
+        width: the model's width C.
+        max_length: the number of positions, for encodings that have a limit (`learned`).
         options: of the encoding's constructor. FIRE's `width` is called `mlp_width` here.
-
-    An encoding takes what it needs of the model's shape and ignores the rest, so one call serves them all.
     """
     if name not in ENCODINGS:
-        one = str(name).removesuffix(SHARED)
-        shared = f"One {one} for all layers of a model is {one!r} with share_position_encoding=True."
-        remedy = shared if one in ENCODINGS else hint(name, ENCODINGS)
+        base = str(name).removesuffix(SHARED)
+        shared = f"To share one encoding among all layers, use {base!r} with the model's share_position_encoding=True."
+        remedy = shared if base in ENCODINGS else hint(name, ENCODINGS)
         raise ValueError(f"there is no encoding named {name!r}. {remedy}")
     cls = ENCODINGS[name]
     shape = {"num_heads": num_heads, "head_dim": head_dim, "width": width, "max_length": max_length}
@@ -76,17 +76,17 @@ def build_encoding(
 
 
 def title_of(name: str) -> str:
-    """An encoding as a person writes it."""
+    """The display name of an encoding."""
     return ENCODINGS[name].title or ENCODINGS[name].__name__
 
 
 def has_starts(encoding: type[PositionEncoding]) -> bool:
-    """Whether it has the option `init`, a choice of what it begins as, which recipes call `start`."""
+    """Whether an encoding has the option `init`."""
     return hasattr(encoding, "init_as") and "init" in option_names(encoding)
 
 
 def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:
-    """What may be given to `build_encoding` as an option → the constructor's argument for it."""
+    """The options of `build_encoding` for an encoding, each with its constructor's parameter."""
     if cls.__init__ is nn.Module.__init__:
         return {}
     aliases = {argument: option for option, argument in cls.aliases.items()}
@@ -95,11 +95,11 @@ def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:
 
 
 def changed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an encoding's options those that make it another: not as usual, and not what training sets.
+    """The options that make this a variant of its own: neither defaults nor set by training.
 
-    What a record names may not be known here, or no longer.
+    Encodings and options of old records need not exist any more.
     """
     known = option_names(ENCODINGS[name]) if name in ENCODINGS else {}
-    usual = {key: option.default for key, option in known.items()}
+    defaults = {key: option.default for key, option in known.items()}
     own = {key: value for key, value in options.items() if key not in BY_TRAINING}
-    return {key: value for key, value in own.items() if key not in usual or value != usual[key]}
+    return {key: value for key, value in own.items() if key not in defaults or value != defaults[key]}

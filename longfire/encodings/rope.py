@@ -1,9 +1,9 @@
 """RoPE: Su et al., RoFormer (2021), with position interpolation (Chen et al. 2023) and YaRN (Peng et al., ICLR 2024).
 
-    the pair (x_k, x_{k+D/2}) of a query or key at position i is turned by the angle i·ω_k,   ω_k = base^(−2k/D)
+    the pair (x_k, x_{k+D/2}) of a query or key at position i is rotated by the angle i·ω_k,   ω_k = base^(−2k/D)
 
-Half-split pairs, as in Llama. PI divides every ω_k by s = target / trained length; YaRN divides the slow ones by s,
-leaves the fast ones, blends between, and scales q and k by 0.1·ln s + 1.
+Half-split pairs, as in Llama. PI divides every ω_k by s = target / trained length; YaRN divides only the slow ones,
+blends towards the fast ones, which it keeps, and scales q and k by 0.1·ln s + 1.
 """
 
 import math
@@ -20,7 +20,7 @@ from longfire.validation import at_least, positive
 
 
 def _rotations(positions: Tensor, frequencies: Tensor, magnitude: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, (T, D/2) or (B, T, D/2)."""
+    """Cosines and sines, each (T, D/2) or (B, T, D/2)."""
     angles = positions[..., None].to(frequencies.dtype) * frequencies
     return angles.cos() * magnitude, angles.sin() * magnitude
 
@@ -31,12 +31,14 @@ def _rotations_fake(positions: Tensor, frequencies: Tensor, magnitude: float) ->
 
 
 rotations = Operator("longfire::rotations", _rotations, _rotations_fake)
-"""An operator, so that a compiler makes them once, and not anew for every head of every sequence."""
+"""An operator, so that a compiler does not recompute them for every head and sequence."""
 
 
 @register("rope")
 class RoPE(PositionEncoding):
-    """Turns queries and keys, so that their product depends on their distance.
+    """Rotates queries and keys so that their product depends on their distance (Su et al. 2021).
+
+    The pair (x_k, x_{k+D/2}) at position i is rotated by the angle i·ω_k with ω_k = base^(−2k/D).
 
     Args:
         head_dim: head size D, even.
@@ -44,17 +46,18 @@ class RoPE(PositionEncoding):
     """
 
     takes = ("head_dim",)
+    shown: ClassVar[tuple[str, ...]] = ("head_dim", "base")
     magnitude: float = 1.0
-    """What q and k are multiplied by, besides being turned."""
+    """Factor of q and k."""
 
     def __init__(self, head_dim: int, *, base: float = 10000.0) -> None:
         super().__init__()
         at_least("head_dim", head_dim, 2)
         if head_dim % 2:
-            raise ValueError(f"RoPE turns pairs, so head_dim must be even, not {head_dim}.")
+            raise ValueError(f"RoPE rotates pairs, so head_dim must be even, not {head_dim}.")
         positive("base", base)
         if base <= 1:
-            raise ValueError(f"base must be above 1, or no frequency falls; it is {base!r}.")
+            raise ValueError(f"base must be above 1, not {base!r}.")
         self.head_dim, self.base = head_dim, base
 
     def frequencies(self, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -64,22 +67,20 @@ class RoPE(PositionEncoding):
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         check_fit(positions, x, "B H T D")
         if x.shape[-1] != self.head_dim:
-            raise ValueError(f"x has head size {x.shape[-1]}, but this {type(self).__name__} is for {self.head_dim}.")
+            raise ValueError(f"x has head size {x.shape[-1]}, but {type(self).__name__} has {self.head_dim}.")
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         with full_precision(x.device):
-            made = _rotations if x.shape[-2] == 1 else rotations  # of a single query a compiler makes them on the way
-            cos, sin = made(positions, self.frequencies(x.device, dtype), self.magnitude)
-            cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # over heads
+            compute = _rotations if x.shape[-2] == 1 else rotations  # for a single query a compiler fuses them
+            cos, sin = compute(positions, self.frequencies(x.device, dtype), self.magnitude)
+            cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # (…, 1, T, D/2)
             first, second = x.to(dtype).chunk(2, dim=-1)
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
-    def extra_repr(self) -> str:
-        return f"head_dim={self.head_dim}, base={self.base}"
 
+class ScaledRoPE(RoPE):
+    """RoPE trained at `trained_length` and extended to `target_length`."""
 
-class Stretched(RoPE):
-    """RoPE made for `trained_length` and stretched to `target_length`."""
-
+    shown = (*RoPE.shown, "trained_length", "target_length")
     example: ClassVar[dict[str, Any]] = {"trained_length": 2048, "target_length": 8192}
 
     def __init__(self, head_dim: int, *, trained_length: int, target_length: int, base: float = 10000.0) -> None:
@@ -89,14 +90,17 @@ class Stretched(RoPE):
         self.trained_length, self.target_length = trained_length, target_length
         self.factor = target_length / trained_length
 
-    def extra_repr(self) -> str:
-        lengths = f"trained_length={self.trained_length}, target_length={self.target_length}"
-        return f"{super().extra_repr()}, {lengths}"
-
 
 @register("rope_pi")
-class RoPEPI(Stretched):
-    """Position interpolation: positions up to the target length fall where the trained ones were."""
+class RoPEPI(ScaledRoPE):
+    """Position interpolation (Chen et al. 2023): all frequencies divided by target_length / trained_length.
+
+    Args:
+        head_dim: head size D, even.
+        trained_length: the length RoPE was trained at.
+        target_length: the length to extend to.
+        base: of the geometric frequencies.
+    """
 
     title = "RoPE-PI"
 
@@ -105,16 +109,16 @@ class RoPEPI(Stretched):
 
 
 @register("yarn")
-class YaRN(Stretched):
-    """Interpolates each frequency as far as its wavelength exceeds the trained length.
+class YaRN(ScaledRoPE):
+    """YaRN (Peng et al. 2024): interpolates slow frequencies, keeps fast ones, and scales q and k by 0.1·ln s + 1.
 
     Args:
         head_dim: head size D, even.
-        trained_length: the length that RoPE was trained at.
-        target_length: the length to reach.
+        trained_length: the length RoPE was trained at.
+        target_length: the length to extend to.
         base: of the geometric frequencies.
-        fast: frequencies that turn at least this often within the trained length are left alone (β in the paper).
-        slow: those that turn at most this often are interpolated (α in the paper).
+        fast: frequencies with at least this many rotations within the trained length are kept (the paper's β).
+        slow: those with at most this many are interpolated (the paper's α).
     """
 
     def __init__(
@@ -135,12 +139,12 @@ class YaRN(Stretched):
 
     def frequencies(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         untouched = super().frequencies(device, dtype)
-        low, high = math.floor(self._pair_that_turns(self.fast)), math.ceil(self._pair_that_turns(self.slow))
+        low, high = math.floor(self._pair_with_rotations(self.fast)), math.ceil(self._pair_with_rotations(self.slow))
         low, high = max(low, 0), min(high, self.head_dim - 1)
         pairs = torch.arange(self.head_dim // 2, device=device).to(dtype)
         kept = 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
         return untouched / self.factor * (1 - kept) + untouched * kept
 
-    def _pair_that_turns(self, times: float) -> float:
-        """The k, as a real number, whose ω_k makes this many turns within the trained length."""
+    def _pair_with_rotations(self, times: float) -> float:
+        """The k, a real number, whose ω_k makes this many rotations within the trained length."""
         return self.head_dim * math.log(self.trained_length / (times * 2 * math.pi)) / (2 * math.log(self.base))

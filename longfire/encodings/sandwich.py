@@ -17,16 +17,17 @@ from longfire.validation import at_least
 
 @register("sandwich")
 class Sandwich(PositionEncoding):
-    """A bias that falls off in waves. Nothing is learned.
+    """A fixed bias that decays in waves, b(i, j) = c_h · Σ_k cos((i − j) / 10000^(k/d′)) (Chi et al. 2023).
 
     Args:
-        num_heads: attention heads.
+        num_heads: number of attention heads H.
         head_dim: head size D.
-        terms: d′, how many cosines; D/2 unless given.
-        scales: c_h, one per head; H / (8h) for h = 1…H unless given.
+        terms: the number of cosines d′. Default: D/2.
+        scales: c_h for each head. Default: H / (8h) for h = 1…H.
     """
 
     takes = ("num_heads", "head_dim")
+    shown = ("num_heads", "terms")
     distance_only = True
     scales: Tensor
 
@@ -58,9 +59,6 @@ class Sandwich(PositionEncoding):
             waves = self._waves(q_positions) @ self._waves(k_positions).mT  # (…, T, S)
             return self.scales.to(waves.dtype)[:, None, None] * waves.unsqueeze(-3)
 
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, terms={self.terms}"
-
     def _waves(self, positions: Tensor) -> Tensor:
-        angles = positions[..., None] * self.frequencies(positions.device)  # float64: exact far out
+        angles = positions[..., None] * self.frequencies(positions.device)  # float64: accurate at any position
         return torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.compute_dtype)

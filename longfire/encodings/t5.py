@@ -1,6 +1,6 @@
 """T5's relative position bias: Raffel et al., Exploring the Limits of Transfer Learning (JMLR 2020).
 
-b(i, j) = r_k for the bucket k that holds i − j: one distance a bucket at first, then logarithmically wider ones
+b(i, j) = r_k for the bucket k of i − j: one distance per bucket at first, then logarithmically wider buckets
 """
 
 import math
@@ -15,15 +15,16 @@ from longfire.validation import at_least
 
 @register("t5")
 class T5(DistanceBias):
-    """A learned number per bucket of distances and head; one bucket for all distances from `max_distance` on.
+    """A learned bias per head and bucket of distances (Raffel et al. 2020); the last bucket has no upper end.
 
     Args:
-        num_heads: attention heads.
+        num_heads: number of attention heads.
         num_buckets: half of them hold one distance each (K + 1 in the FIRE paper, which uses 64).
-        max_distance: where the last bucket begins at the latest (L₁ in the paper).
+        max_distance: all distances from here on share the last bucket (L₁ in the FIRE paper).
     """
 
     takes = ("num_heads",)
+    shown = ("num_heads", "num_buckets", "max_distance")
     buckets: Tensor
 
     def __init__(self, num_heads: int, *, num_buckets: int = 64, max_distance: int = 128) -> None:
@@ -32,7 +33,7 @@ class T5(DistanceBias):
         at_least("num_buckets", num_buckets, 2)
         at_least(f"max_distance (above half of num_buckets={num_buckets})", max_distance, num_buckets // 2 + 1)
         self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
-        self.smooth_beyond = max_distance  # constant from there on; steps below
+        self.smooth_beyond = max_distance  # a step function before, constant after
         self.table = nn.Parameter(torch.empty(num_buckets, num_heads, dtype=at_least_float32()))
         self.register_buffer("buckets", torch.empty(max_distance + 1, dtype=torch.int64))
         self.reset_parameters()
@@ -42,20 +43,17 @@ class T5(DistanceBias):
         self.buckets.copy_(bucket_of_distance(self.num_buckets, self.max_distance))
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        buckets = self.buckets.long()  # transformers loads them as float32 where a model is to be in bfloat16
+        buckets = self.buckets.long()  # transformers loads them as float32 into a bfloat16 model
         by_distance = self.table.to(self.compute_dtype)[buckets].T  # (H, max_distance + 1)
         biases = by_distance[:, distance.squeeze(-3).clamp(0, self.max_distance).long()]  # (H, …, T, S)
         return biases.movedim(0, -3)
-
-    def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}"
 
 
 def bucket_of_distance(num_buckets: int, max_distance: int) -> Tensor:
     """The bucket of every distance from 0 to max_distance.
 
-    Logarithms in float32 on the CPU, as in the public implementations: at a bucket's edge rounding decides, and every
-    device must decide alike.
+    Logarithms are float32 on the CPU, as in public implementations: rounding decides at a bucket's edge, and all
+    devices must agree.
     """
     exact = num_buckets // 2
     distance = torch.arange(max_distance + 1)

@@ -1,6 +1,15 @@
 """Attention: one entry, several engines."""
 
-from longfire.engines.dispatch import ENGINES, AttentionPlan, attention, attention_plan
+from longfire.engines.dispatch import ENGINES, RENAMED, AttentionPlan, attention, attention_plan
 from longfire.engines.prepared import PreparedBias, prepare_bias, prepare_rows
 
-__all__ = ["ENGINES", "AttentionPlan", "PreparedBias", "attention", "attention_plan", "prepare_bias", "prepare_rows"]
+__all__ = [
+    "ENGINES",
+    "RENAMED",
+    "AttentionPlan",
+    "PreparedBias",
+    "attention",
+    "attention_plan",
+    "prepare_bias",
+    "prepare_rows",
+]

@@ -1,7 +1,7 @@
-"""Attention a few queries at a time: of the bias, no more than a block of rows is ever there.
+"""Attention a few queries at a time: the bias exists for one chunk of rows only.
 
-In training a block is computed again in the backward pass, so nothing of (queries × keys) is kept. Keys after a block's
-last query are left out, so of causal attention only the lower triangle is computed.
+In training, backward recomputes each chunk, so nothing of (queries × keys) is kept. Keys after a chunk's last query
+are left out, so causal attention computes the lower triangle only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,38 +18,37 @@ from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Bias, Request
 from longfire.engines.sdpa import SDPA
 
-BLOCK = 1 << 22
-"""How many logits and numbers of one of FIRE's hidden layers a block may have."""
+CHUNK_ELEMENTS = 1 << 22
+"""Limit for a chunk: logits, plus one hidden layer of FIRE."""
 
-HIDDEN = 32
-"""The width of FIRE's hidden layers."""
+FIRE_WIDTH = 32
 
-FEWEST = 16
-"""Queries in a block at any length: k and v are read for each block, and their gradients written."""
+MIN_ROWS = 16
+"""Queries per chunk at any length: every chunk reads k and v, and writes their gradients."""
 
 
-class Blocks:
-    """PyTorch's own kernels on blocks of queries, each with its bias and the keys that it can see."""
+class Chunked:
+    """PyTorch's own kernels on chunks of queries, each with its bias and the keys that it can see."""
 
-    name = "blocks"
+    name = "chunked"
     dense = False
 
     def refuses(self, request: Request) -> str | None:
         if torch.compiler.is_compiling():
-            return "a compiled graph would be bound to one number of blocks; sdpa serves there"
+            return "a compiled graph would be bound to one number of chunks; sdpa serves there"
         if any(is_transformed(tensor) for tensor in _tensors(request)):
-            return "inside torch.func transforms no block can be computed again; impl='reference' serves there"
+            return "inside torch.func transforms no chunk can be recomputed; impl='reference' serves there"
         return None
 
     def declines(self, request: Request) -> str | None:
-        return None if request.has_bias else "there is no bias to make in blocks; sdpa serves that"
+        return None if request.has_bias else "there is no bias to make in chunks; sdpa serves that"
 
     def describe(self, request: Request) -> str:
         kernel, rows = "torch's scaled_dot_product_attention", _rows(request)
         if rows >= request.shape[2]:
-            return f"{kernel}, all queries in one block, with its bias as a dense tensor"
-        again = ", each computed again in the backward pass" if _learns(request) else ""
-        return f"{kernel} on blocks of {rows} queries, with the bias of one block at a time{again}"
+            return f"{kernel}, all queries in one chunk, with its bias as a dense tensor"
+        again = ", recomputing each in the backward pass" if _needs_grad(request) else ""
+        return f"{kernel} on chunks of {rows} queries, with the bias of one chunk at a time{again}"
 
     def error(self, request: Request) -> float:
         return 0.0
@@ -58,45 +57,45 @@ class Blocks:
         rows = _rows(request)
         if rows >= request.shape[2]:
             return SDPA().run(request)
-        attend = _attend_twice if _learns(request) else SDPA().run
-        return torch.cat([attend(block) for block in _blocks(request, rows)], dim=2)
+        attend = _checkpointed if _needs_grad(request) else SDPA().run
+        return torch.cat([attend(chunk) for chunk in _chunks(request, rows)], dim=2)
 
 
 def _rows(request: Request) -> int:
-    """Queries in a block."""
+    """Queries per chunk."""
     B, H, _, S = request.shape
-    maps = max(len(torch.atleast_2d(positions)) for positions in request.positions)
-    return max(FEWEST, BLOCK // max(1, S * (B * H + maps * HIDDEN)))
+    batch = max(len(torch.atleast_2d(positions)) for positions in request.positions)
+    return max(MIN_ROWS, CHUNK_ELEMENTS // max(1, S * (B * H + batch * FIRE_WIDTH)))
 
 
 def _source(bias: Bias) -> PositionEncoding | Tensor | None:
-    """What makes a bias, or is it."""
+    """The encoding that will make a bias, or the tensor that it is."""
     if isinstance(bias, PreparedBias):
         return bias.encoding if bias.tensor is None else bias.tensor
     return bias
 
 
 def _tensors(request: Request) -> list[Tensor]:
-    """All that the result depends on, an encoding's parameters first."""
+    """Everything the result depends on, an encoding's parameters first."""
     bias = _source(request.bias)
     own = bias.parameters() if isinstance(bias, PositionEncoding) else [bias]
     tensors = (*own, request.q, request.k, request.v, request.key_mask, *request.positions)
     return [tensor for tensor in tensors if tensor is not None]
 
 
-def _learns(request: Request) -> bool:
+def _needs_grad(request: Request) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _tensors(request))
 
 
-def _blocks(request: Request, rows: int) -> Iterator[Request]:
-    """A request for every block of queries. Its tensors are views."""
-    in_order = request.in_order and request.causal  # then so is a block: its queries are the last of its keys
+def _chunks(request: Request, rows: int) -> Iterator[Request]:
+    """A request for every chunk of queries. Its tensors are views."""
+    in_order = request.in_order and request.causal  # then so is a chunk: its queries are the last of its keys
     all_q_positions, all_k_positions = request.positions
     queries = request.q.split(rows, dim=2)  # slices would each pad their gradient to the whole
     for number, (q, bias) in enumerate(zip(queries, _split_bias(request, rows, len(queries)), strict=True)):
         start, stop = number * rows, number * rows + q.shape[2]
         q_positions = all_q_positions[..., start:stop]
-        keys = _keys_seen(request, stop, q_positions, all_k_positions)
+        keys = _visible_keys(request, stop, q_positions, all_k_positions)
         k_positions = all_k_positions[..., :keys]
         if isinstance(bias, Tensor):
             bias = bias[..., :keys]
@@ -115,19 +114,19 @@ def _blocks(request: Request, rows: int) -> Iterator[Request]:
         )
 
 
-def _split_bias(request: Request, rows: int, blocks: int) -> Sequence[Bias]:
-    """The bias of every block, for all keys yet."""
+def _split_bias(request: Request, rows: int, chunks: int) -> Sequence[Bias]:
+    """The bias of every chunk, still for all keys."""
     bias = request.bias
     if isinstance(bias, PreparedBias) and bias.tensor is not None:
         return [replace(bias, tensor=piece) for piece in bias.tensor.split(rows, dim=-2)]
     if isinstance(bias, Tensor):
         pieces = torch.atleast_2d(bias).split(rows, dim=-2)
-        return pieces if len(pieces) == blocks else [pieces[0]] * blocks  # one row: the same for all queries
-    return [bias] * blocks
+        return pieces if len(pieces) == chunks else [pieces[0]] * chunks  # one row for all queries
+    return [bias] * chunks
 
 
-def _keys_seen(request: Request, stop: int, q_positions: Tensor, k_positions: Tensor) -> int:
-    """How many keys, from the first, hold all that a block can see: its queries end before `stop`."""
+def _visible_keys(request: Request, stop: int, q_positions: Tensor, k_positions: Tensor) -> int:
+    """How many keys, from the first, cover all that a chunk can see: its queries end before `stop`."""
     _, _, T, S = request.shape
     if not request.causal:
         return S
@@ -140,27 +139,27 @@ def _keys_seen(request: Request, stop: int, q_positions: Tensor, k_positions: Te
 
 
 class _Attention(nn.Module):
-    """SDPA as a module of its encoding, to be called with parameters of one's own."""
+    """SDPA as a module around its encoding, so that functional_call can replace the parameters."""
 
     def __init__(self, bias: Bias) -> None:
         super().__init__()
         source = _source(bias)
         self.encoding = source if isinstance(source, PositionEncoding) else None
 
-    def forward(self, block: Request) -> Tensor:
-        return SDPA().run(block)
+    def forward(self, chunk: Request) -> Tensor:
+        return SDPA().run(chunk)
 
 
-def _attend_twice(block: Request) -> Tensor:
-    """Now, keeping nothing, and again in the backward pass.
+def _checkpointed(chunk: Request) -> Tensor:
+    """Computed now, keeping nothing, and again in the backward pass.
 
-    The encoding may have other parameters by then (a functional_call is over, an optimiser has made a step). So they
-    are kept, as arguments, and a tensor that was written to in between is an error, as without blocks.
+    By then the encoding may have other parameters (a functional_call has returned, an optimiser has stepped). So they
+    are kept as arguments, and writing to one in between is an error, as without chunks.
     """
-    module = _Attention(block.bias)
+    module = _Attention(chunk.bias)
     names = [name for name, _ in module.named_parameters()]
 
     def attend(*tensors: Tensor) -> Tensor:
-        return functional_call(module, dict(zip(names, tensors, strict=False)), (block,))  # type: ignore[no-any-return]
+        return functional_call(module, dict(zip(names, tensors, strict=False)), (chunk,))  # type: ignore[no-any-return]
 
-    return checkpoint(attend, *_tensors(block), use_reentrant=False)  # type: ignore[no-any-return]
+    return checkpoint(attend, *_tensors(chunk), use_reentrant=False)  # type: ignore[no-any-return]

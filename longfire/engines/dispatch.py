@@ -1,11 +1,12 @@
 """One entry, several engines: which of them runs, and why."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-from longfire.engines.chunked import Blocks
+from longfire.engines.chunked import Chunked
 from longfire.engines.fused.engine import Fused
 from longfire.engines.reference import Reference
 from longfire.engines.request import Bias, Request
@@ -24,20 +25,23 @@ class Engine(Protocol):
         """Why it cannot serve this request; None if it can."""
 
     def declines(self, request: Request) -> str | None:
-        """Why `auto` had better leave a request to another engine that this one could serve."""
+        """Why `auto` should leave a request that this engine could serve to another."""
 
     def describe(self, request: Request) -> str:
         """How it will serve this request."""
 
     def error(self, request: Request) -> float:
-        """How far the bias that it adds is from the encoding's own, at most: measured now."""
+        """Largest difference between the bias that it adds and the encoding's own, measured now."""
 
     def run(self, request: Request) -> Tensor:
         """(B, H, T, D)."""
 
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fused(), Blocks(), SDPA(), Reference())}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fused(), Chunked(), SDPA(), Reference())}
 """By name, in the order in which `auto` tries them."""
+
+RENAMED = {"blocks": "chunked"}
+"""Former names of engines: accepted for one release, and found in older records."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class AttentionPlan:
     engine: str
     why: str
     error: float = 0.0
-    """How far the bias that is added is from the encoding's own at most, measured; 0 where it is not interpolated."""
+    """Largest difference between the added bias and the encoding's own, measured; 0 if nothing is interpolated."""
 
     def __str__(self) -> str:
         measured = f" by at most {self.error:.2g}" if self.error else ""
@@ -72,20 +76,20 @@ def attention(
 
     Args:
         q: (B, H, T, D).
-        k: (B, H or a divisor of it, S, D).
+        k: (B, G, S, D), where G divides H.
         v: as k.
-        bias: a `PositionEncoding` with a bias (embedding and rotating are the caller's: RoPE is refused), a
+        bias: a `PositionEncoding` with a bias (embedding and rotating are up to the caller: RoPE is refused), a
             `PreparedBias`, a tensor that broadcasts to (B, H, T, S), or None.
-        q_positions: (T,) or (B, T). Without positions, keys are 0…S−1 and queries the last T of them, as in cached
+        q_positions: (T,) or (B, T). By default keys are at 0…S−1 and queries are the last T of them, as in cached
             decoding.
         k_positions: (S,) or (B, S). They must strictly increase along the keys that `key_mask` keeps: documents that
             share a row would see each other otherwise.
         causal: a query sees keys up to its own position.
-        key_mask: (B, S), True is kept. A query with nothing to see gets 0.
+        key_mask: (B, S), True is kept. A query with nothing to see returns 0.
         dropout_p: dropout of the attention weights. Pass 0 outside training.
-        scale: of the logits; D^−½ unless given.
-        impl: `"auto"`, `"fused"` (Triton, on a GPU), `"blocks"` (a block of queries at a time, on any device), `"sdpa"`
-            (PyTorch's kernels) or `"reference"`. `attention_plan` says what `"auto"` chooses and why.
+        scale: of the logits; None is D^−½.
+        impl: `"auto"`, `"fused"` (Triton, on a GPU), `"chunked"` (a few queries at a time, on any device), `"sdpa"`
+            (PyTorch's kernels) or `"reference"`. `attention_plan` tells what `"auto"` chooses and why.
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
     request.check_order()
@@ -108,7 +112,7 @@ def attention_plan(
 ) -> AttentionPlan:
     """Which engine `attention` would run with the same arguments, and why.
 
-    Where the bias would be interpolated, by how much: measured now, for this encoding and length.
+    If the bias would be interpolated, also by how much: measured now, for this encoding and length.
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
     request.check_order()
@@ -118,8 +122,11 @@ def attention_plan(
 
 def choose(request: Request, impl: str = "auto") -> Engine:
     """The engine asked for, or the first that can serve; an error if there is none."""
+    if impl in RENAMED:
+        warnings.warn(f"impl={impl!r} is now {RENAMED[impl]!r}.", FutureWarning, stacklevel=3)
+        impl = RENAMED[impl]
     if impl != "auto" and impl not in ENGINES:
-        raise ValueError(f"this version has no attention engine named {impl!r}. {hint(impl, ['auto', *ENGINES])}")
+        raise ValueError(f"there is no attention engine named {impl!r}. {hint(impl, ['auto', *ENGINES])}")
     tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[impl]]
     refusals = []
     for engine in tried:

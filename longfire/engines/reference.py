@@ -40,7 +40,7 @@ class Reference:
                 logits = logits + bias.to(dtype)
             if visible is not None:
                 logits = logits.masked_fill(~visible, float("-inf"))
-            if request.may_be_blind:  # nothing to see: any finite row will do, its weights are 0
+            if request.may_be_blind:  # nothing to see: any finite row will do, its weights become 0
                 blind = logits.isneginf().all(-1, keepdim=True)
                 weights = torch.softmax(logits.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
             else:

@@ -1,4 +1,4 @@
-"""One call of attention, checked: everything an engine needs to know.
+"""One call of attention, checked: all that an engine needs to know.
 
 Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
@@ -32,7 +32,7 @@ OUT_OF_ORDER = "k_positions of the keys that key_mask keeps must strictly increa
 
 @dataclass(frozen=True)
 class Request:
-    """What `longfire.attention` was asked, as it was asked."""
+    """The arguments of `longfire.attention`."""
 
     q: Tensor  # (B, H, T, D)
     k: Tensor  # (B, G, S, D)
@@ -73,7 +73,7 @@ class Request:
 
     @property
     def in_order(self) -> bool:
-        """Keys are 0…S−1 and queries the last T of them: no positions were given, or the prepared bias says so."""
+        """Keys are 0…S−1 and queries the last T of them: no positions given, or the prepared bias promises it."""
         return self.bias.in_order if isinstance(self.bias, PreparedBias) else self.q_positions is None
 
     @property
@@ -84,14 +84,14 @@ class Request:
 
     @property
     def encoding(self) -> PositionEncoding | None:
-        """Whose bias it is; None for a tensor or nothing."""
+        """The encoding that makes the bias; None for a tensor or no bias."""
         if isinstance(self.bias, PreparedBias):
             return self.bias.encoding
         return self.bias if isinstance(self.bias, PositionEncoding) else None
 
     @property
     def masks_causally(self) -> bool:
-        """Some query may have a key after it. The last query alone has none."""
+        """Some query may have a key after it; a single last query has none."""
         return self.causal and not (self.in_order and self.shape[2] == 1)
 
     @property
@@ -134,9 +134,9 @@ class Request:
         return seen
 
     def check_order(self) -> None:
-        """Refuse keys whose positions do not go up: causality goes by positions, so documents would see each other.
+        """Refuse keys whose positions do not increase: causality goes by positions, so documents would see each other.
 
-        Apart from the other checks, since it waits for a GPU once per tensor: a model looks once for all its layers.
+        Separate from the other checks because it waits for a GPU once per tensor: a model checks once for all layers.
         """
         bias = self.bias
         if self.in_order:
@@ -147,7 +147,7 @@ class Request:
             if mask is None:
                 raise ValueError("the bias was prepared for padding that key_mask hides: give key_mask.")
             if not all(map(can_check_values, tensors)):
-                return  # promised
+                return  # as promised
         if not all(map(has_values, tensors)):
             if not k_positions.is_meta:
                 torch._assert_async(strictly_increase(k_positions, mask), f"{OUT_OF_ORDER} along each sequence")
@@ -155,7 +155,7 @@ class Request:
             if not unwrapped(strictly_increase(k_positions, mask)).all():
                 self._refuse_order("")
         elif not keys_increase(k_positions, mask):
-            self._refuse_order(_first_fall(*(tensor.expand(self.shape[0], -1).tolist() for tensor in tensors)))
+            self._refuse_order(_first_decrease(*(tensor.expand(self.shape[0], -1).tolist() for tensor in tensors)))
 
     def _refuse_order(self, where: str) -> NoReturn:
         raise ValueError(
@@ -192,8 +192,8 @@ class Request:
             raise ValueError("give both q_positions and k_positions, or neither.")
         if self.in_order and T > S:
             raise ValueError(
-                f"there are {T} queries but only {S} keys. Without positions the queries are the last T of the keys; "
-                f"give q_positions and k_positions if that is not so."
+                f"there are {T} queries but only {S} keys. Without positions the queries are the last T keys; "
+                f"otherwise give q_positions and k_positions."
             )
         if self.in_order and not isinstance(self.bias, PreparedBias):
             return
@@ -210,9 +210,9 @@ class Request:
             self.check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
         elif isinstance(self.bias, PreparedBias):
             self.bias.check_same(self.q_positions, self.k_positions, self.key_mask)
-            made = self.bias.tensor if self.bias.fused is None else self.bias.fused.values[:, :, None]
-            if made is not None:
-                self.check_heads(made.shape[-3], "the prepared bias")
+            values = self.bias.tensor if self.bias.fused is None else self.bias.fused.samples[:, :, None]
+            if values is not None:
+                self.check_heads(values.shape[-3], "the prepared bias")
         elif isinstance(self.bias, Tensor):
             self._check_bias_tensor(self.bias)
         elif self.bias is not None:
@@ -224,8 +224,8 @@ class Request:
         if heads != self.q.shape[1]:
             raise ValueError(
                 f"{whose} has {heads} heads and q {tuple(self.q.shape)} has {self.q.shape[1]} (B, H, T, D). Build the "
-                f"encoding with as many as q; where heads are split across devices, give each device its slice of the "
-                f"full bias as a tensor."
+                f"encoding with as many as q; if heads are split across devices, pass each its slice of the full bias "
+                f"as a tensor."
             )
 
     def _check_bias_tensor(self, bias: Tensor) -> None:
@@ -255,8 +255,8 @@ class Request:
         check_same_device("key_mask is", self.key_mask, "q", self.q)
 
 
-def _first_fall(positions: list[list[int]], kept: list[list[bool]] | None = None) -> str:
-    """Where positions (B, S) first fail to go up."""
+def _first_decrease(positions: list[list[int]], kept: list[list[bool]] | None = None) -> str:
+    """Where positions (B, S) first fail to increase."""
     for row, numbers in enumerate(positions):
         seen = numbers if kept is None else [number for number, seen in zip(numbers, kept[row], strict=True) if seen]
         for before, after in pairwise(seen):

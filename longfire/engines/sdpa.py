@@ -1,4 +1,4 @@
-"""Attention by torch's scaled_dot_product_attention: the bias and the mask together are its attn_mask."""
+"""Attention by torch's scaled_dot_product_attention, with bias and mask as its attn_mask."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ class SDPA:
         kernel = "torch's scaled_dot_product_attention"
         if request.has_bias:
             return f"{kernel}, with the bias as a dense tensor of (heads × queries × keys)"
-        if _plainly_causal(request):
+        if _is_plain_causal(request):
             return f"{kernel}, causal, no bias and no mask to build"
         masked = request.masks_causally or request.key_mask is not None
         return f"{kernel}, no bias{', the mask as a dense tensor' if masked else ' and no mask to build'}"
@@ -45,37 +45,37 @@ class SDPA:
             dropout_p=request.dropout_p,
             scale=request.scale,
         )
-        if request.group > 1:  # a branch: under compile the number of heads may be symbolic, and the flag must not
+        if request.group > 1:  # a branch: under compile the number of heads may be symbolic, the flag may not
             attend = partial(attend, enable_gqa=True)
-        if _plainly_causal(request):
+        if _is_plain_causal(request):
             return attend(is_causal=True).to(request.q.dtype)
         mask, blind = _mask(request)
         out = attend(attn_mask=mask).to(request.q.dtype)
         return out if blind is None else out.masked_fill(blind, 0.0)
 
 
-def _plainly_causal(request: Request) -> bool:
+def _is_plain_causal(request: Request) -> bool:
     _, _, T, S = request.shape
     return request.causal and not request.has_bias and request.in_order and request.key_mask is None and T == S
 
 
 def _mask(request: Request) -> tuple[Tensor | None, Tensor | None]:
-    """Bias and mask as one, and which queries have nothing to see (…, T, 1): those look at everything, to be zeroed."""
+    """Bias and mask in one tensor, and which queries (…, T, 1) see nothing: they attend to all, to be zeroed later."""
     bias, visible = request.dense_bias(), request.visible()
     if bias is None:
         if visible is None or not request.may_be_blind:
             return visible, None
-        unseeing = ~visible.any(-1, keepdim=True)
-        return visible | unseeing, unseeing
+        sees_nothing = ~visible.any(-1, keepdim=True)
+        return visible | sees_nothing, sees_nothing
     mask = bias if visible is None else bias.masked_fill(~visible, float("-inf"))
     blind: Tensor | None = None
     if request.may_be_blind:
         blind = mask.isneginf().all(-1, keepdim=True)
         mask = mask.masked_fill(blind, 0.0)
-    if request.q.device.type == "cpu":  # its kernels take a float32 bias beside low-precision queries
+    if request.q.device.type == "cpu":  # CPU kernels take a float32 bias with low-precision queries
         mask = mask.to(torch.promote_types(request.q.dtype, torch.float32))
     else:
-        if mask.numel():  # a row's maximum makes no difference to a softmax; without it, what counts does not overflow
+        if mask.numel():  # a softmax ignores a row's maximum; without it, what counts does not overflow
             mask = mask - mask.detach().amax(-1, keepdim=True)
         mask = mask.to(request.q.dtype)
     return mask, blind

@@ -1,14 +1,13 @@
-"""Scores of answers, 0…100: as SCROLLS' official evaluator, SuperGLUE and T5 take them.
+"""Scores of answers, 0…100, as SCROLLS' official evaluator, SuperGLUE and T5 compute them.
 
-f1, exact_match    SQuAD's: lower case, without punctuation and the articles a, an, the, white space joined. The best of
-                   the references counts. A text of which nothing is left has an F1 of 0.
+f1, exact_match    SQuAD's: lower-cased, without punctuation and articles, whitespace collapsed; the best over the
+                   references. Text that normalises to nothing has an F1 of 0.
 rouge_gm           ³√(ROUGE-1 · ROUGE-2 · ROUGE-L), F-measures by rouge-score without stemming. Each of the three is the
-                   best over the references, which may be different ones; each is averaged over all examples; and the
-                   geometric mean is taken of the three averages, not averaged itself. (ROUGE-L is of the text as one
-                   sequence: line breaks, which SCROLLS puts between sentences, count for ROUGE-Lsum alone.)
-accuracy           The answer is the label, letter for letter, as T5 compares them: without SQuAD's normalisation, to
-                   which not_entailment and notentailment are one. White space around it does not count.
-group_exact_match  The share of groups whose examples are all right (MultiRC's answers to a question).
+                   best over the references, then averaged over all examples; the geometric mean is of the three
+                   averages. (ROUGE-L treats the text as one sequence; line breaks matter to ROUGE-Lsum only.)
+accuracy           The answer is exactly the label, surrounding whitespace aside, as in T5. SQuAD's normalisation would
+                   not tell not_entailment from notentailment.
+group_exact_match  The share of groups whose examples are all correct (MultiRC's answers to a question).
 
 SCROLLS: Shaham et al. 2022, and metrics/ of its dataset on the Hugging Face hub. T5: Raffel et al. 2020.
 """
@@ -36,130 +35,26 @@ ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 @dataclass(frozen=True)
 class Answered:
-    """A question's answer, and the right ones."""
+    """A model's answer to one question, and the references."""
 
     id: str
     prediction: str
     references: tuple[str, ...]
     """At least one."""
     group: str = ""
-    """Of examples that count together, or that are of one document. May be empty."""
+    """Shared by examples that are scored together or share a document. May be empty."""
     prompt_tokens: int = 0
-    """Which the model read before it answered."""
     options: tuple[str, ...] = ()
-    """Which the answer is one of, where each question has its own."""
+    """Answers to choose from, where they differ by question."""
 
     def __post_init__(self) -> None:
         _check_references(self.references, f"example {self.id!r}")
 
 
 def f1(prediction: str, references: Sequence[str]) -> float:
-    """Of the words that prediction and reference share, each counted as often as it is in both; the best."""
+    """Harmonic mean of precision and recall over words, counted with multiplicity; the best over the references."""
     _check_references(references)
     return max(_f1(normalized(prediction).split(), normalized(reference).split()) for reference in references)
-
-
-def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """100 if the prediction is one of the references once both are normalised, else 0."""
-    _check_references(references)
-    return 100.0 * (normalized(prediction) in {normalized(reference) for reference in references})
-
-
-def accuracy(prediction: str, references: Sequence[str]) -> float:
-    """100 if the prediction is the label, but for white space around it, else 0."""
-    _check_references(references)
-    return 100.0 * (prediction.strip() in {reference.strip() for reference in references})
-
-
-def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
-    """`rouge1`, `rouge2` and `rougeL`, each the best over the references, and their geometric mean, `rouge_gm`."""
-    _check_references(references)
-    best = _scorer().score_multi(list(references), prediction)
-    found = {kind: 100.0 * float(best[kind].fmeasure) for kind in ROUGE}
-    return {**found, "rouge_gm": float(geometric_mean(np.array(list(found.values()))))}
-
-
-def rouge_gm(prediction: str, references: Sequence[str]) -> float:
-    """Of one example. The score of many is not the mean of these: see above."""
-    return rouge(prediction, references)["rouge_gm"]
-
-
-def normalized(text: str) -> str:
-    """As SQuAD compares answers."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
-
-
-def score(metric: str, answered: Sequence[Answered], seed: int = 0) -> dict[str, Any]:
-    """`score`, `metric`, `examples`, and the score's 95 % `interval`; of ROUGE, its three parts too.
-
-    Args:
-        metric: a name in METRICS.
-        answered: questions.
-        seed: of the bootstrap. It draws groups again where all examples have one, since questions on one document
-            depend on each other, and otherwise examples: `interval_over` says which. One alone has no interval: None.
-            Where all are wrong, or all right, it is Clopper and Pearson's, since no draw could differ.
-    """
-    values = _values_of(metric, answered)
-    found: dict[str, Any] = {"score": _overall(values), "metric": metric, "examples": len(answered)}
-    if metric == "rouge_gm":
-        found |= dict(zip(ROUGE, values.mean(1).tolist(), strict=True))
-    if metric == "group_exact_match":
-        found["groups"] = values.shape[1]
-    return found | _interval(values, answered, seed)
-
-
-def chance(metric: str, answered: Sequence[Answered], choices: Sequence[str]) -> float | None:
-    """What one and the same answer to all questions would score, the best there is (the commonest, of labels).
-
-    Where each question has options of its own, that is the one in the same place, counted on from the first again where
-    there are fewer. None where there are neither choices nor options.
-    """
-    one_of("the metric", metric, VALUES)
-    all_options = [choices or one.options for one in answered]
-    places = range(max(map(len, all_options), default=0) if all(all_options) else 0)
-    same = (
-        [replace(one, prediction=own[k % len(own)]) for one, own in zip(answered, all_options, strict=True)]
-        for k in places
-    )
-    return max(map(METRICS[metric], same), default=None)
-
-
-def swapped(metric: str, answered: Sequence[Answered]) -> float | None:
-    """What the same answers would score if each had been given to a question on another document.
-
-    An answer that owes nothing to the document scores as much. Several ways of swapping are averaged. None where all
-    questions are on one document.
-    """
-    n = len(answered)
-    scores = []
-    for first in dict.fromkeys((n // 4, n // 2, 3 * n // 4)):
-        given = []
-        for place, one in enumerate(answered):
-            others = (answered[(place + first + step) % n] for step in range(n))
-            other = next((other for other in others if other.id != one.id and _apart(other, one)), None)
-            if other is None:
-                return None
-            given.append(replace(one, prediction=other.prediction))
-        scores.append(METRICS[metric](given))
-    return sum(scores) / len(scores)
-
-
-def _apart(one: Answered, other: Answered) -> bool:
-    return not one.group or one.group != other.group
-
-
-def average(scores: Mapping[str, float | None], tasks: Sequence[str]) -> float | None:
-    """The mean over all these tasks, each counted once; None where one is missing."""
-    found = [scores.get(task) for task in tasks]
-    known = [value for value in found if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(found) else None
-
-
-def _check_references(references: Sequence[str], whose: str = "a question") -> None:
-    if isinstance(references, str):
-        raise TypeError(f"{whose} has several right answers, as a tuple or list, not one text: [{references!r}].")
-    if not references:
-        raise ValueError(f"{whose} has no right answers, so nothing can be said of its own. Leave it out.")
 
 
 def _f1(predicted: list[str], expected: list[str]) -> float:
@@ -167,61 +62,114 @@ def _f1(predicted: list[str], expected: list[str]) -> float:
     return 200.0 * shared / (len(predicted) + len(expected)) if shared else 0.0
 
 
+def exact_match(prediction: str, references: Sequence[str]) -> float:
+    """100 if the normalised prediction is one of the normalised references, else 0."""
+    _check_references(references)
+    return 100.0 * (normalized(prediction) in {normalized(reference) for reference in references})
+
+
+def accuracy(prediction: str, references: Sequence[str]) -> float:
+    """100 if the prediction is the label, surrounding whitespace aside, else 0."""
+    _check_references(references)
+    return 100.0 * (prediction.strip() in {reference.strip() for reference in references})
+
+
+def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
+    """`rouge1`, `rouge2` and `rougeL`, each the best over the references, and their geometric mean, `rouge_gm`."""
+    _check_references(references)
+    best = _rouge_scorer().score_multi(list(references), prediction)
+    found = {kind: 100.0 * float(best[kind].fmeasure) for kind in ROUGE}
+    return {**found, "rouge_gm": float(geometric_mean(np.array(list(found.values()))))}
+
+
 @lru_cache(maxsize=1)
-def _scorer() -> Any:
+def _rouge_scorer() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
     return RougeScorer(list(ROUGE), use_stemmer=False)
 
 
-def _each(of: Callable[[str, Sequence[str]], float], answered: Sequence[Answered]) -> Values:
-    """(1, examples)."""
-    return np.array([[of(one.prediction, one.references) for one in answered]])
+def rouge_gm(prediction: str, references: Sequence[str]) -> float:
+    """Of one example. The score of many is not the mean of these: see the module's docstring."""
+    return rouge(prediction, references)["rouge_gm"]
 
 
-def _rouge_of_each(answered: Sequence[Answered]) -> Values:
-    """(3, examples)."""
+def normalized(text: str) -> str:
+    """SQuAD's normalisation."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def _check_references(references: Sequence[str], whose: str = "the question") -> None:
+    if isinstance(references, str):
+        raise TypeError(f"{whose} needs a tuple or list of references, not one text: [{references!r}].")
+    if not references:
+        raise ValueError(f"{whose} has no references to compare an answer with. Remove it.")
+
+
+def _per_example(metric: Callable[[str, Sequence[str]], float], answered: Sequence[Answered]) -> Values:
+    return np.array([[metric(one.prediction, one.references) for one in answered]])  # (1, examples)
+
+
+def _per_example_rouge(answered: Sequence[Answered]) -> Values:
     scores = [rouge(one.prediction, one.references) for one in answered]
-    return np.array([[found[kind] for found in scores] for kind in ROUGE])
+    return np.array([[found[kind] for found in scores] for kind in ROUGE])  # (3, examples)
 
 
-def _groups(answered: Sequence[Answered]) -> Values:
-    """(1, groups), in the order in which they come."""
+def _per_group(answered: Sequence[Answered]) -> Values:
     worst: dict[str, float] = {}
     for one in answered:
         if not one.group:
-            raise ValueError(f"example {one.id!r} has no group, and group_exact_match counts whole groups.")
+            raise ValueError(f"example {one.id!r} has no group, which group_exact_match needs.")
         worst[one.group] = min(worst.get(one.group, 100.0), accuracy(one.prediction, one.references))
-    return np.array([list(worst.values())])
+    return np.array([list(worst.values())])  # (1, groups)
 
 
 VALUES: dict[str, Callable[[Sequence[Answered]], Values]] = {
-    "f1": partial(_each, f1),
-    "exact_match": partial(_each, exact_match),
-    "rouge_gm": _rouge_of_each,
-    "accuracy": partial(_each, accuracy),
-    "group_exact_match": _groups,
+    "f1": partial(_per_example, f1),
+    "exact_match": partial(_per_example, exact_match),
+    "rouge_gm": _per_example_rouge,
+    "accuracy": partial(_per_example, accuracy),
+    "group_exact_match": _per_group,
 }
-"""Of each example (or group) what the score is the mean of; in several rows, the geometric mean of their means."""
+"""Values per example (or group), in rows. The score is the mean of a row, or the geometric mean of the rows' means."""
 
 
-def _values_of(metric: str, answered: Sequence[Answered]) -> Values:
+def _values(metric: str, answered: Sequence[Answered]) -> Values:
     one_of("the metric", metric, VALUES)
     if not answered:
-        raise ValueError(f"there are no answered questions to take {metric} of.")
+        raise ValueError(f"there are no answers to compute {metric} of.")
     return VALUES[metric](answered)
 
 
-def _overall(values: Values) -> float:
-    return float(geometric_mean(values.mean(1)))
+def _overall(metric: str, answered: Sequence[Answered]) -> float:
+    return float(geometric_mean(_values(metric, answered).mean(1)))
 
 
-def _metric(name: str, answered: Sequence[Answered]) -> float:
-    return _overall(_values_of(name, answered))
+METRICS: dict[str, Callable[[Sequence[Answered]], float]] = {name: partial(_overall, name) for name in VALUES}
+"""By name: the score of a list of answers, 0…100."""
 
 
-METRICS: dict[str, Callable[[Sequence[Answered]], float]] = {name: partial(_metric, name) for name in VALUES}
-"""The score of a list of answered questions, 0…100, by the metric's name."""
+def score(metric: str, answered: Sequence[Answered], seed: int = 0) -> dict[str, Any]:
+    """`score`, `metric`, `examples`, and the score's 95 % `interval`; for ROUGE also its three parts.
+
+    Args:
+        metric: A key of METRICS.
+        answered: The answers to score.
+        seed: For the bootstrap. It resamples groups if every example has one, as questions on one document are not
+            independent, and examples otherwise; `interval_over` says which. A single unit has no interval (None). If
+            all answers are wrong, or all correct, the interval is Clopper and Pearson's.
+    """
+    values = _values(metric, answered)
+    found: dict[str, Any] = {
+        "score": float(geometric_mean(values.mean(1))),
+        "metric": metric,
+        "examples": len(answered),
+    }
+    if metric == "rouge_gm":
+        found |= dict(zip(ROUGE, values.mean(1).tolist(), strict=True))
+    if metric == "group_exact_match":
+        found["groups"] = values.shape[1]
+    return found | _interval(values, answered, seed)
 
 
 def _interval(values: Values, answered: Sequence[Answered], seed: int) -> dict[str, Any]:
@@ -232,9 +180,55 @@ def _interval(values: Values, answered: Sequence[Answered], seed: int) -> dict[s
         units = np.unique(names, return_inverse=True)[1]
     parts = [by_unit(row, units) for row in values]
     interval = geometric_interval([sums for sums, _ in parts], parts[0][1], seed)
-    if interval is not None and values.min() == values.max() and values.min() in (0.0, 100.0):
-        unseen = 100.0 * (1 - 0.025 ** (1 / len(parts[0][1])))  # so many others may there be, and none be drawn
-        interval = (0.0, unseen) if values.min() == 0 else (100.0 - unseen, 100.0)
     if interval is None:
         return {"interval": None}
+    if values.min() == values.max() and values.min() in (0.0, 100.0):
+        width = 100.0 * (1 - 0.025 ** (1 / len(parts[0][1])))  # Clopper and Pearson
+        interval = (0.0, width) if values.min() == 0 else (100.0 - width, 100.0)
     return {"interval": [min(max(end, 0.0), 100.0) for end in interval], "interval_over": over}
+
+
+def chance(metric: str, answered: Sequence[Answered], choices: Sequence[str]) -> float | None:
+    """The best score that a constant answer gets: the most common label, usually.
+
+    Where each question has its own options, a constant answer is the option at one position (modulo their number).
+    None if there are neither choices nor options.
+    """
+    one_of("the metric", metric, VALUES)
+    options = [choices or one.options for one in answered]
+    positions = range(max(map(len, options), default=0) if all(options) else 0)
+    constant = (
+        [replace(one, prediction=own[k % len(own)]) for one, own in zip(answered, options, strict=True)]
+        for k in positions
+    )
+    return max(map(METRICS[metric], constant), default=None)
+
+
+def swapped(metric: str, answered: Sequence[Answered]) -> float | None:
+    """The score of the same answers, each given to a question on another document, averaged over several swaps.
+
+    Answers that ignore the document score as much as before. None if all questions are on one document.
+    """
+    n = len(answered)
+    scores = []
+    for first in dict.fromkeys((n // 4, n // 2, 3 * n // 4)):
+        moved = []
+        for place, one in enumerate(answered):
+            others = (answered[(place + first + step) % n] for step in range(n))
+            other = next((other for other in others if other.id != one.id and _different_documents(other, one)), None)
+            if other is None:
+                return None
+            moved.append(replace(one, prediction=other.prediction))
+        scores.append(METRICS[metric](moved))
+    return sum(scores) / len(scores)
+
+
+def _different_documents(one: Answered, other: Answered) -> bool:
+    return not one.group or one.group != other.group
+
+
+def average(scores: Mapping[str, float | None], tasks: Sequence[str]) -> float | None:
+    """The mean over these tasks; None if one is missing."""
+    found = [scores.get(task) for task in tasks]
+    known = [value for value in found if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(found) else None

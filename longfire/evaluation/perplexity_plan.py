@@ -16,10 +16,11 @@ from longfire.evaluation.held_out import contamination, joined, require_tokenize
 from longfire.evaluation.perplexity import check_options, default_lengths, perplexity_by_length
 from longfire.evaluation.record import Save, interruptible
 from longfire.model import LongfireConfig
-from longfire.model.checkpoints import found_checkpoint
-from longfire.model.generate import attention_used, encoding_name, load
+from longfire.model.checkpoints import find_checkpoint
+from longfire.model.generate import load_model
+from longfire.model.inspection import attention_used, encoding_name
 from longfire.provenance import provenance
-from longfire.validation import load_without_code, one_of, there_and_here, unlike
+from longfire.validation import describe_differences, differences, load_without_code, one_of
 
 SPLITS = ("validation", "dev", "train", "all")
 
@@ -50,7 +51,7 @@ class PerplexityPlan:
 
     def __post_init__(self) -> None:
         one_of("the split", self.split, SPLITS)
-        object.__setattr__(self, "checkpoint", found_checkpoint(self.checkpoint))
+        object.__setattr__(self, "checkpoint", find_checkpoint(self.checkpoint))
         check_options(self.tested_lengths, self.protocol, self.tokens, self.scored, self.batch_tokens)
 
     @cached_property
@@ -93,14 +94,14 @@ class PerplexityPlan:
         if not file.exists():
             return None
         try:
-            other = unlike(read_json(file)["asked"], self.identity)
+            other = differences(read_json(file)["asked"], self.identity)
         except (ValueError, KeyError):
             return "is not a perplexity record"
-        return f"holds another record ({there_and_here(other)})" if other else None
+        return f"holds another record ({describe_differences(other)})" if other else None
 
     def run(self, save: Save = lambda record: None, progress: bool = True) -> dict[str, Any]:
         """The record of `perplexity_by_length`, with setting and provenance, saved after each length."""
-        model, tokenizer = load(self.checkpoint, self.tokenizer, self.device, self.dtype)
+        model, tokenizer = load_model(self.checkpoint, self.tokenizer, self.device, self.dtype)
         corpus = self._corpus(tokenizer, progress)
         split = joined(corpus) if self.split == "all" else getattr(corpus, self.split)
         if self.lengths is not None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from longfire.custom_ops import is_plain_linear
 from longfire.model import loss
-from longfire.model.generate import encodings
+from longfire.model.inspection import find_encodings
 from longfire.model.loss import logit_losses, token_losses
 
 HEAD = "hidden states and the head, in blocks of tokens"
@@ -133,7 +133,9 @@ def position_limit(model: Any) -> tuple[int, str] | None:
 
     Checked beforehand: on a GPU a position beyond the table breaks the process's CUDA context.
     """
-    limits = [(e.max_length, f"its encoding, {type(e).__name__}") for e in encodings(model) if e.max_length is not None]
+    limits = [
+        (e.max_length, f"its encoding, {type(e).__name__}") for e in find_encodings(model) if e.max_length is not None
+    ]
     words = model.get_input_embeddings()
     for name, module in model.named_modules():
         last = name.rpartition(".")[2]

@@ -1,1 +1,4 @@
-"""The laboratory: encodings trained short, tested long, and compared."""
+"""The lab: train encodings short, test them long, and compare them."""
+
+DEFAULT_ENCODINGS = ("fire", "alibi", "kerple_log", "rope", "nope")
+DEFAULT_SEEDS = (0, 1, 2)

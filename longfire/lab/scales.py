@@ -1,49 +1,49 @@
-"""How large a reproduction is: the paper's (a cluster), small (one GPU), smoke (a laptop, two minutes)."""
+"""How large a reproduction is: smoke (two minutes on a laptop), small (one GPU) or paper (a cluster)."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from longfire.lab.downstream.brief import Brief
-from longfire.tasks.placeholder import MADE_UP
+from longfire.lab.downstream.questions import Trial
+from longfire.tasks.placeholder import PLACEHOLDER
 from longfire.training import FINETUNE_RECIPES, RECIPES, FinetuneRecipe, Recipe
 from longfire.validation import hint
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What stands for the paper's recipes, and how it is tested."""
+    """What replaces the paper's recipes, and how models are tested."""
 
     name: str
     recipes: dict[str, Recipe]
-    """By the name of the paper's."""
+    """By the name of the paper's recipe."""
     seeds: tuple[int, ...]
     multiples: tuple[float, ...]
-    """Of the training length, to test at."""
+    """Test lengths, as multiples of the training length."""
     corpus: str | None
-    """None: the embedded one. Empty: it must be given."""
+    """Default text. None: the embedded one. Empty: there is none."""
     validation: str | None = None
-    """Text to test on, unless given with the corpus. None: a part of that."""
+    """Text to test on, with the default text. None: a held-out part of it."""
     also: tuple[tuple[str, str], ...] = ()
-    """Other texts to test on, where an entry asks for them."""
+    """Default for other texts to test on, for entries that have some."""
     tokens: int | None = None
-    """To test on at each length. None: all."""
+    """Tokens to score at each length. None: all."""
     finetuning: dict[str, FinetuneRecipe] = field(default_factory=lambda: FINETUNE_RECIPES)
     """By suite."""
     questions: int | None = None
-    """To test on, of a task. None: all."""
+    """Questions per task to test on. None: all."""
     data: str | None = None
-    """Of tasks' rows, unless given. None: they must be given."""
+    """Default source of the tasks' rows."""
     select: str = "dev"
-    """Which model of a fine-tuning run is tested."""
-    brief: Brief | None = None
-    """How short fine-tuning and tests on tasks are, if they are a trial."""
+    """Which checkpoint of a fine-tuning run is tested."""
+    trial: Trial | None = None
+    """Limits of a quick trial on tasks."""
 
 
 PAPERS = {name: RECIPES[name] for name in ("base", "large", "base-512")}
 
 
-def in_place_of_the_papers(recipe: Recipe, **large: Any) -> dict[str, Recipe]:
-    """For base models this recipe; for large ones with these changes; for those trained at 512 a quarter as long."""
+def scaled_down(recipe: Recipe, **large: Any) -> dict[str, Recipe]:
+    """Replacements for the paper's base, large and base-512: this recipe, a larger model, a quarter of the length."""
     return {
         "base": recipe,
         "large": recipe.but(name=f"{recipe.name}-large", **large),
@@ -51,10 +51,10 @@ def in_place_of_the_papers(recipe: Recipe, **large: Any) -> dict[str, Recipe]:
     }
 
 
-SMALL = RECIPES["small"].but(start=None, horizon=None, steps=800)
-"""FIRE as published; encodings learn at ten times the model's rate."""
-SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=512, batch=2, steps=2, evaluate_every=2, checkpoint_every=2)  # bytes
-SMOKE = RECIPES["tiny"].but(start=None, horizon=None, steps=60, batch=16, checkpoint_every=20)
+SMALL = RECIPES["small"].but(init=None, horizon=None, steps=800)
+"""FIRE as published."""
+SMOKE_TASKS = FINETUNE_RECIPES["tiny"].but(length=512, batch_size=2, steps=2, evaluate_every=2, checkpoint_every=2)
+SMOKE = RECIPES["tiny"].but(init=None, horizon=None, steps=60, batch_size=16, checkpoint_every=20)
 
 SCALES = {
     scale.name: scale
@@ -72,7 +72,7 @@ SCALES = {
         ),
         Scale(
             "small",
-            in_place_of_the_papers(SMALL, size="base", learning_rate=6e-4),
+            scaled_down(SMALL, size="base", learning_rate=6e-4),
             seeds=(0, 1, 2),
             multiples=(1, 2, 4, 8, 16),
             corpus="",
@@ -80,22 +80,22 @@ SCALES = {
         ),
         Scale(
             "smoke",
-            in_place_of_the_papers(SMOKE, size="tiny", learning_rate=2e-3, steps=40),
+            scaled_down(SMOKE, size="tiny", learning_rate=2e-3, steps=40),
             seeds=(0,),
             multiples=(1, 2, 4, 8, 16),
             corpus=None,
             tokens=8192,
             finetuning=dict.fromkeys(("scrolls", "glue"), SMOKE_TASKS),
             questions=2,
-            data=MADE_UP,
-            brief=Brief(rows=256, max_answer=16),
+            data=PLACEHOLDER,
+            trial=Trial(rows=256, max_answer=16),
         ),
     )
 }
 
 
 def scale_named(name: str) -> Scale:
-    """A scale, or an error that says which there are."""
+    """A scale, or an error that lists them."""
     if name not in SCALES:
         raise ValueError(f"there is no scale named {name!r}. {hint(name, SCALES)}")
     return SCALES[name]

@@ -1,4 +1,4 @@
-"""Theorem 3.1 in numbers: ALiBi, Kerple, T5 and Sandwich rewritten as FIRE, and how far that is from them."""
+"""Theorem 3.1 in numbers: how closely FIRE reproduces ALiBi, Kerple, T5 and Sandwich."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def check_theorem(max_length: int = 2048, num_heads: int = 12, head_dim: int = 6
         options = ENCODINGS[name].example
         own = build_encoding(name, num_heads=num_heads, head_dim=head_dim, **options).double()
         for parameter in own.parameters():
-            parameter.add_(torch.rand_like(parameter))  # as if it had learned something
+            parameter.add_(torch.rand_like(parameter))  # stands in for training
         fire = as_fire(own, max_length)
         worst = largest = 0.0
         for block in positions.split(256):

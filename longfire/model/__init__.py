@@ -1,5 +1,8 @@
 """The Hugging Face model. Importing this registers it with transformers' Auto classes, and attention "longfire"."""
 
+import warnings
+from typing import Any
+
 try:
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 except ModuleNotFoundError as error:
@@ -9,25 +12,26 @@ except ModuleNotFoundError as error:
         "longfire.model needs transformers: pip install 'longfire[model]'", name="transformers"
     ) from error
 
-from longfire.model import attention, retrofits
+from longfire.model import attention, inspection, retrofits
 from longfire.model.configuration import SIZES, LongfireConfig
-from longfire.model.extension import extend, furthest, refuse_beyond
+from longfire.model.extension import extend
 from longfire.model.modeling import LongfireForCausalLM, LongfireModel
 from longfire.model.retrofits import retrofit
 
-__all__ = [
-    "SIZES",
-    "LongfireConfig",
-    "LongfireForCausalLM",
-    "LongfireModel",
-    "extend",
-    "furthest",
-    "refuse_beyond",
-    "retrofit",
-]
+__all__ = ["SIZES", "LongfireConfig", "LongfireForCausalLM", "LongfireModel", "extend", "retrofit"]
 
 attention.register()
 AutoConfig.register("longfire", LongfireConfig)
 AutoModel.register(LongfireConfig, LongfireModel)
 AutoModelForCausalLM.register(LongfireConfig, LongfireForCausalLM)
 retrofits.register()
+
+_RENAMED = {"furthest": inspection.max_positions, "refuse_beyond": inspection.check_length}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        new = f"longfire.model.inspection.{_RENAMED[name].__name__}"
+        warnings.warn(f"longfire.model.{name} is now {new}; the next release drops the old name.", FutureWarning, 2)
+        return _RENAMED[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

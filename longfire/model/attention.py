@@ -1,6 +1,7 @@
-"""Attention functions as transformers calls them: `attn_implementation` "eager" and "longfire".
+"""Attention functions in the form transformers calls them: `attn_implementation` "longfire" and "eager".
 
-"sdpa" is transformers' own. An implementation is a function for attention and one for the mask that it is given.
+"sdpa" is transformers' own. Each implementation pairs an attention function with the function that makes its mask.
+Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
 
 from collections.abc import Callable
@@ -16,42 +17,16 @@ from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias
 from longfire.engines.dispatch import choose
 from longfire.engines.request import Request
-from longfire.model.positions import Positions
-from longfire.validation import one_of
+from longfire.model.inputs import LONGFIRE, Positions
 
-NAME = "longfire"
-IMPLEMENTATIONS = (NAME, "sdpa", "eager")
-
-
-class TakesOurAttention:
-    """A model whose attention is "longfire" by default."""
-
-    config: Any
-
-    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """Called by transformers."""
-        one_of("attn_implementation", requested_attention, (None, *IMPLEMENTATIONS))
-        return requested_attention or NAME
-
-    @classmethod
-    def _can_set_attn_implementation(cls) -> bool:
-        return True
-
-    def refuse_output_attentions(self, asked: bool | None) -> None:
-        """Refuse attention weights from an implementation that has none. `asked`: None is as configured."""
-        implementation = self.config._attn_implementation
-        if (self.config.output_attentions if asked is None else asked) and implementation != "eager":
-            raise ValueError(
-                f"attn_implementation={implementation!r} has no attention weights to return: leave output_attentions "
-                f"out, or call model.set_attn_implementation('eager') first."
-            )
+IMPLEMENTATIONS = (LONGFIRE, "sdpa", "eager")
 
 
 def longfire_attention(
     module: nn.Module,
     query: Tensor,  # (B, H, T, D)
-    key: Tensor,  # (B, H or fewer, S, D)
-    value: Tensor,
+    key: Tensor,  # (B, G, S, D)
+    value: Tensor,  # (B, G, S, D)
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -60,22 +35,22 @@ def longfire_attention(
     positions: Positions | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """`longfire.attention`: fused on a GPU, in blocks on a CPU. → (B, T, H, D)"""
+    """`longfire.attention`: fused on a GPU, chunked on a CPU. → (B, T, H, D)"""
     if positions is None:
         raise ValueError(
-            f"attn_implementation='{NAME}' serves longfire's own models and retrofitted ones, and "
-            f"{type(module).__name__} is neither: longfire.model.retrofit(model) makes it one, or take 'sdpa'."
+            f"attn_implementation='{LONGFIRE}' works with longfire's own and retrofitted models, not with "
+            f"{type(module).__name__}. Convert it with longfire.model.retrofit(model), or use 'sdpa'."
         )
     if positions.padding is not None and isinstance(position_bias, PositionEncoding):
-        position_bias = positions.prepare(position_bias)  # who compiles cannot look at positions
-    given = not positions.in_order and not isinstance(position_bias, PreparedBias)
-    request = Request(  # not `attention`, which would look at positions that were checked once for all layers
+        position_bias = positions.prepare(position_bias)  # a compiled graph cannot read positions
+    explicit = not positions.in_order and not isinstance(position_bias, PreparedBias)
+    request = Request(  # not `attention`, which would check the positions again in every layer
         query,
         key,
         value,
         position_bias,
-        q_positions=positions.queries if given else None,
-        k_positions=positions.keys if given else None,
+        q_positions=positions.queries if explicit else None,
+        k_positions=positions.keys if explicit else None,
         causal=True,
         key_mask=positions.key_mask,
         dropout_p=dropout,
@@ -87,11 +62,11 @@ def longfire_attention(
 def longfire_mask(
     *, kv_length: int, mask_function: Callable[..., Any], attention_mask: Tensor | None = None, **_: Any
 ) -> Tensor | None:
-    """Which keys are there, (B, 1, 1, S), or None for all. Causality is the attention's own."""
+    """The key mask, (B, 1, 1, S), or None if every key is kept. Attention itself is causal."""
     if mask_function is not causal_mask_function:
         raise ValueError(
-            f"attn_implementation='{NAME}' is causal, and this model asks for another mask (a sliding window, packed "
-            f"documents): take 'sdpa' or 'eager'."
+            f"attn_implementation='{LONGFIRE}' supports causal masks only, and this model needs another one (a sliding "
+            f"window or packed documents). Use 'sdpa' or 'eager'."
         )
     if attention_mask is None:
         return None
@@ -101,19 +76,19 @@ def longfire_mask(
 
 def eager_attention(
     module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Tensor,  # (B, H, T, D)
+    key: Tensor,  # (B, G, S, D)
+    value: Tensor,  # (B, G, S, D)
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Plain operations, and the weights (B, H, T, S) for whoever wants to see them."""
-    if key.shape[1] != query.shape[1]:  # several heads share a key
+    """Plain PyTorch: the output (B, T, H, D) and the attention weights (B, H, T, S)."""
+    if key.shape[1] != query.shape[1]:  # grouped-query attention
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
-    logits = query @ key.transpose(-1, -2) * scaling
+    logits = query @ key.transpose(-1, -2) * scaling  # (B, H, T, S)
     if position_bias is not None:
         logits = logits + position_bias
     if attention_mask is not None:
@@ -123,8 +98,8 @@ def eager_attention(
     return (weights @ value).transpose(1, 2), weights
 
 
-def cached(cache: Cache | None, layer: int, k: Tensor, v: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
-    """Keys and values with those of earlier calls: of a static cache, what has been written."""
+def update_cache(cache: Cache | None, layer: int, k: Tensor, v: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
+    """Append keys and values (B, G, T, D) → all so far (B, G, S, D), without a static cache's spare slots."""
     if cache is None:
         return k, v
     k, v = cache.update(k, v, layer)
@@ -135,13 +110,13 @@ def cached(cache: Cache | None, layer: int, k: Tensor, v: Tensor, positions: Pos
 def attend(
     module: nn.Module,
     implementation: str | None,
-    qkv: tuple[Tensor, Tensor, Tensor],
+    qkv: tuple[Tensor, Tensor, Tensor],  # (B, H, T, D), (B, G, S, D), (B, G, S, D)
     mask: Tensor | None,
     bias: PositionEncoding | PreparedBias | None,
     positions: Positions,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """By the implementation of this name, each given the bias as it takes it."""
+    """Call the named implementation with the bias in the form it expects → (B, T, H, D), and weights if it has any."""
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation or "eager", eager_attention)
     if function is longfire_attention:
         return longfire_attention(module, *qkv, mask, position_bias=bias, positions=positions, **options)
@@ -152,14 +127,14 @@ def attend(
     if isinstance(dense, PreparedBias):
         dense = dense.dense()
     if dense is not None:
-        dense = dense[None] if dense.ndim == 3 else dense
-        if dense.is_cuda:  # torch's kernels there take it in the queries' precision alone
+        dense = dense[None] if dense.ndim == 3 else dense  # (1 or B, H, T, S)
+        if dense.is_cuda:  # torch's CUDA kernels require the queries' dtype
             dense = dense.to(qkv[0].dtype)
-    found: tuple[Tensor, Tensor | None] = function(module, *qkv, mask, position_bias=dense, **options)
-    return found
+    result: tuple[Tensor, Tensor | None] = function(module, *qkv, mask, position_bias=dense, **options)
+    return result
 
 
 def register() -> None:
-    """Make "longfire" known to transformers, the mask too: without one, padding would be seen."""
-    AttentionInterface.register(NAME, longfire_attention)
-    AttentionMaskInterface.register(NAME, longfire_mask)
+    """Register "longfire" with transformers, including its mask: without one, padding would be attended to."""
+    AttentionInterface.register(LONGFIRE, longfire_attention)
+    AttentionMaskInterface.register(LONGFIRE, longfire_mask)

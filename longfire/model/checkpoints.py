@@ -1,4 +1,4 @@
-"""A checkpoint belongs to one position encoding: loading it with another is an error, not a warning."""
+"""Checkpoints: finding and loading them, always with the position encoding they were trained with."""
 
 from pathlib import Path
 from typing import Any
@@ -7,39 +7,48 @@ from safetensors import SafetensorError
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from longfire.encodings import ENCODINGS, position_parameters
+from longfire.model.attention import IMPLEMENTATIONS
+from longfire.model.inputs import LONGFIRE
+from longfire.validation import one_of
 
 
 def checkpoint_in(folder: Path) -> Path:
-    """The checkpoint that a folder is, or that a training run has in it."""
+    """The folder itself if it is a checkpoint, or the model inside a training run's folder."""
     inner = folder / "model"
-    own = (folder / "config.json").is_file() or not (inner / "config.json").is_file()
-    return folder if own else inner
+    is_checkpoint = (folder / "config.json").is_file() or not (inner / "config.json").is_file()
+    return folder if is_checkpoint else inner
 
 
-def found_checkpoint(folder: Path) -> Path:
-    """The same, or an error that says what is not there."""
+def find_checkpoint(folder: Path) -> Path:
+    """`checkpoint_in`, with an error that says what is missing."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}. A checkpoint is a folder that save_pretrained wrote.")
-    found = checkpoint_in(folder)
-    if not (found / "config.json").is_file():
+        raise FileNotFoundError(f"there is no folder {folder}. Pass a folder written by save_pretrained.")
+    checkpoint = checkpoint_in(folder)
+    if not (checkpoint / "config.json").is_file():
         if (folder / "recipe.json").is_file():
             raise FileNotFoundError(
-                f"{folder} holds a run that has not finished, so it has no model yet. The command that started it "
-                f"resumes it."
+                f"{folder} is an unfinished training run without a model. Run the command that started it to resume."
             )
-        raise FileNotFoundError(
-            f"{folder} has no config.json, so it is no checkpoint. model.save_pretrained writes one."
-        )
-    return found
+        raise FileNotFoundError(f"{folder} has no config.json. Pass a folder written by save_pretrained.")
+    return checkpoint
 
 
-class RefusesOtherEncodings(PreTrainedModel):
-    """A model that is loaded with the position encoding it was saved with, or not at all."""
+class EncodingModel(PreTrainedModel):
+    """Base of longfire's own and retrofitted models.
+
+    Attention defaults to "longfire", encodings stay in float32, and a checkpoint loads only with the position encoding
+    it was saved with.
+    """
+
+    _supports_sdpa = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _keep_in_fp32_modules_strict = ["position_encoding"]  # noqa: RUF012
 
     @classmethod
     def from_pretrained(cls, source: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
-        """As transformers does; a checkpoint of another position encoding than the one asked for is an error."""
-        wants_info = options.pop("output_loading_info", False)
+        """transformers' `from_pretrained`, but requesting a different position encoding is an error."""
+        return_info = options.pop("output_loading_info", False)
         any_shape = options.pop("ignore_mismatched_sizes", False)
         try:
             loaded: Any = super().from_pretrained(
@@ -47,61 +56,78 @@ class RefusesOtherEncodings(PreTrainedModel):
             )
         except SafetensorError as error:
             raise ValueError(
-                f"the weights in {source} are damaged ({error}). Copy the checkpoint again, or train it again."
+                f"the weights in {source} are damaged ({error}). Copy the checkpoint again, or retrain."
             ) from error
         model, info = loaded
-        refuse_other_encodings(source, model, info, options)
+        check_encoding(source, model, info, options)
         if not any_shape:
-            refuse_other_shapes(source, info)
-        return (model, info) if wants_info else model
+            check_shapes(source, info)
+        return (model, info) if return_info else model
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """Called by transformers."""
+        one_of("attn_implementation", requested_attention, (None, *IMPLEMENTATIONS))
+        return requested_attention or LONGFIRE
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        return True
+
+    def check_output_attentions(self, requested: bool | None) -> None:
+        """Refuse `output_attentions` (None: the configuration's) for implementations that compute no weights."""
+        config: Any = self.config
+        implementation = config._attn_implementation
+        if (config.output_attentions if requested is None else requested) and implementation != "eager":
+            raise ValueError(
+                f"attn_implementation={implementation!r} cannot return attention weights. Omit output_attentions, or "
+                f"call model.set_attn_implementation('eager') first."
+            )
 
 
-def refuse_other_encodings(source: Any, model: PreTrainedModel, info: dict[str, Any], options: dict[str, Any]) -> None:
-    """Refuse a checkpoint in `source` whose encoding is not the loaded model's."""
+def check_encoding(source: Any, model: PreTrainedModel, info: dict[str, Any], options: dict[str, Any]) -> None:
+    """Refuse a model whose position encoding is not that of the checkpoint in `source`."""
     config: Any = model.config
     hub = {key: options[key] for key in ("cache_dir", "revision", "subfolder", "token") if key in options}
     saved_config, _ = PreTrainedConfig.get_config_dict(source, **hub)
     saved = saved_config.get("position_encoding") or {}
-    learned = bool(position_parameters(model))
-    if saved and not will_do(saved, config.position_encoding, learned):
+    if saved and not is_compatible(saved, config.position_encoding, bool(position_parameters(model))):
         raise ValueError(
-            f"the checkpoint in {source} was trained with position_encoding={saved}, and "
-            f"{config.position_encoding} was asked for. Leave position_encoding out, or train a model with it."
+            f"the checkpoint in {source} was trained with position_encoding={saved}, but {config.position_encoding} "
+            f"was requested. Omit position_encoding, or train a model with it."
         )
-    keys = {key for kind in ("missing_keys", "unexpected_keys") for key in info[kind] if "position_encoding" in key}
-    shapes = {entry[0] for entry in info.get("mismatched_keys", ()) if "position_encoding" in entry[0]}
-    if keys | shapes:
+    keys = {key for kind in ("missing_keys", "unexpected_keys") for key in info[kind]}
+    keys |= {entry[0] for entry in info.get("mismatched_keys", ())}
+    if wrong := sorted(key for key in keys if "position_encoding" in key):
         raise ValueError(
-            f"the parameters of the position encoding in {source} do not fit {_described(vars(config))}: "
-            f"{', '.join(sorted(keys | shapes)[:4])}. Load it with the configuration it was saved with: "
-            f"{_described(saved_config)}."
+            f"the position encoding's parameters in {source} do not fit {_describe(vars(config))}: "
+            f"{', '.join(wrong[:4])}. Load the checkpoint with its own configuration: {_describe(saved_config)}."
         )
 
 
-def refuse_other_shapes(source: Any, info: dict[str, Any]) -> None:
-    """Refuse a checkpoint in `source` some of whose tensors have other shapes than the model's."""
+def check_shapes(source: Any, info: dict[str, Any]) -> None:
+    """Refuse a checkpoint whose tensors have different shapes from the model's."""
     if wrong := sorted(info.get("mismatched_keys", ())):
-        shown = ", ".join(f"{key} {tuple(saved)} there, {tuple(own)} here" for key, saved, own in wrong[:4])
+        shown = ", ".join(f"{key} {tuple(saved)} instead of {tuple(own)}" for key, saved, own in wrong[:4])
         raise ValueError(
-            f"{len(wrong)} tensors in {source} have other shapes than the model's: {shown}. Load it with the "
-            f"configuration it was saved with, or with ignore_mismatched_sizes=True to start these anew."
+            f"{len(wrong)} tensors in {source} have the wrong shape: {shown}. Load the checkpoint with its own "
+            f"configuration, or reinitialise these tensors with ignore_mismatched_sizes=True."
         )
 
 
-def will_do(saved: dict[str, Any], asked: dict[str, Any], learned: bool) -> bool:
-    """Whether one encoding may be loaded from another's checkpoint.
+def is_compatible(saved: dict[str, Any], requested: dict[str, Any], learned: bool) -> bool:
+    """Whether a checkpoint saved with one encoding may be loaded with another.
 
-    One that has learned something, or that the theorem made, must be the same, options too but for those that are free.
-    Otherwise a class will do where it is a kind of the saved one, as RoPE-PI and YaRN are of RoPE.
+    A learned or theorem-made encoding must match, except for its `free` options. Otherwise a subclass is accepted, so
+    that RoPE checkpoints load as RoPE-PI and YaRN.
     """
-    before, now = (ENCODINGS.get(encoding.get("name", "")) for encoding in (saved, asked))
-    if learned or "theorem" in saved or "theorem" in asked:
+    before, now = (ENCODINGS.get(encoding.get("name", "")) for encoding in (saved, requested))
+    if learned or "theorem" in saved or "theorem" in requested:
         free = before.free if before is not None else ()
-        fixed, wanted = ({key: one[key] for key in one if key not in free} for one in (saved, asked))
+        fixed, wanted = ({key: one[key] for key in one if key not in free} for one in (saved, requested))
         return fixed == wanted
     return before is None or now is None or issubclass(now, before)
 
 
-def _described(config: dict[str, Any]) -> str:
+def _describe(config: dict[str, Any]) -> str:
     shared = config.get("share_position_encoding")
     return f"{config.get('position_encoding')}{'' if shared is None else f' with share_position_encoding={shared}'}"

@@ -1,4 +1,4 @@
-"""What a longfire model is: its shape and its position encoding."""
+"""The configuration of a longfire model: its shape and its position encoding."""
 
 from typing import Any, Self
 
@@ -16,37 +16,37 @@ SIZES: dict[str, dict[str, int]] = {
     "tiny": {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128},
     "small": {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512},
     "base": {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768},
-    # the paper's table has 768 here too, with which 24 layers and 16 heads of 64 do not make 350M parameters
+    # the paper's table says 768, but 24 layers and 16 heads of 64 have 350M parameters only with 1024
     "large": {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_size": 1024},
 }
-"""The paper's two models (125M and 350M parameters), one between (23M with a vocabulary of 8,192), one to try out."""
+"""The paper's models, base (125M parameters) and large (350M), and smaller ones to experiment with."""
 
-GIVEN = {
+SET_BY_MODEL = {
     "num_heads": "num_attention_heads",
     "head_dim": "hidden_size ÷ num_attention_heads",
     "width": "hidden_size",
     "max_length": "max_position_embeddings",
 }
-"""What an encoding is given by the model, so that it is no option here, and the model's name for it."""
+"""Arguments of an encoding that follow from the model's configuration, and the fields they follow from."""
 
 
 @strict
 class LongfireConfig(PreTrainedConfig):
-    """A decoder of GPT-3's shape with any position encoding. The defaults are the paper's base model.
+    """A GPT-3-style decoder with any position encoding. The defaults are the paper's base model with FIRE.
 
     Attributes:
-        vocab_size: GPT-2's 50,257 tokens rounded up to a multiple of 128, which a GPU multiplies faster.
+        vocab_size: V. The default is GPT-2's 50,257 rounded up to a multiple of 128 for faster matrix products.
         hidden_size: the width C.
         num_hidden_layers: decoder layers.
-        num_attention_heads: heads H, each of size C / H.
-        max_position_embeddings: the training length. It limits nothing but learned absolute positions.
-        attention_dropout: of attention weights.
-        resid_dropout: of what attention and MLP add.
-        position_encoding: `{"name": "fire", …}`: a name and options as `longfire.build_encoding` takes them; or a name.
-        share_position_encoding: one encoding for all layers; with FIRE, FIRE-S (`fire-s` on the command line).
+        num_attention_heads: heads H, each of size D = C / H.
+        max_position_embeddings: the training length. It limits only learned absolute positions.
+        attention_dropout: dropout on the attention weights.
+        resid_dropout: dropout on the outputs of attention and MLP.
+        position_encoding: a name, or `{"name": "fire", …}` with options of `longfire.build_encoding`.
+        share_position_encoding: one encoding for all layers; with FIRE this is FIRE-S (`fire-s` on the command line).
         layer_norm_eps: ε of the layer norms.
-        initializer_range: standard deviation of the starting weights.
-        longfire_version: which wrote it.
+        initializer_range: standard deviation of the initial weights.
+        longfire_version: the version that saved the model.
     """
 
     model_type = "longfire"
@@ -76,12 +76,11 @@ class LongfireConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Called by the base class: refuse what no model could be built from."""
+        """Called by transformers: refuse configurations that no model can be built from."""
         at_least("num_attention_heads", self.num_attention_heads, 1)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"hidden_size must be a multiple of num_attention_heads: {self.hidden_size} cannot be divided among "
-                f"{self.num_attention_heads} heads."
+                f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads={self.num_attention_heads}."
             )
         with torch.device("meta"):
             self.build_encoding()
@@ -92,7 +91,7 @@ class LongfireConfig(PreTrainedConfig):
 
     @classmethod
     def of_size(cls, name: str, **changes: Any) -> Self:
-        """The configuration of a size in `SIZES`, with other values for what is given."""
+        """The configuration of a size in `SIZES`, with `changes` applied."""
         if name not in SIZES:
             raise ValueError(f"there is no size named {name!r}. {hint(name, SIZES)}")
         return cls(**{**SIZES[name], **changes})
@@ -102,12 +101,12 @@ class LongfireConfig(PreTrainedConfig):
         return self.hidden_size // self.num_attention_heads
 
     def build_encoding(self) -> PositionEncoding:
-        """The position encoding that it names, new."""
+        """A new instance of the position encoding."""
         options: dict[str, Any] = dict(self.position_encoding or {})  # type: ignore[arg-type]
         if "name" not in options:
-            raise ValueError(f"position_encoding needs a name, such as {{'name': 'fire'}}; it is {options!r}.")
+            raise ValueError(f"position_encoding needs a name, such as {{'name': 'fire'}}, not {options!r}.")
         name = options.pop("name")
-        refuse_given(name, options)
+        check_options(name, options)
         return build_encoding(
             name,
             num_heads=self.num_attention_heads,
@@ -118,9 +117,10 @@ class LongfireConfig(PreTrainedConfig):
         )
 
 
-def refuse_given(name: str, options: dict[str, Any]) -> None:
-    """Refuse, as an option of an encoding, what the model gives it."""
-    for option, of_model in GIVEN.items():
+def check_options(name: str, options: dict[str, Any]) -> None:
+    """Refuse options of an encoding that the model's configuration sets."""
+    for option, field in SET_BY_MODEL.items():
         if option in options and name in ENCODINGS:
-            own = hint(option, known) if (known := option_names(ENCODINGS[name])) else "It has none."
-            raise ValueError(f"{option!r} is the model's {of_model} here, and no option of {name!r}. {own}")
+            known = option_names(ENCODINGS[name])
+            remedy = hint(option, known) if known else "It has none."
+            raise ValueError(f"{option!r} is the model's {field}, not an option of {name!r}. {remedy}")

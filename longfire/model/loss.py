@@ -1,7 +1,8 @@
-"""The cross entropy of a linear layer's outputs, without the outputs: a block of tokens at a time.
+"""Cross-entropy of a linear layer, computed in blocks of tokens so that the full logits never exist.
 
-All tokens' logits at once are (tokens × vocabulary): at 32,768 tokens and 50,304 words 6.6 GB in float32, and more than
-once. Here a block's logits are made, turned into its loss and, on the spot, into gradients, and dropped.
+The logits of 32,768 tokens and a vocabulary of 50,304 are 6.6 GB in float32, several times over. Here each block's
+logits become its loss and its gradients right away and are then dropped.
+Shapes: N tokens, C width, V vocabulary.
 """
 
 import torch
@@ -12,13 +13,13 @@ from longfire.custom_ops import HAS_TRITON, Operator
 from longfire.encodings.positions import can_check_values
 
 BLOCK = 1 << 27
-"""How many logits are there at a time."""
+"""Number of logits per block."""
 IGNORED = -100
-"""The label of a token that does not count."""
+"""The label of tokens without a loss."""
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """Σ −log softmax(hidden · weightᵀ)[label] over tokens whose label is not −100, in float32.
+    """Σ −log softmax(hidden · weightᵀ)[label] over tokens with a label other than −100, in float32.
 
     Args:
         hidden: (N, C).
@@ -36,7 +37,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tens
 
 
 def logits_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Σ −log softmax(logits)[label] over tokens whose label is not −100, in float32: (N, V) and (N,)."""
+    """Σ −log softmax(logits)[label] over tokens with a label other than −100, in float32: (N, V), (N,) → ()."""
     _check_labels(labels, logits.shape[-1])
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(exact, labels, ignore_index=IGNORED, reduction="sum")
@@ -44,12 +45,12 @@ def logits_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def token_losses(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None) -> Tensor:
-    """−log softmax(hidden · weightᵀ + bias)[label] of each token (N,), in float32 at least, without gradients.
+    """−log softmax(hidden · weightᵀ + bias)[label] of each token (N,), in at least float32, without gradients.
 
     Args:
         hidden: (N, C).
         weight: (V, C).
-        labels: (N,). The loss of −100 is 0.
+        labels: (N,); −100 has a loss of 0.
         bias: (V,).
     """
     rows = max(1, BLOCK // weight.shape[0])
@@ -59,20 +60,20 @@ def token_losses(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | 
 
 @torch.no_grad()
 def logit_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """−log softmax(logits)[label] of each token: (N, V) and (N,) → (N,), in float32 at least, without gradients."""
+    """−log softmax(logits)[label] of each token: (N, V), (N,) → (N,), in at least float32, without gradients."""
     return _losses_and_gradient(logits.contiguous(), labels, learns=False)
 
 
 def _check_labels(labels: Tensor, V: int) -> None:
     if can_check_values(labels) and (wrong := labels[((labels < 0) & (labels != IGNORED)) | (labels >= V)]).numel():
         raise ValueError(
-            f"a label is {int(wrong[0])}, and the vocabulary has {V} tokens: labels are 0…{V - 1}, or {IGNORED} for a "
-            f"token that does not count."
+            f"label {int(wrong[0])} is outside the vocabulary of {V} tokens: labels are 0…{V - 1}, or {IGNORED} for "
+            f"tokens without a loss."
         )
 
 
 def _forward(hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss and, if it `learns`, the gradients of hidden and weight (in float32: it is a sum over all tokens)."""
+    """The loss and, if `learns`, the gradients of hidden and weight (accumulated in float32)."""
     N, V = hidden.shape[0], weight.shape[0]
     accumulated = torch.promote_types(hidden.dtype, torch.float32)
     loss = hidden.new_zeros((), dtype=accumulated)
@@ -81,17 +82,17 @@ def _forward(hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> tu
     rows = max(1, BLOCK // V)
     for start in range(0, N, rows):
         block = slice(start, start + rows)
-        logits = hidden[block] @ weight.T
+        logits = hidden[block] @ weight.T  # (n, V)
         loss += _losses_and_gradient(logits, labels[block], learns).sum()
-        if learns:  # logits are their own gradient now
+        if learns:  # the logits now hold their own gradient
             torch.mm(logits, weight, out=dhidden[block])
             dweight += logits.T @ hidden[block]
     return loss, dhidden, dweight
 
 
 def _losses_and_gradient(logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
-    """A block's losses (n,); its logits (n, V) are overwritten with their gradients if it `learns`."""
-    if logits.is_cuda and HAS_TRITON and logits.dtype != torch.float64:  # the kernel counts in float32
+    """A block's losses (n,). If `learns`, its logits (n, V) are overwritten with their gradients."""
+    if logits.is_cuda and HAS_TRITON and logits.dtype != torch.float64:  # the kernel accumulates in float32
         from longfire.model.kernels.cross_entropy import losses_and_gradient
 
         return losses_and_gradient(logits, labels, learns)

@@ -1,19 +1,20 @@
-"""Learned biases as a picture: a line for each head, of one query, by key."""
+"""A picture of learned biases: a line per head, for one query, by key."""
 
 from pathlib import Path
 from typing import Any
 
-LAYERS = 4
-"""So many are drawn, evenly taken."""
+MAX_LAYERS = 4
+"""Of more layers, this many are drawn, evenly spaced."""
 
 
 def plot_biases(curves: list[dict[str, Any]], path: Path) -> Path:
-    """Layers down, queries across. `curves`: as a comparison's record has them under an encoding's name."""
+    """Draw layers down and queries across. `curves` are an encoding's `biases` in a comparison's record."""
     from matplotlib.figure import Figure
 
     queries = sorted({curve["query"] for curve in curves})
     every = sorted({curve["layer"] for curve in curves})
-    layers = every if len(every) <= LAYERS else [every[i * (len(every) - 1) // (LAYERS - 1)] for i in range(LAYERS)]
+    chosen = [i * (len(every) - 1) // (MAX_LAYERS - 1) for i in range(MAX_LAYERS)]
+    layers = every if len(every) <= MAX_LAYERS else [every[i] for i in chosen]
     figure = Figure(figsize=(5.2 * len(queries), 2.3 * len(layers)), layout="constrained")
     grid = figure.subplots(len(layers), len(queries), squeeze=False)
     for row, layer in zip(grid, layers, strict=True):
@@ -26,7 +27,7 @@ def plot_biases(curves: list[dict[str, Any]], path: Path) -> Path:
             axes.xaxis.set_major_formatter("{x:,.0f}")
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("A line for each head, of the first seed")
+    figure.suptitle("Learned bias of each head, first seed")
     for axes in grid[-1]:
         axes.set_xlabel("key")
     for row in grid:

@@ -1,181 +1,221 @@
-"""Downstream tasks as the paper's tables have them: our rows, then the paper's for the same encodings."""
+"""Scores on downstream tasks in the paper's layout: our rows, then the paper's for the same encodings."""
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import Any
 
 from longfire.evaluation.metrics import average
-from longfire.report.beside import papers_rows, papers_size
-from longfire.report.contexts import (
-    DASH,
-    INTERVAL,
-    METRICS,
-    NEAR,
+from longfire.report.description import INTERRUPTED, changes_in_rows
+from longfire.report.summary import amounts, join_words
+from longfire.report.table import Block, Table, render_text, width
+from longfire.report.task_rows import (
     Record,
-    contexts_table,
-    interval,
-    marked,
-    number,
-    papers_contexts,
+    by_label,
+    length_header,
+    papers_lengths,
+    papers_rows,
+    papers_size,
+    scores_at,
+    scores_on,
+    seed_counts,
+    with_seeds,
 )
-from longfire.report.seeds import by_label, how_many, with_seeds
-from longfire.report.summary import amount, changes_in_rows, in_a_row
-from longfire.report.table import text_table, width
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import is_placeholder
 
 Paper = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Rows of the paper by table: "scrolls", "glue", "narrative_qa"."""
+"""The paper's rows by table: "scrolls", "glue", "narrative_qa"."""
 
-ABREAST = 8
-"""Tasks in one block of columns, at most, as in the paper's table of GLUE; fewer where a terminal is narrow."""
+METRICS = {"f1": "F1", "exact_match": "EM", "rouge_gm": "Rgm", "accuracy": "acc.", "group_exact_match": "EM"}
+DASH, INTERVAL, NEAR = "–", "  95 %", "≈"
+MAX_TASKS = 8
+"""The most tasks side by side, as in the paper's GLUE table; fewer on a narrow terminal."""
 SELECTED = {
-    "dev": "Tested is the best model of a run by its answers to a part of the train split that was kept from training",
-    "validation": "Tested is the best model of a run on this very validation split, as in the paper: a choice that "
-    "flatters all",
-    "loss": "Tested is the model of a run with the least loss on a part of the train split that was kept from training",
-    "last": "Tested is the last model of each run",
+    "dev": "The model tested is each run's best on a dev split held out from the train split",
+    "validation": "The model tested is each run's best on this very validation split, as in the paper, which flatters "
+    "every score",
+    "loss": "The model tested is each run's lowest loss on a dev split held out from the train split",
+    "last": "The model tested is the last of each run",
 }
-SAY_NOTHING = "Made-up rows: scores say nothing."
-PAPERS = {
-    "scrolls": "the whole datasets, 25,000 steps of 128 × 8,192 tokens",
-    "glue": "the whole datasets, 25,000 steps of 256 × 1,024 tokens",
+PLACEHOLDERS = "The questions are placeholders: scores mean nothing."
+PAPERS_TRAINING = {
+    "scrolls": "the full datasets, 25,000 steps of 128 × 8,192 tokens",
+    "glue": "the full datasets, 25,000 steps of 256 × 1,024 tokens",
 }
 
 
 def downstream_table(record: Record, paper: Paper, size: str | None = None) -> str:
-    """What was done, its scores, and what is missing or failed.
+    """Scores, how to read them, and how they were obtained, for a terminal.
 
-    A suite has a table for each length, as the paper's; tasks alone that were tested at several lengths one each.
+    A suite has a table per length, like the paper's; single tasks at several lengths have a table each.
 
     Args:
         record: of `longfire finetune` or `longfire evaluate`.
         paper: its rows.
-        size: of the paper's models. None: the nearest to ours.
+        size: of the paper's models (default: the nearest to ours).
     """
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
     size = size or papers_size(record)
-    parts = [fill(what_was_done(record), width())]
-    told_apart = with_seeds(record)
-    beside: list[str] = []
+    by_seed = with_seeds(record)
+    tables: list[Table] = []
+    cited: list[str] = []
     for suite in dict.fromkeys(TASKS[task].suite for task in tasks):
-        of_suite = [task for task in tasks if TASKS[task].suite == suite]
-        if len(lengths) > 1 and tuple(of_suite) != SUITES[suite]:
-            theirs = [row for task in of_suite for row in papers_contexts(record, paper.get(task, ()))]
-            parts += [contexts_table(told_apart, task, paper.get(task, ())) for task in of_suite]
+        own = [task for task in tasks if TASKS[task].suite == suite]
+        if len(lengths) > 1 and tuple(own) != SUITES[suite]:
+            theirs = [row for task in own for row in papers_lengths(record, paper.get(task, ()))]
+            tables += [length_table(by_seed, task, paper.get(task, ())) for task in own]
         else:
             theirs = papers_rows(record, paper.get(suite, ()), size)
-            parts += [suite_table(told_apart, suite, of_suite, length, theirs) for length in lengths]
-        beside += [suite] if theirs else []
-    parts.append(fill(how_to_read(record, beside), width()))
-    if notes := missing(told_apart):
-        parts.append("\n".join(fill(f"– {text}", width(), subsequent_indent="  ") for text in notes))
-    return "\n\n".join(parts)
+            for length in lengths:
+                tables += suite_tables(by_seed, own, length, theirs)
+        cited += [suite] if theirs else []
+    blocks: list[Block] = [*tables, missing(by_seed), legend(record, cited), describe_tasks(record)]
+    return render_text(blocks)
 
 
-def suite_table(
-    record: Record, suite: str, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]
-) -> str:
-    """Checkpoints down, the paper's below, tasks across, in blocks. Where the whole suite was asked for, an average."""
-    for abreast in range(ABREAST, 1, -1):
-        shown = _blocks(record, suite, tasks, length, theirs, abreast)
-        if max(map(len, shown.splitlines())) <= width():
+def length_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]] = ()) -> Table:
+    """Checkpoints down, lengths across; then the paper's at the same lengths."""
+    lengths = record["setting"]["lengths"]
+    rows = []
+    for row in record["rows"]:
+        found = scores_on(row, task)
+        rows += _score_rows(row["label"], [found.get(n) for n in lengths])
+    if theirs := papers_lengths(record, paper):
+        rows.append(["in the paper, base", *[""] * len(lengths)])
+    rows += [[f"  {row['label']}", *(_number(row.get(str(n))) for n in lengths)] for row in theirs]
+    title = f"{TASKS[task].title}, {METRICS[TASKS[task].metric]} at"
+    return Table([title, *(length_header(record, n) for n in lengths)], rows)
+
+
+def suite_tables(record: Record, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Checkpoints down, then the paper's, tasks across in as many tables as the width needs. A suite has an average."""
+    for count in range(MAX_TASKS, 1, -1):
+        blocks = [tasks[start : start + count] for start in range(0, len(tasks), count)]
+        tables = [_suite_table(record, tasks, block, length, theirs) for block in blocks]
+        if all(len(line) <= width() for table in tables for line in table.text().splitlines()):
             break
-    return shown
+    return tables
 
 
-def _blocks(
-    record: Record, suite: str, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]], abreast: int
-) -> str:
-    """The same with so many tasks in a block."""
-    scores = {row["label"]: at_length(row, length) for row in record["rows"]}
-    shared = [task for task in tasks if scores and all(task in found for found in scores.values())]
-    whole = tuple(tasks) == SUITES[suite]
-    averages = ["Average", *([f"of {len(shared)}"] if len(shared) < len(tasks) else [])] if whole else []
-    blocks = [list(tasks[start : start + abreast]) for start in range(0, len(tasks), abreast)]
-    shown = []
-    for block in blocks:
-        last = averages if block is blocks[-1] else []
-        rows = _head(scores, block, len(last))
-        for label, found in scores.items():
-            plain = {task: one["score"] for task, one in found.items()}
-            own = [average(plain, tasks), average(plain, shared)][: len(last)]
-            rows.append([label, *(marked(found.get(task)) for task in block), *map(number, own)])
-            if any(intervals := [interval(found.get(task)) for task in block]):
-                rows.append([INTERVAL, *(f"{text} " for text in intervals), *[""] * len(last)])
-        if theirs:
-            rows.append([f"in the paper, {theirs[0]['size']}", *[""] * (len(block) + len(last))])
-        for row in theirs:
-            given = row.get("average") or average(row, tasks)
-            own = [given, average(row, shared)][: len(last)]
-            rows.append([f"  {row['label']}", *(number(row.get(task)) for task in block), *map(number, own)])
-        shown.append(text_table([f"in {length:,} tokens", *(TASKS[task].title for task in block), *last], rows))
-    return "\n\n".join(shown)
+def _suite_table(
+    record: Record, tasks: Sequence[str], shown: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]
+) -> Table:
+    """Some of the tasks; with the last of them, averages over all, and over those that every row has if fewer."""
+    scores = [scores_at(row, length) for row in record["rows"]]
+    shared = [task for task in tasks if scores and all(task in found for found in scores)]
+    averages: dict[str, Sequence[str]] = {}
+    if tuple(tasks) == SUITES[TASKS[tasks[0]].suite] and shown[-1] == tasks[-1]:
+        averages = {"Average": tasks} | ({f"of {len(shared)}": shared} if len(shared) < len(tasks) else {})
+    rows = [[*row, *[""] * len(averages)] for row in _task_facts(scores, shown)]
+    for row, found in zip(record["rows"], scores, strict=True):
+        plain = {task: one["score"] for task, one in found.items()}
+        means = [_number(average(plain, chosen)) for chosen in averages.values()]
+        rows += _score_rows(row["label"], [found.get(task) for task in shown], means)
+    if theirs:
+        rows.append([f"in the paper, {theirs[0]['size']}", *[""] * (len(shown) + len(averages))])
+    for paper in theirs:
+        stated = {"Average": paper.get("average")}
+        means = [_number(stated.get(name) or average(paper, chosen)) for name, chosen in averages.items()]
+        rows.append([f"  {paper['label']}", *(_number(paper.get(task)) for task in shown), *means])
+    return Table([f"in {length:,} tokens", *(TASKS[task].title for task in shown), *averages], rows)
 
 
-def at_length(row: Record, length: int) -> dict[str, Record]:
-    """A row's scores at a length, by task."""
-    return {one["task"]: one for one in row["scores"] if one["length"] == length and "failed" not in one}
+def _task_facts(scores: Sequence[dict[str, Record]], tasks: Sequence[str]) -> list[list[str]]:
+    """Rows above the scores: metric, number of questions, and chance if a task has one."""
+
+    def first(task: str, key: str) -> Any:
+        return next((found[task].get(key) for found in scores if task in found), None)
+
+    counts = [first(task, "groups") or first(task, "examples") for task in tasks]
+    rows = [
+        ["metric", *(METRICS[TASKS[task].metric] for task in tasks)],
+        ["questions", *(f"{DASH if count is None else f'{count:,}'} " for count in counts)],
+    ]
+    if any(first(task, "chance") is not None for task in tasks):
+        rows.append(["chance", *(_number(first(task, "chance")) for task in tasks)])
+    return rows
 
 
-def what_was_done(record: Record) -> str:
-    """The experiment in a paragraph."""
+def _score_rows(label: str, scores: Sequence[Record | None], means: Sequence[str] = ()) -> list[list[str]]:
+    """Scores, marked if not above chance, and their intervals below them if there are any."""
+    cells = [f"{one['score']:.2f}{NEAR if one.get('near_chance') else ' '}" if one else _number(None) for one in scores]
+    rows = [[label, *cells, *means]]
+    if any(intervals := [interval(one) for one in scores]):
+        rows.append([INTERVAL, *(f"{text} " for text in intervals), *[""] * len(means)])
+    return rows
+
+
+def describe_tasks(record: Record) -> str:
+    """Checkpoints, fine-tuning and evaluation in a paragraph."""
     setting, rows = record["setting"], record["rows"]
-    labels = ", ".join(by_label(rows)) + how_many(rows)
-    lengths = ", ".join(f"{n:,}" for n in setting["lengths"])
-    parts = [f"{labels}: {models(rows)}."]
+    parts = [f"{', '.join(by_label(rows))}{seed_counts(rows)}: {describe_models(rows)}."]
     if changed := changes_in_rows(rows):
         parts.append(f"Not as published: {changed}.")
     if setting["kind"] == "finetune":
-        recipe, mixtures = setting["recipe"], setting["mixtures"]
-        together = max(len(mixture["tasks"]) for mixture in mixtures)
-        on = f"{together} tasks together, each as often as it has rows" if together > 1 else "each task by itself"
+        recipe = setting["recipe"]
+        together = max(len(mixture["tasks"]) for mixture in setting["mixtures"])
+        what = f"a mixture of {together} tasks, in proportion to their size" if together > 1 else "each task separately"
         parts.append(
-            f"Fine-tuned on {on}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch']} × at most "
+            f"Fine-tuned on {what}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch_size']} × up to "
             f"{recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
         )
-    limit = f", {setting['limit']:,} questions a task at most" if setting["limit"] else ""
-    data = "made-up rows" if setting["data"] == MADE_UP else setting["data"]
+    limit = f", up to {setting['limit']:,} questions per task" if setting["limit"] else ""
+    data = "placeholder questions" if is_placeholder(setting["data"]) else setting["data"]
+    lengths = ", ".join(f"{n:,}" for n in setting["lengths"])
     parts.append(f"Tested on the {setting['split']} split of {data}, in {lengths} tokens{limit}.")
     if brief := setting.get("brief"):
         parts.append(
-            f"A trial: of each split at most {brief['rows']:,} questions are read, what has no room is left out, and "
-            f"answers end after {brief['max_answer']} tokens."
+            f"A trial run: up to {brief['rows']:,} questions per split, without those that do not fit, and answers of "
+            f"up to {brief['max_answer']} tokens."
         )
-    if setting["data"] == MADE_UP:
-        parts.append(SAY_NOTHING)
-    if record.get("interrupted"):
-        parts.append("It was interrupted: what is missing was not run.")
+    parts += [PLACEHOLDERS] if is_placeholder(setting["data"]) else []
+    parts += [INTERRUPTED] if record.get("interrupted") else []
     return " ".join(parts)
 
 
-def how_to_read(record: Record, beside: Sequence[str]) -> str:
-    """Marks, and what the paper's rows are, of the suites that have any beside ours."""
-    parts = ["Scores are 0 … 100, with their 95 % intervals."]
-    parts += [f"{NEAR} is not above what {meaning}." for meaning in near_meanings(record).values()]
-    if beside:
-        made = "; ".join(PAPERS[suite] for suite in beside)
+def describe_models(rows: Sequence[Record]) -> str:
+    """Size, pretraining and earlier fine-tuning of the checkpoints, as far as known."""
+    text = f"{'models' if len(rows) > 1 else 'a model'} of {amounts(row['parameters'] for row in rows)} parameters"
+    trained = sorted({row["trained_length"] for row in rows if row["trained_length"]})
+    if trained:
+        seen = amounts({row["tokens_seen"] for row in rows if row["tokens_seen"]})
+        texts = join_words(sorted({row["corpus"] for row in rows if row.get("corpus")}))
+        what = [f"on {seen} tokens" if seen else "", f"{'of' if seen else 'on'} {texts}" if texts else ""]
+        lengths = join_words([f"{n:,}" for n in trained])
+        text += f", pretrained {' '.join([*filter(None, what), f'in sequences of {lengths}'])}"
+    if tuned := sorted({row["finetuned_length"] for row in rows if row["finetuned_length"]}):
+        tasks = sorted({task for row in rows for task in row.get("finetuned_on") or ()})
+        what = [f"on {join_words(tasks)}" if tasks else ""]
+        lengths = join_words([f"{n:,}" for n in tuned])
+        text += f", fine-tuned {' '.join([*filter(None, what), f'in sequences of up to {lengths}'])}"
+    return text
+
+
+def legend(record: Record, cited: Sequence[str]) -> str:
+    """Scores, marks, and the paper's rows of the cited suites."""
+    parts = ["Scores are 0 to 100, with 95 % intervals."]
+    parts += [f"{NEAR}: not above {meaning}." for meaning in chance_levels(record).values()]
+    if cited:
         parts.append(
-            f"The paper's rows: 125M parameters (base) or 350M (large), trained on C4, {made}, the best on validation. "
-            f"Where ours are smaller in model, training or data, the two are not to be compared."
+            "The paper's rows: 125M parameters (base) or 350M (large), pretrained on C4, fine-tuned on "
+            f"{'; '.join(PAPERS_TRAINING[suite] for suite in cited)}, best model on validation. Do not compare them "
+            "with smaller models, shorter training or less data."
         )
     return " ".join(parts)
 
 
-def near_meanings(record: Record) -> dict[str, str]:
-    """What scores that are marked are not above, by the name that it has in the record."""
+def chance_levels(record: Record) -> dict[str, str]:
+    """What the marked scores are not above, by its key in the record."""
     near = [one for row in record["rows"] for one in row["scores"] if one.get("near_chance")]
-    own = any(one.get("chance") is not None and not TASKS[one["task"]].choices for one in near)
-    said = {
-        "chance": f"one and the same answer to all questions{', or the option in one and the same place,' * own} would "
-        "score",
-        "swapped": "the same answers score when each is given to a question on another document",
+    options = any(one.get("chance") is not None and not TASKS[one["task"]].choices for one in near)
+    meanings = {
+        "chance": f"the best constant answer{' or option position' * options}",
+        "swapped": "the same answers given to questions about other documents",
     }
-    return {name: meaning for name, meaning in said.items() if any(one.get(name) is not None for one in near)}
+    return {name: meaning for name, meaning in meanings.items() if any(one.get(name) is not None for one in near)}
 
 
 def missing(record: Record) -> list[str]:
-    """Tasks that are not in the data, and what failed."""
+    """Tasks without data, and failures."""
     notes = [f"{task} is left out: {why}." for task, why in record["setting"]["missing"].items()]
     for row in record["rows"]:
         failed = [(part["mixture"], part["failed"]) for part in row.get("parts", ()) if "failed" in part]
@@ -184,39 +224,11 @@ def missing(record: Record) -> list[str]:
     return notes
 
 
-def _head(scores: Mapping[str, dict[str, Record]], tasks: Sequence[str], more: int) -> list[list[str]]:
-    """Lines above the scores: metric, questions, and chance where a task has one."""
-    ours = list(scores.values())
-
-    def of(task: str, key: str) -> Any:
-        return next((found[task].get(key) for found in ours if task in found), None)
-
-    rows = [["metric", *(METRICS[TASKS[task].metric] for task in tasks)]]
-    rows.append(["questions", *(_count(of(task, "groups") or of(task, "examples")) for task in tasks)])
-    if any(of(task, "chance") is not None for task in tasks):
-        rows.append(["chance", *(number(of(task, "chance")) for task in tasks)])
-    return [[*row, *[""] * more] for row in rows]
+def interval(found: Record | None) -> str:
+    """`10.2…12.1`, or nothing."""
+    return "{:.1f}…{:.1f}".format(*found["interval"]) if found is not None and found["interval"] else ""
 
 
-def models(rows: Sequence[Record]) -> str:
-    """What the checkpoints are, as far as it is known: size, pretraining, and fine-tuning before this."""
-    sizes = sorted({row["parameters"] for row in rows})
-    shown = amount(sizes[0]) if amount(sizes[0]) == amount(sizes[-1]) else f"{amount(sizes[0])} to {amount(sizes[-1])}"
-    text = f"{'models' if len(rows) > 1 else 'a model'} of {shown} parameters"
-    trained = sorted({row["trained_length"] for row in rows if row["trained_length"]})
-    seen = sorted({row["tokens_seen"] for row in rows if row["tokens_seen"]})
-    if trained:
-        on = f"on {amount(seen[0])}{f' to {amount(seen[-1])}' if len(seen) > 1 else ''} tokens " if seen else ""
-        texts = sorted({row["corpus"] for row in rows if row.get("corpus")})
-        on += f"{'of' if seen else 'on'} {in_a_row(texts)} " if texts else ""
-        text += f", pretrained {on}in sequences of {' and '.join(f'{n:,}' for n in trained)}"
-    tuned = sorted({row["finetuned_length"] for row in rows if row["finetuned_length"]})
-    if tuned:
-        tasks = sorted({task for row in rows for task in row.get("finetuned_on") or ()})
-        on = f"on {in_a_row(tasks)} " if tasks else ""
-        text += f", fine-tuned {on}in sequences of up to {' and '.join(f'{n:,}' for n in tuned)}"
-    return text
-
-
-def _count(value: int | None) -> str:
-    return f"{DASH} " if value is None else f"{value:,} "
+def _number(value: float | None) -> str:
+    """With room for a mark after it."""
+    return f"{DASH} " if value is None else f"{value:.2f} "

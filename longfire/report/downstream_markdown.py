@@ -4,22 +4,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longfire.evaluation.metrics import average
-from longfire.report.beside import papers_row, papers_size
-from longfire.report.contexts import DASH, NEAR, Record, interval, named
+from longfire.report.description import changes_in_rows
 from longfire.report.downstream import (
-    SAY_NOTHING,
+    DASH,
+    NEAR,
+    PLACEHOLDERS,
     SELECTED,
     Paper,
-    at_length,
+    chance_levels,
+    describe_models,
+    interval,
     missing,
-    models,
-    near_meanings,
 )
-from longfire.report.seeds import by_label, how_many, with_means, with_seeds
-from longfire.report.summary import changes_in_rows, in_a_row, over_seeds
+from longfire.report.summary import join_words, over_seeds
 from longfire.report.table import markdown_table
+from longfire.report.task_rows import (
+    Record,
+    by_label,
+    length_header,
+    papers_row,
+    papers_size,
+    scores_at,
+    seed_counts,
+    with_means,
+    with_seeds,
+)
 from longfire.tasks import SUITES, TASKS
-from longfire.tasks.placeholder import MADE_UP
+from longfire.tasks.placeholder import is_placeholder
 
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8
@@ -77,15 +88,15 @@ def in_plain_words(record: Record) -> str:
     setting, rows = record["setting"], record["rows"]
     small = "**Small-scale run.** " if is_small(record) else ""
     stretched = {f"{row['label']} extended to {row['extended_to']:,}" for row in rows if row.get("extended_to")}
-    labels = in_a_row(list(by_label(rows)))
-    parts = [f"{small}{labels}{how_many(rows)}: {models(rows)}{_beside(sorted(stretched))}."]
+    labels = join_words(list(by_label(rows)))
+    parts = [f"{small}{labels}{seed_counts(rows)}: {describe_models(rows)}{_beside(sorted(stretched))}."]
     if changed := changes_in_rows(rows):
         parts.append(f"Not as published: {changed}.")
     parts += _finetuned(record) if setting["kind"] == "finetune" else _finetuned_before(rows, setting["tasks"])
-    lengths = in_a_row([f"{n:,}" for n in setting["lengths"]])
+    lengths = join_words([f"{n:,}" for n in setting["lengths"]])
     parts.append(f"Tested on {_questions(record)} of the {setting['split']} split, in {lengths} tokens.")
-    if setting["data"] == MADE_UP:
-        parts.append(SAY_NOTHING)
+    if is_placeholder(setting["data"]):
+        parts.append(PLACEHOLDERS)
     if record.get("interrupted"):
         parts.append("It was interrupted: what is missing was not run.")
     return " ".join(parts)
@@ -120,7 +131,7 @@ def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[
     """A row for each encoding: the mean over the tasks beside the paper's; and over those that all have, if fewer."""
     suite = TASKS[tasks[0]].suite
     whole = tuple(tasks) == SUITES[suite]
-    scores = [at_length(row, length) for row in record["rows"]]
+    scores = [scores_at(row, length) for row in record["rows"]]
     shared = [task for task in tasks if scores and all(task in found for found in scores)]
     sets = [tasks] if len(shared) in (0, len(tasks)) else [tasks, shared]
     size = papers_size(record)
@@ -161,7 +172,7 @@ def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
         for row in record["rows"]
     ]
     metric = f"{METRICS[TASKS[task].metric]} at"
-    ours = markdown_table([metric, *(named(record, length) for length in lengths)], rows)
+    ours = markdown_table([metric, *(length_header(record, length) for length in lengths)], rows)
     encodings = dict.fromkeys(row["encoding"] for row in record["rows"])
     theirs = [
         [one["label"], *(_number(one.get(str(length))) for length in lengths)]
@@ -177,10 +188,10 @@ def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
 def marks(record: Record) -> list[str]:
     """What the marks mean that are there, and where the paper has nothing."""
     said = []
-    for name, meaning in near_meanings(record).items():
+    for name, meaning in chance_levels(record).items():
         levels = {one[name] for row in record["rows"] for one in row["scores"] if one.get(name) is not None}
         that = f" ({levels.pop():.2f})" if len(levels) == 1 else ""
-        said.append(f"{NEAR}: not above what {meaning}{that}.")
+        said.append(f"{NEAR}: not above {meaning}{that}.")
     if len(record["setting"]["tasks"]) > 1:
         said.append("Averages that the paper does not state are the means of its figures.")
     if not any(task in SUITES[TASKS[task].suite] for task in record["setting"]["tasks"]):
@@ -231,12 +242,14 @@ def _finetuned_before(rows: Sequence[Record], tasks: Sequence[str]) -> list[str]
         said.append(f"Fine-tuning took {_steps(ways[0])}{f'; of each run the model is {kept}' if kept else ''}.")
     on = {task for row in rows for task in row.get("finetuned_on") or ()}
     if on and not on & set(tasks):
-        said.append(f"None was fine-tuned on {in_a_row([f'`{task}`' for task in tasks])} itself, as the paper's were.")
+        said.append(
+            f"None was fine-tuned on {join_words([f'`{task}`' for task in tasks])} itself, as the paper's were."
+        )
     return said
 
 
 def _steps(recipe: Row) -> str:
-    return f"{recipe['steps']:,} steps of {recipe['batch']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
+    return f"{recipe['steps']:,} steps of {recipe['batch_size']} rows, recipe {recipe['name']}, seed {recipe['seed']}"
 
 
 def _questions(record: Record) -> str:
@@ -249,7 +262,7 @@ def _questions(record: Record) -> str:
 
 
 def _average(row: Record, tasks: Sequence[str], length: int) -> float | None:
-    return average({task: one["score"] for task, one in at_length(row, length).items()}, tasks)
+    return average({task: one["score"] for task, one in scores_at(row, length).items()}, tasks)
 
 
 def _of(found: Sequence[Record | None], key: str) -> Any:
@@ -281,4 +294,4 @@ def _number(value: float | None) -> str:
 
 
 def _beside(words: Sequence[str]) -> str:
-    return f" ({in_a_row(words)} tokens)" if words else ""
+    return f" ({join_words(words)} tokens)" if words else ""

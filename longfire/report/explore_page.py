@@ -62,9 +62,9 @@ def read_checkpoint(folder: Path) -> LearnedBias:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from longfire.model.checkpoints import found_checkpoint  # the import registers longfire's models
+    from longfire.model.checkpoints import find_checkpoint  # the import registers longfire's models
 
-    found = found_checkpoint(folder)
+    found = find_checkpoint(folder)
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -1,4 +1,4 @@
-"""What failed in a comparison, said once for seeds, lengths and texts that failed alike."""
+"""What failed in a comparison, with seeds, lengths and texts that failed alike in one line."""
 
 import re
 from collections.abc import Iterator
@@ -7,46 +7,44 @@ from typing import Any
 from longfire.report.summary import Record, is_number, label_of, lengths_of, seeds_of, texts_of
 
 LENGTH = "\x00"
-"""Stands in a reason where that names the length, so that lengths may fail alike."""
-Place = tuple[int, str]
-"""A length and a text; the corpus's own text is called nothing, and a run that failed has 0 for a length."""
+"""Replaces the length in a reason, so that failures at several lengths can be merged."""
 
 
 def failures(record: Record) -> list[str]:
-    """Runs that failed, and lengths of runs that went well."""
-    found: dict[tuple[str, str], dict[Place, list[int]]] = {}
+    """Failed runs, and failed lengths of successful runs."""
+    places: dict[tuple[str, str], dict[tuple[int, str], list[int]]] = {}
     for run in record["runs"]:
         for length, text, reason in _failed(run):
-            found.setdefault((label_of(run), reason), {}).setdefault((length, text), []).append(run["seed"])
+            places.setdefault((label_of(run), reason), {}).setdefault((length, text), []).append(run["seed"])
     return [
         f"{label}{_where(record, lengths, texts)}{_seeds(record, seeds)}: "
         f"{reason.replace(LENGTH, _listed(record, lengths))}"
-        for (label, reason), places in found.items()
-        for lengths, texts, seeds in _alike(places)
+        for (label, reason), found in places.items()
+        for lengths, texts, seeds in _merged(found)
     ]
 
 
 def _failed(run: dict[str, Any]) -> Iterator[tuple[int, str, str]]:
-    """Length, text and reason."""
+    """(length, text, reason): length 0 for the whole run, and an empty text for the corpus."""
     if "failed" in run:
         yield 0, "", f"failed: {_one_line(run['failed'])}"
         return
-    for text, of in {"": run.get("perplexity", {}), **run.get("also", {})}.items():
-        for row in of.get("rows", ()):
+    for text, result in {"": run.get("perplexity", {}), **run.get("also", {})}.items():
+        for row in result.get("rows", ()):
             if not is_number(row.get("log_perplexity")):
                 reason = _one_line(row.get("failed") or "the loss is not a finite number")
                 yield row["length"], text, re.sub(rf"\b({row['length']}|{row['length']:,})\b", LENGTH, reason)
 
 
-def _alike(places: dict[Place, list[int]]) -> Iterator[tuple[list[int], list[str], list[int]]]:
-    """Lengths, texts and seeds, such that all seeds failed at all of the lengths on all of the texts."""
+def _merged(places: dict[tuple[int, str], list[int]]) -> Iterator[tuple[list[int], list[str], list[int]]]:
+    """(lengths, texts, seeds) such that all of the seeds failed at all of the lengths on all of the texts."""
     lengths: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for (length, text), seeds in places.items():
         lengths.setdefault((text, tuple(seeds)), []).append(length)
     texts: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
-    for (text, which), of in lengths.items():
-        texts.setdefault((tuple(of), which), []).append(text)
-    yield from ((list(at), names, list(which)) for (at, which), names in texts.items())
+    for (text, failed_seeds), failed_lengths in lengths.items():
+        texts.setdefault((tuple(failed_lengths), failed_seeds), []).append(text)
+    yield from ((list(at), names, list(seeds)) for (at, seeds), names in texts.items())
 
 
 def _where(record: Record, lengths: list[int], texts: list[str]) -> str:
@@ -54,14 +52,13 @@ def _where(record: Record, lengths: list[int], texts: list[str]) -> str:
     at = f" at {_listed(record, lengths)}" if lengths[0] else ""
     if len(texts) == len(all_texts) > 1:
         return f"{at}, on all texts"
-    named = ", ".join(text or all_texts[0] for text in texts)
-    return at if texts == [""] else f" on {named}{at}"
+    return at if texts == [""] else f" on {', '.join(text or all_texts[0] for text in texts)}{at}"
 
 
 def _listed(record: Record, lengths: list[int]) -> str:
-    """The first and the last of several that follow each other."""
-    asked = [n for n in lengths_of(record) if lengths[0] <= n <= lengths[-1]]
-    if len(lengths) > 2 and lengths == asked:
+    """All lengths, or the ends of a contiguous range."""
+    between = [n for n in lengths_of(record) if lengths[0] <= n <= lengths[-1]]
+    if len(lengths) > 2 and lengths == between:
         return f"{lengths[0]:,} … {lengths[-1]:,}"
     return ", ".join(f"{n:,}" for n in lengths)
 

@@ -1,4 +1,4 @@
-"""Pages that are one file: style, script and data inside, nothing from a network."""
+"""Pages in one file: style, scripts and data inside, nothing loaded from a network."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,19 +11,19 @@ from longfire.atomic_io import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
-"""Letters that could end a script element or a line of it, as JSON may write them instead."""
+"""Characters that could end a script element or a line of it, as JSON escapes."""
 
 
 def write_page(path: Path, *, title: str, body: str, data: object, scripts: Sequence[str], style: str = "") -> None:
-    """Write a page whole or not at all.
+    """Write a page atomically.
 
     Args:
-        path: the file; its folder is made if need be.
+        path: the file; its folder is created if necessary.
         title: plain text.
-        body: HTML, escaped already.
+        body: escaped HTML.
         data: for the scripts, as JSON.
-        scripts: files of the templates' folder, in order.
-        style: CSS besides the pages' own.
+        scripts: files in the templates folder, in order.
+        style: CSS to add to the pages' own.
     """
     text = Template(_template("page.html")).substitute(
         title=escape(title),
@@ -35,29 +35,34 @@ def write_page(path: Path, *, title: str, body: str, data: object, scripts: Sequ
     write_whole(path, text)
 
 
+def section(name: str, title: str, about: str, content: str = "") -> str:
+    """A section with a heading and an explanation (plain text), and content (escaped HTML)."""
+    soft = f'<p class="soft">{escape(about)}</p>' if about else ""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{soft}{content}</section>'
+
+
 def colors_css(colors: Mapping[str, tuple[str, str]]) -> str:
-    """A colour for each class, on white and on black."""
+    """A class per colour, with its variants for light and dark pages."""
     light, dark = ("".join(f".{name}{{--c:{pair[i]}}}" for name, pair in colors.items()) for i in (0, 1))
     return f"\n{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n"
 
 
 def facts_table(facts: Mapping[str, Any]) -> str:
-    """Names and values as an HTML table; what is inside another is named `outer.inner`."""
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(shown(value))}</td></tr>" for name, value in flat(facts))
+    """Names and values as an HTML table; nested names are joined by dots."""
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(display(value))}</td></tr>" for name, value in _flat(facts))
     return f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>'
 
 
-def flat(facts: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
-    """Names and values, with inner names after outer ones."""
+def _flat(facts: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in facts.items():
         if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{before}{name}.")
+            yield from _flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
 
 
-def shown(value: object) -> str:
-    """A value as a person writes it; what is not there is a dash."""
+def display(value: object) -> str:
+    """A value for people: `12,345`, `yes`, `1, 2`; a dash for nothing."""
     if value is None or value in ({}, []):
         return "–"
     if isinstance(value, bool):
@@ -65,7 +70,7 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(shown, value))
+        return ", ".join(map(display, value))
     return str(value)
 
 

@@ -1,11 +1,11 @@
-"""Which differences between encodings are significant. There is one test, `adjusted_p_values`, and `RULE` states it.
+"""Which differences between encodings are significant: one test for tables, pages and claims, stated by `RULE`.
 
-Encodings × seeds is a two-way layout: what a seed shifts for all encodings drops out, and the residual variance is
-pooled over encodings, since three seeds of one pair cannot carry a correction. Seeds scatter far more for an encoding
-that has diverged, so a pair pools only the encodings whose mean is near one of its two (`NEAR`), and never takes less
-than its own variance. Holm's correction is over all pairs at a length. Over the pairs with the best alone it would be
-too weak: the best is chosen by the same numbers, and 9 to 17 % of comparisons of 7 to 14 equal encodings would err.
-docs/claims.md has the error rates found by simulation.
+Encodings × seeds is a two-way layout: a shift that a seed causes in all encodings cancels, and the residual variance is
+pooled over encodings, because three seeds of one pair cannot carry a correction. Seeds of a diverged encoding scatter
+far more, so a pair only pools encodings whose mean is near one of its two (`NEAR`), and never uses less than its own
+variance. Holm's correction covers all pairs at a length. Correcting only for the pairs with the best would be too weak,
+since the best is chosen by the same numbers: 9 to 17 % of comparisons of 7 to 14 equal encodings would err.
+docs/claims.md has simulated error rates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,47 +15,43 @@ from itertools import combinations
 from math import atan, cos, inf, pi, sin, sqrt
 from statistics import fmean
 
-from longfire.report.summary import Record, in_a_row, lengths_of, lines_of, seeds_of
+from longfire.report.summary import Record, join_words, lengths_of, lines_of, seeds_of
 
 ENOUGH = 3
-"""Seeds. Fewer are not tested."""
+"""Seeds needed for a test."""
 FEW = {1: "one seed", 2: "two seeds"}
-"""How many fewer are."""
 LEVEL = 0.05
 NEAR = 0.25
 """Nats. Under normal errors means are independent of residuals, so choosing by them does not bias the variance."""
 RULE = (
-    "two-sided t-tests over the seeds, with the variance pooled over encodings and Holm's correction over all pairs at "
-    "a length: if all encodings were equal and varied alike from seed to seed, at most 1 length in 20 would show a "
-    "significant difference"
+    "two-sided t-tests over seeds, variance pooled over encodings, Holm-corrected for all pairs at a length: if all "
+    "encodings were equal and equally variable, at most 1 length in 20 would show a significant difference"
 )
 LISTED = 8
-"""Encodings at most; of more only how many."""
-BEST = "significantly better than every other encoding."
-"""What is marked in a table, `clear_best`."""
+"""The most pairs to list; beyond that they are counted."""
 
 Rows = Mapping[str, Sequence[float]]
-"""An encoding's values, one for each seed, in the same order for all."""
+"""Values of each encoding, one per seed, in the same order."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Between two encodings at one length."""
+    """Between two encodings at a length."""
 
     length: int
     better: str
     worse: str
     p: float
-    """Adjusted for the number of pairs."""
+    """Adjusted for all pairs."""
 
     @property
     def significant(self) -> bool:
-        """Whether it is."""
+        """At the 5 % level, after correction."""
         return self.p <= LEVEL
 
 
 def adjusted_p_values(rows: Rows) -> dict[frozenset[str], float]:
-    """Two-sided, of every pair of encodings, Holm-adjusted."""
+    """Two-sided, Holm-adjusted p-values of every pair of encodings."""
     means = {label: fmean(row) for label, row in rows.items()}
     pooled = cache(lambda near: _residual_variance([rows[label] for label in near]))
     found = {}
@@ -71,7 +67,7 @@ def adjusted_p_values(rows: Rows) -> dict[frozenset[str], float]:
 
 
 def p_value(by_seed: Sequence[float], pooled: tuple[float, int] | None = None) -> float:
-    """Two-sided, of a mean of 0, by the numbers' own variance, or a pooled one (with its degrees) if that is larger."""
+    """Two-sided p-value of a zero mean, from the numbers' own variance or a larger pooled one (variance, degrees)."""
     mean = fmean(by_seed)
     own = sum((value - mean) ** 2 for value in by_seed) / (len(by_seed) - 1)
     used, degrees = (max(own, pooled[0]), pooled[1]) if pooled else (own, len(by_seed) - 1)
@@ -80,7 +76,7 @@ def p_value(by_seed: Sequence[float], pooled: tuple[float, int] | None = None) -
 
 
 def _residual_variance(rows: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """And its degrees of freedom, after the means of rows and of seeds. Rows of the same numbers count once."""
+    """Variance and degrees of freedom after removing means of rows and seeds. Identical rows count once."""
     rows = list(dict.fromkeys(map(tuple, rows)))
     seeds = len(rows[0])
     if len(rows) < 2:
@@ -93,7 +89,7 @@ def _residual_variance(rows: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 
 def _beyond(t: float, degrees: int) -> float:
-    """P(|T| > t) of Student's t, by the finite sums for whole degrees of freedom (Abramowitz and Stegun, 26.7.3–4)."""
+    """P(|T| > t) of Student's t, by the finite sums for integer degrees (Abramowitz and Stegun, 26.7.3–4)."""
     angle = atan(t / sqrt(degrees))
     term, total = (cos(angle), 0.0) if degrees % 2 else (1.0, 0.0)
     for k in range(1 + degrees % 2, degrees, 2):
@@ -104,7 +100,7 @@ def _beyond(t: float, degrees: int) -> float:
 
 
 def tested(lines: Mapping[str, Mapping[int, float]], seeds: Sequence[int]) -> dict[frozenset[str], float]:
-    """Adjusted p-values of encodings' values by seed: of those that have every seed, if there are enough."""
+    """Adjusted p-values from values by seed, of the encodings that have every seed; none with too few seeds."""
     rows = {
         label: [values[seed] for seed in seeds] for label, values in lines.items() if all(s in values for s in seeds)
     }
@@ -112,63 +108,71 @@ def tested(lines: Mapping[str, Mapping[int, float]], seeds: Sequence[int]) -> di
 
 
 def differences(record: Record, length: int) -> list[Difference]:
-    """Of all pairs at a length that can be tested, the better encoding first."""
-    lines = _measured(record, length)
+    """All testable pairs at a length; within a pair and in the list, better encodings come first."""
+    lines = {line.label: values for line in lines_of(record) if (values := line.values(length))}
     order = sorted(lines, key=lambda label: fmean(lines[label].values()))
     p = tested(lines, seeds_of(record))
     pairs = ((better, worse, p.get(frozenset((better, worse)))) for better, worse in combinations(order, 2))
     return [Difference(length, better, worse, p) for better, worse, p in pairs if p is not None]
 
 
-def clear_best(record: Record, length: int) -> str | None:
-    """The label of the encoding at a length that is significantly better than each of the others."""
-    others = len(_measured(record, length)) - 1
-    leads = [one.better for one in differences(record, length) if one.significant]
-    return next((label for label in leads if leads.count(label) == others), None)
+@dataclass(frozen=True)
+class Ranking:
+    """The encodings at a length, seen from the one with the lowest mean."""
+
+    best: str
+    level: list[str]
+    """Not significantly behind the best."""
+    behind: list[str]
+    """Significantly behind the best."""
+    untested: list[str]
+    """Too few seeds, or a seed is missing."""
 
 
-def _measured(record: Record, length: int) -> dict[str, dict[int, float]]:
-    return {line.label: values for line in lines_of(record) if (values := line.values(length))}
+def ranking(record: Record, length: int) -> Ranking | None:
+    """None if fewer than two encodings have a result."""
+    means = {line.label: mean for line in lines_of(record) if (mean := line.mean(length)) is not None}
+    if len(means) < 2:
+        return None
+    best, *others = sorted(means, key=lambda label: means[label])
+    significant = {one.worse: one.significant for one in differences(record, length) if one.better == best}
+    level, behind = ([one for one in others if significant.get(one) is wanted] for wanted in (False, True))
+    return Ranking(best, level, behind, [one for one in others if one not in significant])
 
 
-def seeds_verdict(record: Record, rule: str = RULE) -> str:
-    """How many differences between encodings are significant, by which rule, and what is not behind the best."""
-    seeds = len(seeds_of(record))
+def significance_summary(record: Record, rule: str = RULE) -> str:
+    """How many differences are significant by which rule, and which encodings are not significantly behind the best."""
+    seeds, lengths = seeds_of(record), lengths_of(record)
     if len(lines_of(record)) < 2:
         return ""
-    if seeds < ENOUGH:
-        return f"Differences are not testable with {FEW[seeds]}: that takes three or more."
-    by_length = [found for length in lengths_of(record) if (found := differences(record, length))]
+    if len(seeds) < ENOUGH:
+        return f"Differences cannot be tested with {FEW[len(seeds)]}; it takes three or more."
+    by_length = [found for length in lengths if (found := differences(record, length))]
     if not by_length:
-        return "Differences are not testable: no two encodings have every seed."
-    clear = [one.significant for found in by_length for one in found]
-    said = [
-        f"{sum(clear)} of {len(clear)} differences between two encodings at one length "
-        f"{'is' if sum(clear) == 1 else 'are'} significant ({rule})."
-    ]
-    said += [f"Not significantly behind the best: {level}."] if any(clear) and (level := _level(by_length)) else []
-    said += [f"Not tested, as a seed is missing: {', '.join(lacking)}."] if (lacking := _lacking(record)) else []
-    return " ".join(said)
+        return "Differences cannot be tested: no two encodings have every seed."
+    significant = [one.significant for found in by_length for one in found]
+    parts = [f"{sum(significant)} of {len(significant)} pairwise differences are significant ({rule})."]
+    if any(significant) and (level := _not_significant(by_length)):
+        parts.append(f"Not significant: {level}.")
+    lacking = [line.label for line in lines_of(record) if any(0 < len(line.values(n)) < len(seeds) for n in lengths)]
+    if lacking:
+        parts.append(f"Not tested for lack of a seed: {join_words(lacking)}.")
+    return " ".join(parts)
 
 
-def _level(by_length: Sequence[Sequence[Difference]]) -> str:
-    """Encodings that are not significantly behind the best, and where; if they are many, how many."""
-    found: dict[str, list[int]] = {}
+def _not_significant(by_length: Sequence[Sequence[Difference]]) -> str:
+    """`Kerple-log vs FIRE at 512`: encodings not significantly behind the best; if there are many, their number."""
+    found: dict[tuple[str, str], list[int]] = {}
     for pairs in by_length:
         for pair in pairs:
             if pair.better == pairs[0].better and not pair.significant:
-                found.setdefault(pair.worse, []).append(pair.length)
+                found.setdefault((pair.worse, pair.better), []).append(pair.length)
     if len(found) > LISTED:
         lengths = sorted(length for those in found.values() for length in those)
-        return ", ".join(f"{lengths.count(length)} at {length:,}" for length in dict.fromkeys(lengths))
-    everywhere = "every length" if len(by_length) > 1 else f"{by_length[0][0].length:,}"
-    where = {label: in_a_row([f"{n:,}" for n in those]) for label, those in found.items()}
+        return "vs the best, " + ", ".join(f"{lengths.count(n)} encodings at {n:,}" for n in dict.fromkeys(lengths))
+    everywhere = len(by_length) if len(by_length) > 1 else 0
     return "; ".join(
-        f"{label} at {everywhere if len(found[label]) == len(by_length) else where[label]}" for label in found
+        f"{worse} vs {better} at "
+        f"{'every length' if len(lengths) == everywhere else join_words([f'{n:,}' for n in lengths])}"
+        for (worse, better), lengths in found.items()
     )
-
-
-def _lacking(record: Record) -> list[str]:
-    """Encodings that have some seeds at a length, and not all."""
-    seeds, lengths = set(seeds_of(record)), lengths_of(record)
-    return [line.label for line in lines_of(record) if any(set() < set(line.values(n)) < seeds for n in lengths)]

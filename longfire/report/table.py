@@ -1,4 +1,4 @@
-"""One table model: text for a terminal, Markdown and HTML for pages."""
+"""One table model, and reports made of paragraphs and tables: text for a terminal, Markdown and HTML for pages."""
 
 import re
 import sys
@@ -8,16 +8,14 @@ from html import escape
 from shutil import get_terminal_size
 from textwrap import fill
 
-WIDEST, NARROWEST = 120, 60
-"""Columns that a report is laid out for."""
+MAX_WIDTH, MIN_WIDTH = 120, 60
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def width() -> int:
-    """Columns for a report: the terminal's, within bounds; where there is none, as in a file, the most."""
-    columns = get_terminal_size((WIDEST, 24)).columns if sys.stdout.isatty() else WIDEST
-    return min(WIDEST, max(NARROWEST, columns))
+    """Columns available to a report: the terminal's, within bounds; the maximum when writing to a file."""
+    columns = get_terminal_size((MAX_WIDTH, 24)).columns if sys.stdout.isatty() else MAX_WIDTH
+    return min(MAX_WIDTH, max(MIN_WIDTH, columns))
 
 
 @dataclass(frozen=True)
@@ -27,29 +25,35 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: int = 1
-    """Leading columns that hold names: aligned left, the others right."""
+    """Number of leading columns that are left-aligned; the others are right-aligned."""
     highlights: Collection[tuple[int, int]] = ()
-    """(row, column) of cells set in bold: the best of a column, say."""
+    """(row, column) of cells in bold."""
     title: str = ""
-    """Above the table."""
     notes: Sequence[str] = ()
-    """Below the table, a paragraph each."""
+    """Paragraphs below the table."""
+    swatches: Sequence[str] = ()
+    """HTML only: a CSS class per row, for the colour of its line in a chart."""
+    shaded: int | None = None
+    """HTML only: a column with a shaded background."""
+
+    def __str__(self) -> str:
+        return self.text()
 
     def text(self, *, bold: bool = False) -> str:
-        """For a terminal. Highlighted cells are bold where the terminal can, and carry a star otherwise."""
+        """For a terminal. Highlighted cells are bold, or starred if the terminal has no bold."""
         starred = {column for _, column in self.highlights} if not bold else set()
 
         def cell(i: int, j: int, content: str) -> str:
             if (i, j) in self.highlights:
                 return f"{BOLD}{content}{PLAIN}" if bold else f"{content}*"
-            return f"{content} " if j in starred else content  # so that digits stay aligned
+            return f"{content} " if j in starred else content  # keeps digits aligned
 
         rows = [[cell(i, j, content) for j, content in enumerate(row)] for i, row in enumerate(self.rows)]
         table = [list(self.columns), *rows]
-        widths = [max(_width(row[column]) for row in table) for column in range(len(self.columns))]
+        widths = [max(_visible_width(row[column]) for row in table) for column in range(len(self.columns))]
 
         def line(row: Sequence[str]) -> str:
-            gaps = [" " * (width - _width(content)) for content, width in zip(row, widths, strict=True)]
+            gaps = [" " * (width - _visible_width(content)) for content, width in zip(row, widths, strict=True)]
             pairs = enumerate(zip(row, gaps, strict=True))
             return "  ".join(
                 f"{content}{gap}" if j < self.left else f"{gap}{content}" for j, (content, gap) in pairs
@@ -57,51 +61,82 @@ class Table:
 
         rule = "  ".join("─" * width for width in widths)
         lines = "\n".join([line(table[0]), rule, *(line(row) for row in table[1:])])
-        notes = (fill(note, width(), break_on_hyphens=False) for note in self.notes)
-        return "\n\n".join([*([self.title] if self.title else []), lines, *notes])
+        return "\n\n".join(filter(None, [self.title, lines, *map(_wrap, self.notes)]))
 
     def markdown(self) -> str:
-        """For a page on GitHub or the site."""
+        """For a page on GitHub or the documentation site."""
         rule = ["---" if column < self.left else "--:" for column in range(len(self.columns))]
         rows = [
             [f"**{content}**" if (i, j) in self.highlights else content for j, content in enumerate(row)]
             for i, row in enumerate(self.rows)
         ]
         lines = "\n".join(f"| {' | '.join(row)} |" for row in (self.columns, rule, *rows))
-        return "\n\n".join([*([self.title] if self.title else []), lines, *self.notes])
+        return "\n\n".join(filter(None, [self.title, lines, *self.notes]))
 
     def html(self) -> str:
-        """For a report: scrolls within its box, with the first column at rest. Cells are plain text, escaped here."""
-        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
+        """For a report: scrolls sideways, with the first column fixed. Cells are plain text and escaped here."""
+        head = "".join(f'<th scope="col"{self._shade(j)}>{_html_head(one)}</th>' for j, one in enumerate(self.columns))
         rows = "".join(
             f"<tr>{''.join(self._html_cell(i, j) for j in range(len(row)))}</tr>" for i, row in enumerate(self.rows)
         )
         title = f"<h3>{escape(self.title)}</h3>" if self.title else ""
-        notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in self.notes)
+        notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in self.notes if note)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         return f'{title}<div class="scroll" tabindex="0">{table}</div>{notes}'
 
     def _html_cell(self, i: int, j: int) -> str:
-        content = escape(self.rows[i][j])
-        content = f"<strong>{content}</strong>" if (i, j) in self.highlights else content
-        return f'<th scope="row">{content}</th>' if j == 0 else f"<td>{content}</td>"
+        mean, plus, spread = escape(self.rows[i][j]).partition(" ± ")
+        content = f"<strong>{mean}</strong>" if (i, j) in self.highlights else mean
+        content += f' <span class="spread">± {spread}</span>' if plus else ""
+        if j:
+            return f"<td{self._shade(j)}>{content}</td>"
+        swatch = f'<span class="swatch {self.swatches[i]}"></span>' if self.swatches else ""
+        return f'<th scope="row">{swatch}{content}</th>'
+
+    def _shade(self, column: int) -> str:
+        return ' class="shaded"' if column == self.shaded else ""
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Aligned columns: the first `left` of them to the left, the others to the right. Styles take no room."""
-    return Table(header, rows, left).text()
+Block = str | Table | list[str]
+"""Part of a report: a paragraph, a table, or a list with bullets. Empty paragraphs and lists are left out."""
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """The same as Markdown."""
-    return Table(header, rows, left).markdown()
+def render_text(blocks: Iterable[Block], *, bold: bool = False) -> str:
+    """A report for a terminal."""
+
+    def text(block: Block) -> str:
+        if isinstance(block, Table):
+            return block.text(bold=bold)
+        return _wrap(block) if isinstance(block, str) else "\n".join(_wrap(f"– {item}", "  ") for item in block)
+
+    return "\n\n".join(text(block) for block in blocks if block)
+
+
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table as text."""
+    return Table(columns, rows, left).text()
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table as Markdown."""
+    return Table(columns, rows, left).markdown()
 
 
 def places(rows: Iterable[Mapping[str, object]]) -> int:
-    """Digits behind the point that a table's numbers have, as it was read: those of the number that has most."""
+    """The number of decimals of a table read from a file: those of its most precise number."""
     numbers = (value for row in rows for value in row.values() if isinstance(value, float))
     return max((len(str(value).partition(".")[2]) for value in numbers), default=0)
 
 
-def _width(cell: str) -> int:
-    return len(_STYLE.sub("", cell))
+def _wrap(paragraph: str, indent: str = "") -> str:
+    return fill(paragraph, width(), subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _visible_width(cell: str) -> int:
+    return len(re.sub(r"\x1b\[[0-9;]*m", "", cell))
+
+
+def _html_head(column: str) -> str:
+    """A column's name, with what it has in brackets in small print below it."""
+    name, bracket, remark = column.removesuffix(")").partition(" (")
+    return f"{escape(name)}<small>{escape(remark)}</small>" if bracket else escape(column)

@@ -1,8 +1,7 @@
 """The tasks there are, for a page: where each comes from, what a row's text is, and what counts as an answer."""
 
 from longfire.report.table import markdown_table
-from longfire.tasks import TASKS
-from longfire.tasks.task import Task
+from longfire.tasks import TASKS, Task
 
 FORMS = {
     "question": "question, blank line, document",

@@ -1,14 +1,14 @@
-"""Questions with known answers: SCROLLS, GLUE and SuperGLUE, text to text.
+"""Questions with known answers: SCROLLS, GLUE and SuperGLUE as text-to-text tasks.
 
-What the tasks are is known at once; what reads and tokenises them is loaded on first use.
+Task definitions load at once; code that reads and tokenises rows loads on first use.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from longfire.tasks.dev_split import divide
-from longfire.tasks.suites import SUITES, TASKS, task_named
-from longfire.tasks.task import Example, Task
+from longfire.tasks.dev_split import split_train_dev
+from longfire.tasks.suites import SUITES, TASKS, Example, Task, task_named
 from longfire.validation import hint
 
 if TYPE_CHECKING:
@@ -22,22 +22,26 @@ __all__ = [
     "Example",
     "Task",
     "answer_ids",
-    "divide",
     "load_examples",
     "prompt_ids",
+    "split_train_dev",
     "task_named",
     "training_row",
     "training_rows",
 ]
 
-_HOME = {
+_MODULES = {
     **dict.fromkeys(("CUE", "answer_ids", "prompt_ids", "training_row", "training_rows"), "encode"),
     "load_examples": "load",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = globals()[name] = getattr(import_module(f"longfire.tasks.{_HOME[name]}"), name)
+    if name == "divide":
+        message = "longfire.tasks.divide is now split_train_dev; the next release drops the old name."
+        warnings.warn(message, FutureWarning, stacklevel=2)
+        return split_train_dev
+    if name in _MODULES:
+        value = globals()[name] = getattr(import_module(f"longfire.tasks.{_MODULES[name]}"), name)
         return value
     raise AttributeError(f"longfire.tasks has no {name!r}. {hint(name, __all__)}")

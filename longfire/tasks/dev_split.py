@@ -1,30 +1,28 @@
-"""Train and dev, divided by document."""
+"""A dev split, cut from the train split by document."""
 
+from collections import Counter
 from hashlib import blake2b
 
-from longfire.tasks.rows import document_key
-from longfire.tasks.task import Example
+from longfire.tasks.parse import document_key
+from longfire.tasks.suites import Example
 from longfire.validation import positive
 
 
-def divide(examples: list[Example], share: float = 0.1, seed: int = 0) -> tuple[list[Example], list[Example]]:
-    """Train and dev; dev gets about that share of the examples, at least one group if there are two.
+def split_train_dev(examples: list[Example], share: float = 0.1, seed: int = 0) -> tuple[list[Example], list[Example]]:
+    """Train and dev examples; dev gets about `share` of them, and at least one group if there are two.
 
-    A group is never divided, and neither is a document on which there are several groups, if there are two documents.
-    An example without a group is one of its own. Which part a group is in depends on seed and content, and on neither
-    machine nor order.
+    Groups are never split. Neither are documents with several groups, provided there are two documents. An example
+    without a group counts as a group. The assignment depends on seed and content, not on machine or order.
     """
     positive("share", share)
     if share >= 1:
         raise ValueError(f"share must be below 1, not {share}: something must be left to train on.")
     units = _units(examples)
-    order = sorted(set(units), key=lambda unit: blake2b(f"{seed} {unit}".encode(), digest_size=16).digest())
-    sizes = dict.fromkeys(order, 0)
-    for unit in units:
-        sizes[unit] += 1
+    sizes = Counter(units)
+    order = sorted(sizes, key=lambda unit: blake2b(f"{seed} {unit}".encode(), digest_size=16).digest())
     dev: set[str] = set()
     taken = 0
-    for unit in order[:-1]:  # train keeps one
+    for unit in order[:-1]:  # train keeps at least one
         if dev and taken + sizes[unit] / 2 > share * len(examples):
             break
         dev.add(unit)
@@ -36,27 +34,26 @@ def divide(examples: list[Example], share: float = 0.1, seed: int = 0) -> tuple[
 
 
 def _units(examples: list[Example]) -> list[str]:
-    """What each example must not be divided from: its document, or its group, or itself.
+    """What each example must stay together with: its document, else its group, else nothing but itself.
 
-    Documents that differ in whitespace alone are one, by the least of their keys.
+    Documents that differ only in whitespace count as one, named by the smallest of their keys.
     """
-    from longfire.data.splits import content_hash  # which brings numpy
+    from longfire.data.splits import content_hash  # imports numpy
 
     documents, contents = {"": ""}, {"": 0}
     for example in examples:
         if example.group not in documents:
             key = documents[example.group] = document_key(example.document) if example.document else ""
             contents.setdefault(key, content_hash(example.document.encode()))
-    named: dict[int, str] = {}
+    smallest: dict[int, str] = {}
     for key, content in sorted(contents.items()):
-        named.setdefault(content, key)
-    documents = {group: named[contents[key]] for group, key in documents.items()}
+        smallest.setdefault(content, key)
+    documents = {group: smallest[contents[key]] for group, key in documents.items()}
     several = len({documents[example.group] for example in examples}) > 1
-    return [
-        f"document {documents[example.group]}"
-        if several and documents[example.group]
-        else f"group {example.group}"
-        if example.group
-        else f"example {example.id}"
-        for example in examples
-    ]
+
+    def unit(example: Example) -> str:
+        if several and documents[example.group]:
+            return f"document {documents[example.group]}"
+        return f"group {example.group}" if example.group else f"example {example.id}"
+
+    return [unit(example) for example in examples]

@@ -1,31 +1,45 @@
-"""Rows that are made up, of every task in its own form, to try things out without data. Scores on them say nothing."""
+"""Placeholder rows for every task in its own format, to try commands without data. Scores on them mean nothing."""
 
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from longfire.tasks.task import Task
+from longfire.tasks.suites import Task
 
-MADE_UP = "made-up"
-"""In place of a folder with rows."""
-ROWS = {"train": 12, "validation": 4}
+PLACEHOLDER = "placeholder"
+"""Given in place of a data folder."""
+FORMER_NAME = "made-up"
+"""What earlier records call it. Row ids keep it, so that earlier runs on these rows are recognised."""
+PLACEHOLDER_ROWS = {"train": 12, "validation": 4}
 THINGS = ("moss", "tea", "salt", "rope", "ink", "wool")
 BOXES = 120
-"""In a document: a sentence each, about 2,500 letters together."""
+"""Sentences in a document, about 2,500 letters together."""
 
 
-def made_up_rows(task: Task, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where each row is, and the row. Answers follow from documents in SCROLLS' tasks, from nothing in GLUE's."""
-    if split not in ROWS:
-        raise FileNotFoundError(f"{MADE_UP} has no {split} split of {task.name}. Splits there are: {', '.join(ROWS)}.")
-    made = _of_columns if task.form == "template" else _of_a_room
-    for number in range(ROWS[split]):
-        name = f"{MADE_UP}-{task.name}-{split}-{number}"
-        yield name, {"id": name, "task": task.name, **made(task, split, number)}
+def is_placeholder(data: str | Path | None) -> bool:
+    """Whether a data source, given or recorded, stands for placeholder rows."""
+    return str(data) in (PLACEHOLDER, FORMER_NAME)
 
 
-def _of_a_room(task: Task, split: str, number: int) -> dict[str, str]:
-    """What is in a box of a room? The document names them all."""
+def warn_former_name(data: str | Path | None) -> None:
+    """Warn about `made-up`, which the next release drops."""
+    if str(data) == FORMER_NAME:
+        message = f"the data source {FORMER_NAME!r} is now {PLACEHOLDER!r}; the next release drops the old name."
+        warnings.warn(message, FutureWarning, stacklevel=3)
+
+
+def placeholder_rows(task: Task, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Location and content of each row. Answers follow from the document in SCROLLS tasks, from nothing in GLUE."""
+    make_row = _glue_row if task.form == "template" else _scrolls_row
+    for number in range(PLACEHOLDER_ROWS[split]):
+        name = f"{FORMER_NAME}-{task.name}-{split}-{number}"
+        yield name, {"id": name, "task": task.name, **make_row(task, split, number)}
+
+
+def _scrolls_row(task: Task, split: str, number: int) -> dict[str, str]:
+    """What is in a given box? The document lists them all."""
     boxes = [THINGS[(number + box * box) % len(THINGS)] for box in range(BOXES)]
     text = f"Room {number} of the {split} house. " + " ".join(_sentence(box, thing) for box, thing in enumerate(boxes))
     box = 7 * number % BOXES
@@ -37,27 +51,22 @@ def _of_a_room(task: Task, split: str, number: int) -> dict[str, str]:
         return {"input": f"{claims[turn]}\n\n{text}", "output": task.choices[turn]}
     question = f"What is in box {box}?"
     if task.form == "options":
-        question += "\n" + _four(boxes[box])
+        options = sorted([boxes[box], *[thing for thing in THINGS if thing != boxes[box]][:3]])
+        question += "\n" + "".join(f"\n ({letter}) {one}" for letter, one in zip("ABCD", options, strict=True))
     return {"input": f"{question}\n\n{text}", "output": boxes[box]}
 
 
-def _of_columns(task: Task, split: str, number: int) -> dict[str, Any]:
-    """A sentence in each column of the task's template; the answers by turns."""
+def _glue_row(task: Task, split: str, number: int) -> dict[str, Any]:
+    """A sentence in each column of the template; answers take turns."""
     columns = [column for _, column, _, _ in Formatter().parse(task.template) if column]
-    box = number if split == "train" else number + ROWS["train"]
+    box = number if split == "train" else number + PLACEHOLDER_ROWS["train"]
     things = [THINGS[(number + place) % len(THINGS)] for place in range(len(columns))]
     filled = {column: _sentence(box, thing) for column, thing in zip(columns, things, strict=True)}
+    row: dict[str, Any] = {"input": task.template.format(**filled)}
     if task.choices:
-        return {"input": task.template.format(**filled), "output": task.choices[number % len(task.choices)]}
-    fields = {"entities": things, "answers": things[:1]}
-    return {"input": task.template.format(**filled), "output": things[0], "fields": fields}
+        return {**row, "output": task.choices[number % len(task.choices)]}
+    return {**row, "output": things[0], "fields": {"entities": things, "answers": things[:1]}}
 
 
 def _sentence(box: int, thing: str) -> str:
     return f"Box {box} holds {thing}."
-
-
-def _four(thing: str) -> str:
-    """Options, of which this is one."""
-    things = sorted([thing, *[other for other in THINGS if other != thing][:3]])
-    return "".join(f"\n ({letter}) {option}" for letter, option in zip("ABCD", things, strict=True))

@@ -1,16 +1,126 @@
-"""All tasks by name, and the paper's two suites of them."""
+"""Tasks as data: where each one's rows come from, how a prompt is built, which answers count and by which metric.
 
-from longfire.tasks.glue import GLUE
-from longfire.tasks.scrolls import SCROLLS, SQUALITY
-from longfire.tasks.task import Task
+SCROLLS: Shaham et al. (2022), arXiv:2201.03533. GLUE: Wang et al. (2018), arXiv:1804.07461. SuperGLUE: Wang et al.
+(2019), arXiv:1905.00537. GLUE rows become text as in T5 (Raffel et al., 2020, appendix D): the task's name, then
+every column with its name.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
 from longfire.validation import hint
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task. `longfire.tasks.load_examples` reads its rows as `Example`s."""
+
+    name: str
+    """As typed on the command line, and the name of its data folder: "qasper"."""
+    title: str
+    """Column heading in the paper's tables."""
+    suite: str
+    """"scrolls" or "glue"."""
+    metric: str
+    """A key of `longfire.evaluation.metrics.METRICS`."""
+    max_answer: int
+    """Maximum number of tokens to generate for an answer."""
+    hub: tuple[str, str]
+    """Dataset and configuration on the Hugging Face hub."""
+    form: str = "template"
+    """Layout of a row's input: a key of `longfire.tasks.parse.SPLITTERS`."""
+    template: str = ""
+    """GLUE and SuperGLUE: the text of a row, with a placeholder per column. SCROLLS rows come as text."""
+    document: str = ""
+    """The last column of the template, if it may be truncated to fit. Empty: nothing may."""
+    choices: tuple[str, ...] = ()
+    """Possible answers, in the order of the hub's labels. Empty: free text."""
+    hub_validation: str = "validation"
+    """The hub's name for the validation split."""
+
+    @property
+    def marker(self) -> str:
+        """The text between the other columns and the document: " passage: "."""
+        before, _, _ = self.template.partition(f"{{{self.document}}}")
+        return before.rpartition("}")[2]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One question and its reference answers."""
+
+    id: str
+    question: str
+    """Comes first and is never truncated. Empty for summaries of a whole document."""
+    document: str
+    """Follows the question; truncated at the end to fit. May be empty."""
+    references: tuple[str, ...]
+    """Correct answers, at least one."""
+    group: str = ""
+    """Shared by examples that are scored together (MultiRC's answers to one question) or share a document."""
+    options: tuple[str, ...] = ()
+    """Answers to choose from, where they differ by question: QuALITY's four options, ReCoRD's entities."""
+
+
+def _scrolls(name: str, title: str, metric: str, max_answer: int, form: str = "question", **options: Any) -> Task:
+    return Task(name, title, "scrolls", metric, max_answer, **{"hub": ("tau/scrolls", name), "form": form, **options})
+
+
+def _glue(name: str, columns: str, choices: tuple[str, ...], **options: Any) -> Task:
+    """`columns` follow the task's name, separated by `|`; a bare word stands for `word: {word}`."""
+    parts = [part if "{" in part else f"{part}: {{{part}}}" for part in columns.split("|")]
+    defaults = {"metric": "accuracy", "max_answer": 16, "hub": ("nyu-mll/glue", name)}
+    template = " ".join([name, *parts])
+    return Task(name, name.capitalize(), "glue", template=template, choices=choices, **{**defaults, **options})
+
+
+def _superglue(name: str, columns: str, choices: tuple[str, ...], config: str = "", **options: Any) -> Task:
+    return _glue(name, columns, choices, hub=("aps/super_glue", config or name), **options)
+
+
+TRUTH = ("False", "True")
+ENTAILMENT = ("entailment", "not_entailment")
+
+# Both suites in the order of the paper's tables.
+SCROLLS = (
+    _scrolls("qasper", "QAS", "f1", 128),
+    _scrolls("contract_nli", "CNLI", "exact_match", 16, choices=("Entailment", "Contradiction", "Not mentioned")),
+    _scrolls("qmsum", "QMS", "rouge_gm", 512),
+    _scrolls("narrative_qa", "NQA", "f1", 64),
+    _scrolls("summ_screen_fd", "SumS", "rouge_gm", 512, form="document"),
+    _scrolls("gov_report", "GovR", "rouge_gm", 1024, form="document"),
+    _scrolls("quality", "QuAL", "exact_match", 64, form="options"),
+)
+# Wang et al. (2022): question-focused summaries with four references each; not part of the SCROLLS average.
+SQUALITY = _scrolls("squality", "SQuAL", "rouge_gm", 768, hub=("pszemraj/SQuALITY-v1.3", ""))
+GLUE = (
+    _superglue("boolq", "question|passage", TRUTH, document="passage"),
+    _superglue("cb", "hypothesis|premise", ("entailment", "contradiction", "neutral")),
+    _glue("cola", "sentence", ("unacceptable", "acceptable")),
+    _superglue("copa", "choice1|choice2|premise|question", ("choice1", "choice2")),
+    _glue(
+        "mnli",
+        "premise|hypothesis",
+        ("entailment", "neutral", "contradiction"),
+        hub_validation="validation_matched",
+    ),
+    _glue("mrpc", "sentence1|sentence2", ("not_equivalent", "equivalent")),
+    _glue("qnli", "question|sentence", ENTAILMENT),
+    _glue("qqp", "question1|question2", ("not_duplicate", "duplicate")),
+    _glue("rte", "sentence1|sentence2", ENTAILMENT),
+    _glue("sst2", "sentence", ("negative", "positive")),
+    _superglue("wic", "sentence1|sentence2|word", TRUTH),
+    _glue("wnli", "sentence1|sentence2", ENTAILMENT[::-1]),
+    _superglue("multirc", "question|answer|paragraph", TRUTH, metric="group_exact_match", document="paragraph"),
+    _superglue("record", "query|entities|passage", (), metric="exact_match", max_answer=32, document="passage"),
+    _superglue("wsc", "text: {marked}|candidate: {span1_text}|pronoun: {span2_text}", TRUTH, config="wsc.fixed"),
+)
 
 TASKS: dict[str, Task] = {task.name: task for task in (*SCROLLS, SQUALITY, *GLUE)}
 SUITES: dict[str, tuple[str, ...]] = {
     "scrolls": tuple(task.name for task in SCROLLS),
     "glue": tuple(task.name for task in GLUE),
 }
-"""Names of the tasks of each table of the paper, in its order."""
 
 
 def task_named(name: str) -> Task:

@@ -95,8 +95,8 @@ class Watch(TrainerCallback):
         if not math.isfinite(loss) or not math.isfinite(logs.get("grad_norm", 0.0)):
             raise DivergedError(
                 f"the loss is {loss} at step {step} (gradient norm {logs.get('grad_norm')}): training diverged. What "
-                f"was saved before is untouched in {self.run}. Lower learning_rate (or position_rate, the encoding's "
-                f"factor), in a run of its own."
+                f"was saved before is untouched in {self.run}. Lower learning_rate (or position_lr_factor) in a new "
+                f"run."
             )
         if self.bar is None:
             return

@@ -16,7 +16,8 @@ import torch
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 from tqdm import tqdm
 
-from longfire.model import LongfireForCausalLM, refuse_beyond
+from longfire.model import LongfireForCausalLM
+from longfire.model.inspection import check_length
 from longfire.model.loss import IGNORED
 from longfire.training.best_checkpoint import Judging, refuse_no_number
 from longfire.training.callbacks import LOSSES, Watch, read_losses, refuse_not_finite
@@ -121,7 +122,7 @@ def begun(recipe: FinetuneRecipe, checkpoint: str | Path | LongfireForCausalLM) 
         model.float()
     else:
         model = loaded(checkpoint_folder(checkpoint))
-    refuse_beyond(model, recipe.length)
+    check_length(model, recipe.length)
     set_dropout(model, recipe)
     return model
 
@@ -148,7 +149,7 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
         **options: Any,
     ) -> None:
         self.judging, self.score, self.progress = judging, score, progress
-        self.order = order_of_steps(lengths, recipe.batch, recipe.steps, recipe.seed)
+        self.order = order_of_steps(lengths, recipe.batch_size, recipe.steps, recipe.seed)
         self.tokens = np.concatenate([[0], lengths[self.order].sum(axis=1).cumsum()])
         self.watch = Watch(judging.run, lambda steps: int(self.tokens[steps]), progress)
         super().__init__(recipe, callbacks=[self.watch, judging], **options)

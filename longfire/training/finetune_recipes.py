@@ -5,17 +5,18 @@ The paper states a learning rate of 1e-5 and no schedule: it is taken as constan
 
 from dataclasses import dataclass
 
-from longfire.training.recipes import AnyRecipe
+from longfire.training.recipes import AnyRecipe, accept_old_names
 from longfire.validation import at_least, hint
 
 
+@accept_old_names
 @dataclass(frozen=True)
 class FinetuneRecipe(AnyRecipe):
     """Fine-tuning. Rows have a length of their own each; `length` is the most."""
 
-    final: float = 1.0
-    """The share of the learning rate that is left at the end of `decay`. 1: it stays as it is."""
-    position_rate: float = 1.0
+    min_lr_ratio: float = 1.0
+    """The share of the learning rate that is left at the end of `decay_steps`. 1: it stays as it is."""
+    position_lr_factor: float = 1.0
     """What the learning rate of the encoding's own parameters is multiplied by: in a checkpoint they have learned."""
     dropout: float = 0.1
     attention_dropout: float = 0.1
@@ -27,37 +28,37 @@ class FinetuneRecipe(AnyRecipe):
         at_least("evaluate_every", self.evaluate_every, 1)
 
 
-SCROLLS = FinetuneRecipe("scrolls", length=8192, batch=128, steps=25_000, learning_rate=1e-5)
-GLUE = FinetuneRecipe("glue", length=1024, batch=256, steps=25_000, learning_rate=1e-5)
+SCROLLS = FinetuneRecipe("scrolls", length=8192, batch_size=128, steps=25_000, learning_rate=1e-5)
+GLUE = FinetuneRecipe("glue", length=1024, batch_size=256, steps=25_000, learning_rate=1e-5)
 SCROLLS_SMALL = FinetuneRecipe(
     "scrolls-small",
     length=2048,
-    batch=32,
+    batch_size=32,
     steps=300,
     learning_rate=1e-4,
-    warmup=30,
-    final=0.1,
+    warmup_steps=30,
+    min_lr_ratio=0.1,
     evaluate_every=100,
     checkpoint_every=100,
 )
 GLUE_SMALL = FinetuneRecipe(
     "glue-small",
     length=512,
-    batch=128,
+    batch_size=128,
     steps=1500,
     learning_rate=2e-4,
-    final=0.1,
+    min_lr_ratio=0.1,
     evaluate_every=250,
     checkpoint_every=500,
 )
 TINY = FinetuneRecipe(
     "tiny",
     length=128,
-    batch=8,
+    batch_size=8,
     steps=30,
     learning_rate=2e-3,
-    warmup=5,
-    final=0.1,
+    warmup_steps=5,
+    min_lr_ratio=0.1,
     dropout=0.0,
     attention_dropout=0.0,
     evaluate_every=10,

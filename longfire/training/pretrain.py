@@ -1,5 +1,6 @@
 """A recipe and a corpus → a trained model in a folder. Interrupted runs resume."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +37,7 @@ def pretrain(
     tracker: str = "tensorboard",
     progress: bool = True,
     wait: bool = False,
+    planned: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     """Train, and return the folder of the model. A run that is done is not done again.
@@ -47,11 +49,13 @@ def pretrain(
         tracker: "tensorboard", "wandb", "trackio" or "none".
         progress: a bar, where stderr is a terminal; a line now and then, where it is not.
         wait: where another process trains in the folder, for it to end, instead of an error.
+        planned: the run's `identity`, if a plan has computed it and checked the recipe.
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)
-    recipe.check()
-    same = identity(recipe, corpus)
+    if planned is None:
+        recipe.check()
+    same = identity(recipe, corpus) if planned is None else planned
     if is_done(run, same) and not leftovers(run):
         return run / "model"
     with alone_in(run, wait):
@@ -85,7 +89,7 @@ def make_trainer(
         train_dataset=sequences,
         data_collator=default_data_collator,
         callbacks=[
-            Watch(run, lambda steps: steps * recipe.batch * recipe.length, progress),
+            Watch(run, lambda steps: steps * recipe.batch_size * recipe.length, progress),
             *([MarkSteps()] if graphs else []),
         ],
     )
@@ -96,19 +100,19 @@ def make_trainer(
 def training_sequences(recipe: Recipe, corpus: "Corpus") -> "Sequences":
     """Of the recipe's length. Refuses a text with fewer of them than a step takes."""
     sequences = corpus.train.sequences(recipe.length)
-    if len(sequences) < recipe.batch:
+    if len(sequences) < recipe.batch_size:
         raise ValueError(
             f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, and a step takes "
-            f"{recipe.batch}. Give more text, a smaller batch or a shorter length."
+            f"{recipe.batch_size}. Give more text, a smaller batch or a shorter length."
         )
     return sequences
 
 
 def plays_graphs(recipe: Recipe, args: TrainingArguments) -> bool:
     """Whether layers are CUDA graphs. Gradients of several passes would have to outlive them."""
-    if recipe.graphs is None:
+    if recipe.cuda_graphs is None:
         return args.device.type == "cuda" and args.world_size == args.gradient_accumulation_steps == 1
-    return recipe.graphs
+    return recipe.cuda_graphs
 
 
 def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:

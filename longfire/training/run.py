@@ -30,10 +30,10 @@ from longfire.atomic_io import read_json, write_json
 from longfire.training.callbacks import Watch
 from longfire.training.checkpoints import checkpoints, discard_incomplete, last_complete, step_of
 from longfire.training.interruption import Interruption
-from longfire.training.recipes import AnyRecipe
+from longfire.training.recipes import AnyRecipe, translate_fields
 from longfire.training.start import digest
 from longfire.training.trainer import RecipeTrainer
-from longfire.validation import at_least, there_and_here, unlike
+from longfire.validation import at_least, describe_differences, differences
 
 log = logging.getLogger(__name__)
 
@@ -89,15 +89,15 @@ def as_json(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 def differing(run: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What a folder's run has other than this one: by name, the value there and the value here."""
-    there = read_json(run / "recipe.json")
-    return unlike(there, as_json(identity)) if there else {}
+    there = translate_fields(read_json(run / "recipe.json"))
+    return differences(there, as_json(identity)) if there else {}
 
 
 def refuse_another(run: Path, identity: Mapping[str, Any]) -> None:
     """Refuse a folder where something else is trained."""
     if other := differing(run, identity):
         raise ValueError(
-            f"{run} holds another run ({there_and_here(other)}). Choose another folder, or delete that one."
+            f"{run} holds another run ({describe_differences(other)}). Choose another folder, or delete that one."
         )
 
 
@@ -139,7 +139,7 @@ def arguments(recipe: AnyRecipe, run: Path, tracker: str) -> dict[str, Any]:
         "output_dir": str(run),
         "max_steps": recipe.steps,
         "learning_rate": recipe.learning_rate,
-        "max_grad_norm": recipe.clip,
+        "max_grad_norm": recipe.max_grad_norm,
         "bf16": recipe.precision == "bfloat16" or (recipe.precision == "auto" and on_gpu),
         "use_cpu": not on_gpu,
         "logging_steps": recipe.log_every,
@@ -163,13 +163,13 @@ def arguments(recipe: AnyRecipe, run: Path, tracker: str) -> dict[str, Any]:
 def split_batch(recipe: AnyRecipe, devices: int, kind: str, length: int | None = None) -> tuple[int, int]:
     """Sequences of a forward pass on each device, and how many passes make a step."""
     at_least("devices", devices, 1)
-    if recipe.batch % devices:
+    if recipe.batch_size % devices:
         raise ValueError(
-            f"a batch of {recipe.batch} sequences cannot be divided among {devices} processes. Take a batch that is a "
+            f"a batch of {recipe.batch_size} sequences cannot be divided among {devices} processes. Take a "
             f"multiple of {devices}."
         )
-    own = recipe.batch // devices
-    tokens = recipe.device_tokens or DEVICE_TOKENS.get(kind, DEVICE_TOKENS["cpu"])
+    own = recipe.batch_size // devices
+    tokens = recipe.max_tokens_per_device or DEVICE_TOKENS.get(kind, DEVICE_TOKENS["cpu"])
     most = max(1, tokens // (recipe.length if length is None else length))
     size = max(size for size in range(1, own + 1) if own % size == 0 and size <= most)
     return size, own // size

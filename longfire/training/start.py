@@ -12,10 +12,11 @@ from transformers import set_seed
 from longfire.atomic_io import read_json
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
-from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM, refuse_beyond
-from longfire.model.checkpoints import checkpoint_in, found_checkpoint
-from longfire.model.extension import STRETCHED, extended
-from longfire.training.recipes import AnyRecipe, Recipe
+from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
+from longfire.model.checkpoints import checkpoint_in, find_checkpoint
+from longfire.model.extension import EXTENSIONS, extended_encoding
+from longfire.model.inspection import check_length
+from longfire.training.recipes import AnyRecipe, Recipe, translate_fields
 
 if TYPE_CHECKING:
     from longfire.data import Corpus
@@ -36,7 +37,7 @@ def going_on(recipe: Recipe, folder: Path) -> LongfireForCausalLM:
     """A checkpoint's model, for further pretraining."""
     config = config_to_go_on(recipe, folder)
     model = loaded(folder, position_encoding=config.position_encoding)
-    refuse_beyond(model, recipe.length)
+    check_length(model, recipe.length)
     set_dropout(model, recipe)
     if model.model.encodings[0].max_length is None:
         model.config.max_position_embeddings = recipe.length  # what it is trained at from now on
@@ -54,14 +55,14 @@ def config_to_go_on(recipe: Recipe, folder: Path) -> LongfireConfig:
             f"the checkpoint in {folder} has {shape}, and the recipe's size, {recipe.size!r}, is "
             f"{SIZES[recipe.size]}: {remedy}."
         )
-    if recipe.share != config.share_position_encoding:
+    if recipe.share_position_encoding != config.share_position_encoding:
         raise ValueError(
             f"the checkpoint in {folder} has share_position_encoding={config.share_position_encoding}, and the recipe "
-            f"share={recipe.share}. Take the checkpoint's."
+            f"share_position_encoding={recipe.share_position_encoding}. Take the checkpoint's."
         )
     if recipe.extend_to is not None:
         options = dict(recipe.encoding_options)
-        asked = extended(config, recipe.encoding, recipe.extend_to, options.pop("trained_length", None))
+        asked = extended_encoding(config, recipe.encoding, recipe.extend_to, options.pop("trained_length", None))
         config.position_encoding = {**asked, **options}
     else:
         refuse_contradiction(recipe, config, folder)
@@ -75,7 +76,7 @@ def refuse_contradiction(recipe: Recipe, config: LongfireConfig, folder: Path) -
     """Refuse a checkpoint whose encoding is not the recipe's."""
     saved: dict[str, Any] = dict(config.position_encoding or {})  # type: ignore[arg-type]
     if recipe.encoding != saved["name"]:
-        stretch = recipe.encoding in STRETCHED and saved["name"] == "rope"
+        stretch = recipe.encoding in EXTENSIONS and saved["name"] == "rope"
         remedy = "say to which length (--extend-to N)" if stretch else f"take encoding={saved['name']!r}"
         raise ValueError(
             f"the checkpoint in {folder} was trained with {saved['name']!r}, and the recipe has {recipe.encoding!r}: "
@@ -92,7 +93,7 @@ def refuse_contradiction(recipe: Recipe, config: LongfireConfig, folder: Path) -
 
 def checkpoint_folder(source: str | Path) -> Path:
     """Where the checkpoint is: the folder given, or `model` in a run's. An error where there is none."""
-    return found_checkpoint(Path(source))
+    return find_checkpoint(Path(source))
 
 
 def loaded(folder: Path, **changes: Any) -> LongfireForCausalLM:
@@ -147,7 +148,9 @@ def said_at_the_end(run: Path) -> str | None:
 
 def run_of(folder: Path) -> dict[str, Any]:
     """What the run that made a checkpoint says of itself, if one did."""
-    return read_json(folder.parent / "done.json") if folder.name == "model" else {}
+    done = read_json(folder.parent / "done.json") if folder.name == "model" else {}
+    recipes = {name: translate_fields(done[name]) for name in ("recipe", "pretrained_by") if done.get(name)}
+    return {**done, **recipes}
 
 
 def pretrained_by(source: str | Path | LongfireForCausalLM) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class RecipeTrainer(Trainer, Generic[R]):
                 trained,
                 lr=recipe.learning_rate,
                 weight_decay=recipe.weight_decay,
-                position_lr=recipe.learning_rate * recipe.position_rate,
+                position_lr=recipe.learning_rate * recipe.position_lr_factor,
             )
             fused = all(p.device.type in ("cuda", "cpu") for group in groups for p in group["params"])
             self.optimizer = torch.optim.AdamW(groups, betas=recipe.betas, eps=1e-8, fused=fused)
@@ -74,4 +74,4 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
     def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
         """Whole steps in every epoch: what is left over would be one of its own where batches are accumulated."""
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
-        return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch * self.recipe.batch)
+        return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch_size * self.recipe.batch_size)

@@ -7,16 +7,16 @@ from longfire.commands.training import settings
 
 
 def test_a_dry_run_says_everything(capsys):
-    assert main(["pretrain", "base", "--dry-run", "--encoding", "kerple_log", "--set", "clip=0.5"]) == 0
+    assert main(["pretrain", "base", "--dry-run", "--encoding", "kerple_log", "--set", "max_grad_norm=0.5"]) == 0
     shown = capsys.readouterr().out
     for expected in (
-        "steps              600000",
-        "clip               0.5",
+        "steps                    600000",
+        "max_grad_norm            0.5",
         "kerple_log",
-        "tokens             314,572,800,000",
+        "tokens                   314,572,800,000",
     ):
         assert expected in shown
-    assert "parameters         123," in shown
+    assert "parameters               123," in shown
     assert "runs/base-kerple_log-0" in shown
 
 
@@ -24,9 +24,13 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
     """With options, a start, and shared by the layers; and a folder of its own."""
     assert main(["pretrain", "small", "--dry-run", "--encoding", "fire-s:horizon=256,init=random"]) == 0
     shown = capsys.readouterr().out
-    for expected in ("encoding_options   {'horizon': 256}", "start              None", "share              True"):
+    for expected in (
+        "encoding_options         {'horizon': 256}",
+        "init                     None",
+        "share_position_encoding  True",
+    ):
         assert expected in shown
-    assert "runs/small-fire-s-horizon-256-start-None-0" in shown
+    assert "runs/small-fire-s-horizon-256-init-random-0" in shown
     with pytest.warns(FutureWarning, match="--share is now --encoding fire-s"):
         assert main(["pretrain", "small", "--dry-run", "--share"]) == 0
     assert "runs/small-fire-s-0" in capsys.readouterr().out
@@ -43,7 +47,7 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
         (["pretrain", "tiny", "--dry-run", "--set", "stpes=3"], "a recipe has no 'stpes'. Did you mean 'steps'"),
         (
             ["pretrain", "tiny", "--set", "horizn=3"],
-            "Did you mean 'horizon'? Known: name, length, batch, steps, learning",
+            "Did you mean 'horizon'? Known: name, length, batch_size, steps",
         ),
         (["pretrain", "tiny", "--dry-run", "--encoding", "fire:horizn=3"], "fire has no option 'horizn'. Did you mean"),
         (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "there is no file or folder nowhere"),
@@ -58,8 +62,8 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
             "add init=random to the encoding's options: fire:log=False,init=random.",
         ),
         (
-            ["pretrain", "tiny", "--dry-run", "--encoding", "fire:init=kerple_log", "--set", "start=alibi"],
-            "start=alibi and the encoding's init=kerple_log contradict each other: start and init are two names for",
+            ["pretrain", "tiny", "--dry-run", "--encoding", "fire:init=kerple_log", "--set", "init=alibi"],
+            "init=alibi and the encoding's init=kerple_log contradict each other",
         ),
         (["pretrain", "tiny", "--dry-run", "--encoding", "yarn"], "say which, and how far (--from RUN --extend-to N)"),
     ],
@@ -89,9 +93,9 @@ def test_what_is_on_the_hub_is_not_looked_up_by_a_dry_run():
 
 
 def test_settings():
-    assert settings(["steps=3", "betas=(0.9, 0.99)", "encoding-options={'c': 1}", "start=alibi"]) == {
+    assert settings(["steps=3", "betas=(0.9, 0.99)", "encoding-options={'c': 1}", "init=alibi"]) == {
         "steps": 3,
         "betas": (0.9, 0.99),
         "encoding_options": {"c": 1},
-        "start": "alibi",
+        "init": "alibi",
     }

@@ -6,7 +6,7 @@ import pytest
 from longfire.cli import main
 from longfire.data import CorpusError, load_corpus
 from longfire.data.cache import write_record
-from longfire.lab.one_run import others
+from longfire.lab.comparison_plan import shared_documents
 from tests.data.corpora import write
 
 
@@ -42,7 +42,7 @@ def test_saved_by_an_older_version(text, tmp_path):
     assert old.contents is None
     old.save_description(tmp_path)
     assert not (tmp_path / "corpus.npy").exists()
-    assert others(old, corpus)[1] is None
+    assert shared_documents(old, corpus) is None
 
 
 def test_saved_again_from_what_was_saved(text, tmp_path):

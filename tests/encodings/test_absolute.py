@@ -22,8 +22,8 @@ def test_sinusoidal_float64():
     assert vectors[2].item() == pytest.approx(math.sin(123_457 / 10000 ** (1 / 3)), abs=1e-10)
 
 
-def test_learned_packed_documents_where_values_cannot_be_looked_at():
-    """Positions start again with every document: more tokens than positions are fine."""
+def test_learned_packed_documents_without_values():
+    """Positions restart with every document, so there may be more tokens than positions."""
     encoding, x = Learned(4, 8).to("meta"), torch.zeros(1, 16, 4, device="meta")
     assert encoding.embed(x, torch.arange(8, device="meta").repeat(2)).shape == (1, 16, 4)
 
@@ -36,7 +36,7 @@ def test_learned_adds_its_rows():
 
 def test_learned_ends():
     encoding = Learned(4, 10)
-    with pytest.raises(ValueError, match=r"end at 9 .* position 10 was asked for.*'fire'"):
+    with pytest.raises(ValueError, match=r"end at 9 .* at 10.*'fire'"):
         encoding.embed(torch.zeros(1, 1, 4), torch.tensor([10]))
 
 
@@ -50,7 +50,7 @@ def test_embeddings_keep_their_dtype():
     [
         (lambda: Sinusoidal(5), "even width"),
         (lambda: Learned(4, 0), "max_length must be at least 1"),
-        (lambda: Learned(4, 8).embed(torch.zeros(1, 2, 6), torch.arange(2)), "6 wide, but this Learned is for 4"),
+        (lambda: Learned(4, 8).embed(torch.zeros(1, 2, 6), torch.arange(2)), "width 6, but Learned has 4"),
     ],
 )
 def test_bad_input(make, message):

@@ -1,4 +1,4 @@
-"""What every encoding promises, whatever it is."""
+"""What every encoding promises."""
 
 import copy
 
@@ -16,6 +16,7 @@ from tests.samples import ADDITIVE, HEAD_DIM, HEADS, LENGTH, NAMES, RELATIVE, WI
 
 positions_of = st.lists(st.integers(0, LENGTH - 1), min_size=1, max_size=12)
 keys_of = st.sets(st.integers(0, LENGTH - 4), min_size=1, max_size=12).map(sorted)
+ROTARY, ABSOLUTE = ["rope", "rope_pi", "yarn"], ["sinusoidal", "learned"]
 
 
 def attend(encoding, x, q, k, v, q_positions, k_positions):
@@ -27,8 +28,8 @@ def attend(encoding, x, q, k, v, q_positions, k_positions):
     return attention(q, k, v, bias, q_positions=q_positions, k_positions=k_positions, impl="reference")
 
 
-def everything(encoding):
-    """What the three hooks make of the same input."""
+def all_hooks(encoding):
+    """What the three hooks return for fixed inputs."""
     generator = torch.Generator().manual_seed(3)
     positions = torch.arange(LENGTH)
     x = torch.randn(1, LENGTH, WIDTH, generator=generator)
@@ -49,8 +50,8 @@ def inputs(batch, queries, keys, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_shapes_and_hooks(name):
-    encoding = make(name)
+def test_shapes_and_dtypes(name):
+    encoding = copy.deepcopy(make(name))
     assert isinstance(encoding, PositionEncoding)
     bias = encoding.bias(torch.arange(5), torch.arange(7))
     batched = encoding.bias(torch.arange(5).expand(2, -1), torch.arange(7).expand(2, -1))
@@ -59,19 +60,23 @@ def test_shapes_and_hooks(name):
         assert bias.shape == (HEADS, 5, 7)
         assert batched.shape == (2, HEADS, 5, 7)
         assert bias.dtype == torch.float32
-        assert torch.isfinite(bias).all()  # keys after the query too
+        assert torch.isfinite(bias).all()  # also for keys after the query
+        assert make(name, torch.float64).bias(torch.arange(5), torch.arange(5)).dtype == torch.float64
     x = torch.randn(2, 5, WIDTH)
     assert encoding.embed(x, torch.arange(5)).shape == x.shape
     x = torch.randn(2, HEADS, 5, HEAD_DIM)
     assert encoding.rotate(x, torch.arange(5)).shape == x.shape
-    adds_to_embeddings = type(encoding).embed is not PositionEncoding.embed
-    assert encoding.scope == ("model" if adds_to_embeddings else "layer")
+    embeds = type(encoding).embed is not PositionEncoding.embed
+    assert encoding.scope == ("model" if embeds else "layer")
     assert "=" in repr(encoding) or name == "nope"
+    assert all(parameter.ndim > 0 for parameter in encoding.parameters())  # sharded training refuses scalars
+    moved = encoding.to("meta", torch.bfloat16)
+    assert {tensor.device.type for tensor in moved.state_dict().values()} <= {"meta"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(q=positions_of, k=keys_of)
-def test_batched_is_unbatched(name, q, k):
+def test_batched_equals_unbatched(name, q, k):
     encoding = make(name, torch.float64)
     q, k = torch.tensor(q), torch.tensor(k)
     q2, k2 = torch.stack([q, (q + 1) % LENGTH]), torch.stack([k, k + 3])
@@ -88,10 +93,20 @@ def test_batched_is_unbatched(name, q, k):
         torch.testing.assert_close(encoding.bias(q2, k)[1], encoding.bias(q2[1], k))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_int32_positions_and_a_batch_of_one(name):
+    """Hugging Face's position_ids often have shape (1, T)."""
+    encoding, positions = make(name, torch.float64), torch.arange(9)
+    data = inputs(2, 9, 9)
+    expected = attend(encoding, *data, positions, positions)
+    for same in (positions.int(), positions[None]):
+        torch.testing.assert_close(attend(encoding, *data, same, same), expected)
+
+
 @pytest.mark.parametrize("name", ADDITIVE)
 @given(q=positions_of, k=positions_of)
-def test_one_row_is_that_row_of_all(name, q, k):
-    """A cached decoding step asks for one row."""
+def test_one_row_equals_that_row_of_all(name, q, k):
+    """A cached decoding step computes one row."""
     encoding = make(name)
     q, k = torch.tensor(q), torch.tensor(k)
     whole = encoding.bias(q, k)
@@ -102,7 +117,6 @@ def test_one_row_is_that_row_of_all(name, q, k):
 @pytest.mark.parametrize("name", NAMES)
 @given(length=st.integers(2, 20), changed=st.integers(1, 19))
 def test_causality(name, length, changed):
-    """What comes after a query does not change its output."""
     changed = min(changed, length - 1)
     encoding = make(name, torch.float64)
     positions = torch.arange(length)
@@ -117,7 +131,7 @@ def test_causality(name, length, changed):
 
 @pytest.mark.parametrize("name", RELATIVE)
 @given(shift=st.integers(0, 1_000_000), length=st.integers(1, 30))
-def test_relative_encodings_do_not_see_a_common_shift(name, shift, length):
+def test_relative_encodings_ignore_a_common_shift(name, shift, length):
     encoding = make(name, torch.float64)
     positions = torch.arange(length)
     data = inputs(1, length, length)
@@ -127,15 +141,10 @@ def test_relative_encodings_do_not_see_a_common_shift(name, shift, length):
 
 
 @given(shift=st.integers(0, 30), length=st.integers(1, 30))
-def test_fire_does_not_see_a_shift_below_its_threshold(shift, length):
-    fire = make("fire", torch.float64, init_L=60.0)
-    positions = torch.arange(length)
+def test_fire_ignores_a_shift_below_its_threshold_only(shift, length):
+    fire, positions = make("fire", torch.float64, init_L=60.0), torch.arange(length)
     torch.testing.assert_close(fire.bias(positions + shift, positions + shift), fire.bias(positions, positions))
-
-
-def test_fire_sees_a_shift_above_its_threshold():
-    fire = make("fire", torch.float64, init_L=10.0)
-    positions = torch.arange(20)
+    fire, positions = make("fire", torch.float64, init_L=10.0), torch.arange(20)
     here, there = fire.bias(positions, positions), fire.bias(positions + 40, positions + 40)
     assert (here - there).abs()[:, 15].max() > 0.01
 
@@ -144,25 +153,25 @@ def test_fire_sees_a_shift_above_its_threshold():
 def test_distance_only_means_toeplitz(name):
     bias = make(name, torch.float64).bias(torch.arange(40), torch.arange(40))
     torch.testing.assert_close(bias[:, 1:, 1:], bias[:, :-1, :-1], rtol=1e-9, atol=1e-9)
+    if name in ("alibi", "kerple_log", "kerple_power", "sandwich"):  # |i − j|, though attention masks the rest
+        torch.testing.assert_close(bias, bias.mT)
 
 
-def test_what_the_encodings_declare():
+def test_declarations():
     declared = {name: (make(name).distance_only, make(name).smooth_beyond) for name in ADDITIVE}
-    assert (
-        declared.items()
-        >= {
-            "fire": (False, 128),
-            "alibi": (True, 0),
-            "kerple_log": (True, 128),
-            "kerple_power": (True, None),
-            "t5": (True, 20),
-            "sandwich": (True, None),
-        }.items()
-    )
+    expected = {
+        "fire": (False, 128),
+        "alibi": (True, 0),
+        "kerple_log": (True, 128),
+        "kerple_power": (True, None),
+        "t5": (True, 20),
+        "sandwich": (True, None),
+    }
+    assert declared.items() >= expected.items()
 
 
 def interpolation_error(encoding, nearest):
-    """Of the bias between every eighth key, at the keys between, for keys at least `nearest` from the query."""
+    """Of linear interpolation between every eighth key, for keys at least `nearest` from the query."""
     keys = torch.arange(8 * 250 + 1)
     bias = encoding.bias(keys[-1:] + nearest, keys)[:, 0]  # (H, S)
     weight = torch.arange(8) / 8
@@ -172,7 +181,7 @@ def interpolation_error(encoding, nearest):
 
 
 @pytest.mark.parametrize("name", [name for name in ADDITIVE if make(name).smooth_beyond])
-def test_smooth_where_it_says_so_and_not_before(name):
+def test_smooth_beyond_is_true_and_tight(name):
     encoding = make(name, torch.float64)
     if name == "fire":
         encoding.init_as("kerple_log", slopes=[2.0, 2.0, 2.0])
@@ -181,51 +190,39 @@ def test_smooth_where_it_says_so_and_not_before(name):
         encoding.r2.data.fill_(1.0)
     assert interpolation_error(encoding, encoding.smooth_beyond) < 1e-3
     assert interpolation_error(encoding, encoding.smooth_beyond // 8) > 1e-3
-
-
-def test_alibi_is_smooth_everywhere():
     assert interpolation_error(make("alibi", torch.float64), 0) < 1e-9
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_float64_when_cast_to_it(name):
-    encoding = make(name, torch.float64)
-    bias = encoding.bias(torch.arange(5), torch.arange(5))
-    assert bias is None or bias.dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_models_keep_exact_encodings(name, dtype):
     encoding = make(name)
-    expected = everything(encoding)
+    expected = all_hooks(encoding)
     model = nn.ModuleDict({"layer": nn.Linear(4, 4), "encoding": encoding}).to(dtype)
     assert model["layer"].weight.dtype == dtype
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert_all_equal(everything(encoding), expected)
+        assert_all_equal(all_hooks(encoding), expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_built_in_float32_where_the_default_is_lower(name):
+def test_built_in_float32_under_a_lower_default(name):
     """Large models are often built under a bfloat16 default."""
-    expected = everything(make(name))
+    expected = all_hooks(make(name))
     torch.set_default_dtype(torch.bfloat16)
     try:
         encoding = make(name)
     finally:
         torch.set_default_dtype(torch.float32)
     assert not {t.dtype for t in encoding.state_dict().values()} & {torch.bfloat16, torch.float16}
-    if not list(encoding.parameters()):  # random starts are drawn otherwise
-        assert_all_equal(everything(encoding), expected)
+    if not list(encoding.parameters()):  # random numbers differ between dtypes
+        assert_all_equal(all_hooks(encoding), expected)
 
 
-@pytest.mark.parametrize("name", ["fire", "kerple_log", "kerple_power", "t5"])
-def test_gradients(name):
+@pytest.mark.parametrize("name", ["kerple_log", "kerple_power", "t5"])
+def test_gradients_of_the_bias(name):
     encoding = make(name, torch.float64)
-    with torch.no_grad():
-        for parameter in encoding.parameters():
-            if name.startswith("kerple"):
-                parameter.copy_(torch.tensor([0.4, 0.9, 1.3]))
+    if name.startswith("kerple"):
+        encoding.r1.data, encoding.r2.data = torch.tensor([[0.4, 0.9, 1.3]] * 2, dtype=torch.float64)
     names, values = zip(*encoding.named_parameters(), strict=True)
 
     def bias(*parameters):
@@ -235,23 +232,16 @@ def test_gradients(name):
     assert gradcheck(bias, values)
 
 
-@pytest.mark.parametrize("name", ["rope", "rope_pi", "yarn"])
-def test_gradients_through_turning(name):
-    encoding = make(name)
-    x = torch.randn(1, 1, 3, HEAD_DIM, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda x: encoding.rotate(x, torch.tensor([0, 5, 40])), (x,))
-
-
-@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
-def test_gradients_through_embedding(name):
-    encoding = make(name).double()
-    x = torch.randn(1, 3, WIDTH, dtype=torch.float64, requires_grad=True)
-    table = (encoding.table,) if name == "learned" else ()
-    assert gradcheck(lambda x, *_: encoding.embed(x, torch.tensor([0, 5, 40])), (x, *table))
+@pytest.mark.parametrize("name", [*ROTARY, *ABSOLUTE])
+def test_gradients_of_rotate_and_embed(name):
+    encoding, positions = make(name).double(), torch.tensor([0, 5, 40])
+    hook, shape = (encoding.rotate, (1, 1, 3, HEAD_DIM)) if name in ROTARY else (encoding.embed, (1, 3, WIDTH))
+    x = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x, *_: hook(x, positions), (x, *encoding.parameters()))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_compiles_whole_and_once_for_all_lengths(name):
+def test_one_graph_for_all_lengths(name):
     graphs = []
 
     def count(graph, _):
@@ -261,7 +251,7 @@ def test_compiles_whole_and_once_for_all_lengths(name):
     torch.compiler.reset()
     encoding = make(name)
     compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend=count)
-    for length in (10, 11, 40):  # no other size: equal sizes are taken for the same
+    for length in (10, 11, 40):  # sizes that occur nowhere else: the compiler takes equal sizes for the same
         positions = torch.arange(length)
         data = inputs(2, length, length, torch.float32)
         torch.testing.assert_close(
@@ -274,12 +264,12 @@ def test_compiles_whole_and_once_for_all_lengths(name):
 def test_state_dict_round_trip(name):
     encoding, other = make(name, seed=1), make(name, seed=2)
     other.load_state_dict(encoding.state_dict())
-    assert_all_equal(everything(other), everything(encoding))
+    assert_all_equal(all_hooks(other), all_hooks(encoding))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reset_after_construction_without_memory(name):
-    """How large models are made: on the meta device, then given memory, then initialised."""
+    """As large models are built: on the meta device, then given memory, then initialised."""
     encoding = make(name)
     with torch.device("meta"):
         empty = make(name)
@@ -287,9 +277,8 @@ def test_reset_after_construction_without_memory(name):
     for tensor in (*empty.parameters(), *empty.buffers()):
         tensor.data.fill_(float("nan") if tensor.is_floating_point() else -1)
     empty.reset_parameters()
-    fixed = {
-        key for key, value in make(name, seed=5).state_dict().items() if torch.equal(value, encoding.state_dict()[key])
-    }
+    other = make(name, seed=5).state_dict()
+    fixed = {key for key, value in encoding.state_dict().items() if torch.equal(value, other[key])}
     for key, value in empty.state_dict().items():
         assert torch.isfinite(value).all(), key
         assert value.min() >= 0 or value.is_floating_point(), key
@@ -297,39 +286,12 @@ def test_reset_after_construction_without_memory(name):
             assert torch.equal(value, encoding.state_dict()[key]), key
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_deep_copies_and_no_scalars(name):
-    encoding = copy.deepcopy(make(name))
-    assert all(parameter.ndim > 0 for parameter in encoding.parameters())  # sharded training refuses scalars
-
-
-def test_fixed_numbers_are_saved():
-    """Buffers outside the state dict come back empty from some loaders."""
+def test_buffers_are_persistent():
+    """Some loaders leave other buffers empty."""
     assert set(make("alibi").state_dict()) == {"slopes"}
     assert set(make("sandwich").state_dict()) == {"scales"}
     assert set(make("t5").state_dict()) == {"table", "buckets"}
     assert {"c", "L_multiplier", "init_L"} <= set(make("fire").state_dict())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_casting_and_moving_at_once(name):
-    encoding = make(name).to("meta", torch.bfloat16)
-    assert {tensor.device.type for tensor in encoding.state_dict().values()} <= {"meta"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_int32_positions(name):
-    encoding, positions = make(name, torch.float64), torch.arange(9)
-    data = inputs(1, 9, 9)
-    expected = attend(encoding, *data, positions, positions)
-    torch.testing.assert_close(attend(encoding, *data, positions.int(), positions.int()), expected)
-
-
-@pytest.mark.parametrize("name", ["alibi", "kerple_log", "kerple_power", "sandwich"])
-def test_the_distance_is_absolute(name):
-    """As in the formulas, though attention never looks there."""
-    bias = make(name, torch.float64).bias(torch.arange(9), torch.arange(9))
-    torch.testing.assert_close(bias, bias.mT)
 
 
 def test_position_parameters_are_found_once():
@@ -337,11 +299,11 @@ def test_position_parameters_are_found_once():
     model = nn.ModuleList([nn.Linear(4, 4), shared, nn.Sequential(make("kerple_log"), shared), RoPE(8)])
     found = position_parameters(model)
     assert len(found) == len(list(shared.parameters())) + 2
-    others = {id(p) for p in model[0].parameters()}
-    assert not others & {id(p) for p in found}
-    model[2][0].r1 = model[2][0].r2  # a parameter shared by name
+    assert not {id(p) for p in model[0].parameters()} & {id(p) for p in found}
+    model[2][0].r1 = model[2][0].r2  # a parameter with two names
     assert len(position_parameters(model)) == len(found) - 1
-    torch.optim.AdamW([{"params": found, "lr": 1e-2, "weight_decay": 0.0}, {"params": model[0].parameters()}])
+    with pytest.raises(TypeError, match="takes a module, not list"):
+        position_parameters([make("fire")])
 
 
 def test_a_users_own_encoding():
@@ -351,14 +313,14 @@ def test_a_users_own_encoding():
 
     encoding, positions = Recency(), torch.arange(6)
     _, q, k, v = inputs(1, 6, 6)
-    out = attention(q, k, v, encoding)
     bias = -(positions[:, None] - positions).abs().float().sqrt()
-    torch.testing.assert_close(out, attention(q, k, v, bias))
-
-
-def test_of_distance_is_asked_for():
+    torch.testing.assert_close(attention(q, k, v, encoding), attention(q, k, v, bias))
     with pytest.raises(NotImplementedError, match="Incomplete must define of_distance"):
         type("Incomplete", (DistanceBias,), {})().bias(torch.arange(2), torch.arange(2))
+
+
+def zeros(*shape):
+    return torch.zeros(shape, dtype=torch.long)
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
@@ -367,24 +329,9 @@ def test_of_distance_is_asked_for():
     [
         (torch.arange(3.0), torch.arange(3), TypeError, "q_positions are token indices .* not torch.float32"),
         (torch.arange(3), torch.tensor([True]), TypeError, "k_positions .* not torch.bool"),
-        (
-            torch.tensor([-1, 0]),
-            torch.arange(3),
-            ValueError,
-            "q_positions must not be negative, but the smallest is -1",
-        ),
-        (
-            torch.zeros(1, 2, 3, dtype=torch.long),
-            torch.arange(3),
-            ValueError,
-            r"shape \(T,\) or \(B, T\), not \(1, 2, 3\)",
-        ),
-        (
-            torch.zeros(2, 3, dtype=torch.long),
-            torch.zeros(4, 3, dtype=torch.long),
-            ValueError,
-            "batch of 2 .* one of 4",
-        ),
+        (torch.tensor([-1, 0]), torch.arange(3), ValueError, "q_positions must not be negative, .* -1"),
+        (zeros(1, 2, 3), torch.arange(3), ValueError, r"shape \(T,\) or \(B, T\), not \(1, 2, 3\)"),
+        (zeros(2, 3), zeros(4, 3), ValueError, "q_positions have batch size 2, but k_positions have 4"),
         ([0, 1], torch.arange(3), TypeError, "integer tensor, not list"),
         (torch.arange(3), torch.arange(3, device="meta"), ValueError, "q_positions are on cpu and k_positions on meta"),
     ],
@@ -394,18 +341,15 @@ def test_bad_positions(name, q, k, error, message):
         make(name).bias(q, k)
 
 
-@pytest.mark.parametrize("name", ["kerple_log", "kerple_power", "t5"])
-def test_parameters_that_are_not_finite(name):
-    encoding = make(name)
-    next(encoding.parameters()).data.flatten()[0] = float("inf")
-    with pytest.raises(ValueError, match="is not finite"):
-        encoding.bias(torch.arange(3), torch.arange(3))
-
-
 @pytest.mark.parametrize("name", ADDITIVE)
-def test_another_device(name):
+def test_another_device_and_parameters_that_are_not_finite(name):
     with pytest.raises(ValueError, match=r"positions are on cpu and \w+ is on meta: move them to one device"):
         make(name).to("meta").bias(torch.arange(3), torch.arange(3))
+    encoding = make(name)
+    for parameter in encoding.parameters():
+        parameter.data.flatten()[0] = float("inf")
+        with pytest.raises(ValueError, match="is not finite"):
+            encoding.bias(torch.arange(3), torch.arange(3))
 
 
 @pytest.mark.parametrize(
@@ -413,13 +357,13 @@ def test_another_device(name):
     [
         (torch.zeros(2, 5, WIDTH), torch.arange(3), r"positions have shape \(3,\), not \(5,\) or \(2, 5\)"),
         (torch.zeros(2, 5, WIDTH), torch.arange(1), r"positions have shape \(1,\)"),
-        (torch.zeros(1, 5, WIDTH), torch.zeros(2, 5, dtype=torch.long), r"positions have shape \(2, 5\), not"),
+        (torch.zeros(1, 5, WIDTH), zeros(2, 5), r"positions have shape \(2, 5\), not"),
         (torch.zeros(5, WIDTH), torch.arange(5), r"x must have shape \(B, T, C\), not \(5, 24\)"),
         (torch.zeros(2, 5, WIDTH, device="meta"), torch.arange(5), "positions are on cpu and x is on meta"),
     ],
 )
-@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
-def test_embeddings_that_do_not_fit(name, x, positions, message):
+@pytest.mark.parametrize("name", ABSOLUTE)
+def test_bad_embeddings(name, x, positions, message):
     with pytest.raises(ValueError, match=message):
         make(name).embed(x, positions)
 
@@ -432,19 +376,18 @@ def test_embeddings_that_do_not_fit(name, x, positions, message):
         (torch.zeros(2, 3, 5, HEAD_DIM, device="meta"), torch.arange(5), "positions are on cpu and x is on meta"),
     ],
 )
-@pytest.mark.parametrize("name", ["rope", "rope_pi", "yarn"])
-def test_queries_that_do_not_fit(name, x, positions, message):
+@pytest.mark.parametrize("name", ROTARY)
+def test_bad_queries(name, x, positions, message):
     with pytest.raises(ValueError, match=message):
         make(name).rotate(x, positions)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_batch_of_one_serves_all(name):
-    """Hugging Face's position_ids often have shape (1, T)."""
-    encoding, positions = make(name, torch.float64), torch.arange(6)
-    data = inputs(2, 6, 6)
-    expected = attend(encoding, *data, positions, positions)
-    torch.testing.assert_close(attend(encoding, *data, positions[None], positions[None]), expected)
+@pytest.mark.parametrize(("positions", "error"), [(torch.arange(5.0), TypeError), (torch.arange(5) - 1, ValueError)])
+def test_every_hook_checks_positions(positions, error):
+    with pytest.raises(error, match="positions"):
+        make("rope").rotate(torch.zeros(1, 1, 5, HEAD_DIM), positions)
+    with pytest.raises(error, match="positions"):
+        make("sinusoidal").embed(torch.zeros(1, 5, WIDTH), positions)
 
 
 @pytest.mark.parametrize("name", ["fire", "kerple_log", "t5"])
@@ -457,39 +400,30 @@ def test_vmap_over_parameters(name):
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
-def test_a_call_is_the_bias(name):
-    encoding, (q, k) = make(name), (torch.arange(3, 9), torch.arange(9))
+def test_a_call_is_the_bias_and_honours_hooks(name):
+    encoding, (q, k), seen = make(name), (torch.arange(3, 9), torch.arange(9)), []
     bias = encoding.bias(q, k)
     assert torch.equal(encoding(q, k), bias)
     assert torch.equal(encoding(q_positions=q, k_positions=k), bias)
     state = {key: value.clone() for key, value in encoding.state_dict().items()}
     assert torch.equal(torch.func.functional_call(encoding, state, (q, k)), bias)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*ADDITIVE, "nope")])
-def test_a_call_without_a_bias_is_refused(name):
-    """None would be attention without positions."""
-    hook = "embed" if name in ("sinusoidal", "learned") else "rotate"
-    with pytest.raises(ValueError, match=rf"has no bias for attention to add. Call .*encoding\.{hook}\("):
-        make(name)(torch.arange(3), torch.arange(3))
-
-
-def test_a_call_of_nope_is_none():
-    assert make("nope")(torch.arange(3), torch.arange(3)) is None
-
-
-@pytest.mark.parametrize("name", ["fire", "alibi"])
-def test_hooks_see_a_call_once(name):
-    encoding, positions, seen = make(name), torch.arange(6), []
-    bias = encoding.bias(positions, positions)
     encoding.register_forward_pre_hook(lambda _, positions: seen.append(positions))
     encoding.register_forward_hook(lambda _, positions, bias: 2 * bias)
-    assert torch.equal(encoding(positions, positions), 2 * bias)
+    assert torch.equal(encoding(q, k), 2 * bias)
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("name", [*ROTARY, *ABSOLUTE])
+def test_a_call_without_a_bias_is_refused(name):
+    """None would mean attention without positions."""
+    hook = "embed" if name in ABSOLUTE else "rotate"
+    with pytest.raises(ValueError, match=rf"has no bias for attention to add. Call .*encoding\.{hook}\("):
+        make(name)(torch.arange(3), torch.arange(3))
+    assert make("nope")(torch.arange(3), torch.arange(3)) is None
+
+
 @pytest.mark.parametrize("name", ["fire", "t5"])
-def test_compiled_by_itself(name):
+def test_an_encoding_can_be_compiled(name):
     torch.compiler.reset()
     encoding, positions, graphs = make(name), torch.arange(6), []
 
@@ -506,11 +440,6 @@ def test_compiled_by_itself(name):
     assert len(graphs) == 1
 
 
-def test_parameters_are_looked_for_in_modules():
-    with pytest.raises(TypeError, match="takes a module, not list"):
-        position_parameters([make("fire")])
-
-
 @pytest.mark.parametrize("name", ["t5", "learned"])
 def test_tables_start_small(name):
     encoding = ENCODINGS[name](200, 300) if name == "learned" else ENCODINGS[name](200)
@@ -519,18 +448,10 @@ def test_tables_start_small(name):
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
-def test_without_memory_and_in_fake_mode(name):
-    """Shapes alone, as planners and tracers ask for them."""
+def test_meta_and_fake_tensors(name):
+    """Planners and tracers ask only for shapes."""
     positions = torch.arange(5, device="meta")
     assert make(name).to("meta").bias(positions, positions).shape == (HEADS, 5, 5)
     with FakeTensorMode():
         encoding = build_encoding(name, num_heads=HEADS, head_dim=HEAD_DIM, **ENCODINGS[name].example)
         assert encoding.bias(torch.arange(5), torch.arange(5)).shape == (HEADS, 5, 5)
-
-
-@pytest.mark.parametrize(("positions", "error"), [(torch.arange(5.0), TypeError), (torch.arange(5) - 1, ValueError)])
-def test_positions_are_checked_by_every_hook(positions, error):
-    with pytest.raises(error, match="positions"):
-        make("rope").rotate(torch.zeros(1, 1, 5, HEAD_DIM), positions)
-    with pytest.raises(error, match="positions"):
-        make("sinusoidal").embed(torch.zeros(1, 5, WIDTH), positions)

@@ -1,4 +1,4 @@
-"""FIRE against the paper: its listing to the last bit, its formulas, and the mistakes that public ports make."""
+"""FIRE against the paper: its listing bit for bit, its formulas, and the mistakes of public ports."""
 
 import math
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.autograd import gradcheck
 
-from longfire import FIRE, build_encoding
+from longfire import FIRE, KerpleLog, build_encoding
+from longfire.theorem import as_fire
 from tests.samples import bias_with
 
 
@@ -55,19 +56,12 @@ def test_listing_bit_for_bit(length, init_L, grad):
     listing.L_multiplier.data.fill_(-1.37)
     listing.c.data.fill_(-0.31)
     fire = FIRE(5, hidden_layers=1, first_position=0, init_L=init_L)
-    fire.load_state_dict(listing.state_dict())  # the listing's names, and its 0-d c and L
+    model = nn.ModuleDict({"layer": fire})  # the listing's names and its 0-d c and L load under any prefix
+    model.load_state_dict(nn.ModuleDict({"layer": listing}).state_dict())
     positions = torch.arange(length)
     with torch.set_grad_enabled(grad):
         expected = listing(torch.zeros(1, 5, length, 4))[0]
         assert torch.equal(fire.bias(positions, positions), expected)
-
-
-def test_listing_inside_a_model_loads():
-    """0-d values under any prefix."""
-    listing, fire = nn.ModuleDict({"layer": Listing(5)}), nn.ModuleDict({"layer": FIRE(5, hidden_layers=1)})
-    listing["layer"].c.data.fill_(0.7)
-    fire.load_state_dict(listing.state_dict())
-    assert fire["layer"].c.item() == pytest.approx(0.7)
 
 
 def test_listing_gradients():
@@ -108,7 +102,7 @@ def test_formula_of_the_text(options):
                 torch.testing.assert_close(bias[:, i - 1, j - 1].double(), formula(fire, i, j), rtol=1e-5, atol=1e-6)
 
 
-def test_default_is_the_papers():
+def test_defaults_and_options():
     fire = FIRE(12)
     assert [(layer.in_features, layer.out_features) for layer in fire.linears] == [(1, 32), (32, 32), (32, 12)]
     assert sum(p.numel() for p in fire.parameters()) == (32 + 32) + (32 * 32 + 32) + (32 * 12 + 12) + 2
@@ -116,13 +110,15 @@ def test_default_is_the_papers():
     assert (fire.c.item(), fire.L.item(), fire.eps, fire.first_position) == (pytest.approx(0.1), 512.0, 1e-6, 1)
     assert isinstance(fire.mlp[-1], nn.Linear)
     assert [type(layer) for layer in fire.mlp[1::2]] == [nn.ReLU, nn.ReLU]
-
-
-def test_gelu_is_gelu():
     assert [type(layer) for layer in FIRE(2, activation="gelu").mlp[1::2]] == [nn.GELU, nn.GELU]
+    assert (FIRE(2, init_c=3.0).c.item(), FIRE(2, init_L=7.0).L.item()) == (3.0, 7.0)
+    assert {name for name, _ in fire.named_parameters() if not name.startswith("mlp")} == {"c", "L_multiplier"}
+    assert "L_multiplier" not in dict(FIRE(2, threshold="fixed").named_parameters())
+    assert "c" not in dict(FIRE(2, log=False).named_parameters())
+    assert FIRE(2, threshold=None).L is None
 
 
-def test_gradients_where_only_some_parameters_learn():
+def test_gradients_with_frozen_parameters():
     fire = FIRE(2, init_L=8.0)
     fire.mlp.requires_grad_(False)
     bias = fire.bias(torch.arange(20), torch.arange(20))
@@ -136,7 +132,7 @@ def test_gradients_where_only_some_parameters_learn():
 def test_gradients(options):
     fire = FIRE(2, **{"init_L": 4.7, "width": 6, **options}).double()
     with torch.no_grad():
-        for layer in fire.linears:  # away from the kinks of ReLU, where no difference quotient is right
+        for layer in fire.linears:  # away from ReLU's kinks, where finite differences are wrong
             layer.bias.copy_(torch.linspace(0.11, 0.73, len(layer.bias)))
     names, parameters = zip(*fire.named_parameters(), strict=True)
 
@@ -159,7 +155,7 @@ def test_mlp_input_is_in_the_unit_interval(query, c, L, options):
     assert torch.isfinite(x).all()
     assert x.min() >= 0
     assert x.max() <= 1
-    assert (x.diff() <= 1e-6).all()  # keys ascend, so distances fall, and with them x
+    assert (x.diff() <= 1e-6).all()  # keys ascend, so distances and x descend
 
 
 @pytest.mark.parametrize("options", [{}, {"eps": 0.0}, {"log": False, "eps": 0.0}, {"log": False}], ids=str)
@@ -167,7 +163,7 @@ def test_mlp_input_is_in_the_unit_interval(query, c, L, options):
 @pytest.mark.parametrize("c", [0.0, 1e-30, -1e-12, 1e30])
 @pytest.mark.parametrize("L", [0.0, 1e-30, -3.0])
 def test_finite_at_the_limits(options, first_position, c, L):
-    """c → 0, L → 0, i = 0, positions up to ten million, negative c and L from training: all finite, gradients too."""
+    """Bias and gradients are finite for c → 0, L → 0, i = 0, positions up to ten million, negative c and L."""
     fire = FIRE(2, first_position=first_position, **options)
     with torch.no_grad():
         if fire.log:
@@ -182,7 +178,7 @@ def test_finite_at_the_limits(options, first_position, c, L):
 
 
 def test_distances_are_exact_beyond_float32():
-    """Positions that float32 cannot tell apart, with distances that it can."""
+    """float32 cannot tell these positions apart, but their distances."""
     fire = FIRE(2, threshold="fixed", init_L=2.0**27)
     far, near = torch.tensor([2**25 + 1]), torch.arange(2**25 - 4, 2**25 + 2)
     x = fire.normalized_distance(far, near)[0]
@@ -199,7 +195,7 @@ def test_normalizer_is_the_larger_of_position_and_threshold():
 
 
 @pytest.mark.parametrize("options", [{}, {"threshold": "fixed"}, {"threshold": None}, {"log": False}])
-def test_beyond_the_horizon_only_the_distance_counts(options):
+def test_beyond_the_horizon_only_the_distance_matters(options):
     torch.manual_seed(1)
     published = FIRE(4, init_L=20.0, **options)
     fire = FIRE(4, init_L=20.0, horizon=100, **options)
@@ -213,49 +209,39 @@ def test_beyond_the_horizon_only_the_distance_counts(options):
         assert torch.equal(row[:, :shared], rows[0][:, :shared])
     assert torch.equal(rows[2], rows[3][:, : rows[2].shape[1]])
     x = fire.normalized_distance(torch.tensor([5000]), torch.tensor([5000 - 4900]))
-    assert x.item() > 1  # what is farther than ever in training lies beyond the MLP's interval
+    assert x.item() > 1  # distances longer than any in training leave the unit interval
     assert published.normalized_distance(torch.tensor([5000]), torch.tensor([100])).item() <= 1
 
 
 def test_a_threshold_above_the_horizon_learns_nothing_and_warns():
-    with pytest.warns(
-        UserWarning, match=r"horizon=100 is below init_L=500: .* an init_L of at most 100 .*horizon=None"
-    ):
+    with pytest.warns(UserWarning, match=r"horizon=100 is below init_L=500: .* at most 100 .*horizon=None"):
         fire = FIRE(4, init_L=500.0, horizon=100)
     fire.bias(torch.tensor([50, 600]), torch.arange(40)).sum().backward()
     assert fire.L_multiplier.grad.item() == 0
     assert fire.c.grad.item() != 0
-    FIRE(4, init_L=100.0, horizon=100)  # nothing to say: a constant normaliser, asked for
+    FIRE(4, init_L=100.0, horizon=100)  # no warning: the constant normaliser is intended
     FIRE(4, threshold=None, horizon=100)
 
 
-def test_the_horizon_is_not_in_the_state_dict_and_the_repr_says_so():
-    near, far = FIRE(2, init_L=8.0, horizon=8), FIRE(2, init_L=8.0)
+def test_horizon_and_smooth_beyond_are_not_in_the_state_dict():
+    near, far = FIRE(2, init_L=8.0, horizon=8), FIRE(2, init_L=8.0, smooth_beyond=64)
     far.load_state_dict(near.state_dict())
     assert "not in the state dict: horizon=8, smooth_beyond=128" in repr(near)
     assert "not in the state dict" in FIRE.__doc__
-
-
-def test_smooth_beyond_is_an_option():
     assert [FIRE(2, smooth_beyond=W).smooth_beyond for W in (64, 500, None)] == [64, 500, None]
     assert FIRE(2).smooth_beyond == build_encoding("fire", num_heads=2).smooth_beyond == 128
     assert build_encoding("fire", num_heads=2, smooth_beyond=256).smooth_beyond == 256
-    assert FIRE(2, smooth_beyond=64).state_dict().keys() == FIRE(2).state_dict().keys()
-    with pytest.raises(ValueError, match="smooth_beyond must be at least 64, not 63"):
-        FIRE(2, smooth_beyond=63)
-    with pytest.raises(TypeError, match=r"smooth_beyond must be a whole number, not 128\.0"):
-        FIRE(2, smooth_beyond=128.0)
 
 
-def test_layers_of_the_mlp_that_are_not_plain_are_called():
+def test_hooks_in_the_mlp_are_honoured():
     fire, positions = FIRE(2, init_L=8.0), torch.arange(20)
     before = fire.bias(positions, positions)
     fire.mlp[-1].register_forward_hook(lambda module, inputs, output: 2 * output)
     torch.testing.assert_close(fire.bias(positions, positions), 2 * before)
 
 
-def test_small_limits():
-    """Without eps only a vanishing normaliser is held off zero; no keys, no queries and one wide row are fine."""
+def test_edge_cases():
+    """A vanishing normaliser without eps; no keys; no queries; one wide row; the last int32 position."""
     x = FIRE(1, eps=0.0, init_c=1e-5, init_L=2.0).normalized_distance(torch.tensor([9]), torch.tensor([0]))
     assert x.item() == pytest.approx(0.9, abs=0.01)
     none = torch.zeros(0, dtype=torch.long)
@@ -263,19 +249,25 @@ def test_small_limits():
     with torch.no_grad():
         assert FIRE(2).bias(torch.arange(3), none).shape == (2, 3, 0)
         assert FIRE(2).bias(none, torch.arange(3)).shape == (2, 0, 3)
-        assert FIRE(1, width=4096).bias(torch.arange(3), torch.arange(2000)).shape == (1, 3, 2000)
+        assert FIRE(1, width=4096).bias(torch.arange(2), torch.arange(1100)).shape == (1, 2, 1100)
         assert FIRE(1).normalized_distance(last, torch.tensor([0], dtype=torch.int32)).item() <= 1
 
 
-def test_blocks_and_vmap():
-    """Inside a transform the bias is made whole."""
-    q, k = torch.arange(600).repeat(2, 1), torch.arange(1500).repeat(2, 1)
-    fire = FIRE(2)
+@pytest.mark.parametrize(("q_batch", "k_batch"), [((), ()), ((2,), (2,)), ((), (2,)), ((2,), ()), ((1,), (2,))])
+def test_blocks_equal_the_whole(q_batch, k_batch):
+    """Without gradients the bias is computed a few rows at a time; inside vmap, at once."""
+    fire = FIRE(3, width=32)
+    q, k = torch.arange(600, 700).expand(*q_batch, -1), torch.arange(1500).expand(*k_batch, -1)
+    assert 100 * 1500 * 32 > 1 << 22  # more than one block
     with torch.no_grad():
-        torch.testing.assert_close(torch.vmap(fire.bias)(q, k), fire.bias(q, k))
+        blocks = fire.bias(q, k)
+        assert torch.equal(blocks, fire.f(fire.normalized_distance(q, k)))
+        if q_batch == k_batch == (2,):
+            torch.testing.assert_close(torch.vmap(fire.bias)(q, k), blocks)
+    assert blocks.is_contiguous()
 
 
-def test_blocks_are_used_without_gradients_alone(monkeypatch):
+def test_blocks_are_used_only_without_gradients(monkeypatch):
     calls = []
     whole = FIRE._bias
     monkeypatch.setattr(FIRE, "_bias", lambda *args: calls.append(1) or whole(*args))
@@ -286,27 +278,8 @@ def test_blocks_are_used_without_gradients_alone(monkeypatch):
     assert len(calls) > 2
 
 
-def test_starts_are_the_given_ones():
-    assert FIRE(2, init_c=3.0).c.item() == 3.0
-    assert FIRE(2, init_L=7.0).L.item() == 7.0
-    with pytest.raises(ValueError, match="first_position must be at least 0, not -1"):
-        FIRE(2, first_position=-1)
-    with pytest.raises(ValueError, match="no c, which log=False does not have"):
-        FIRE(3, log=False).init_as("alibi", c=1.0)
-
-
-def test_threshold_is_learned_only_when_asked():
-    learned = {name for name, _ in FIRE(2).named_parameters()} - {
-        name for name, _ in FIRE(2).mlp.named_parameters("mlp")
-    }
-    assert learned == {"c", "L_multiplier"}
-    assert "L_multiplier" not in dict(FIRE(2, threshold="fixed").named_parameters())
-    assert "c" not in dict(FIRE(2, log=False).named_parameters())
-    assert FIRE(2, threshold=None).L is None
-
-
-def test_low_precision_keys_do_not_round_distances():
-    """A bfloat16 model: parameters stay float32, and so does the bias, also under autocast."""
+def test_low_precision_models_do_not_round_distances():
+    """In a bfloat16 model parameters and bias stay in float32, also under autocast."""
     fire = FIRE(4)
     positions = torch.arange(3000, 3300)
     expected = fire.bias(positions, positions)
@@ -319,7 +292,7 @@ def test_low_precision_keys_do_not_round_distances():
 
 
 def test_low_precision_weights_are_computed_in_float32():
-    """Some frameworks hand over bfloat16 weights whatever a module asks for."""
+    """Some frameworks cast weights to bfloat16 regardless."""
     fire = FIRE(4, hidden_layers=1, init_L=40.0)
     fire.L_multiplier.data.fill_(0.93)
     for tensor in (*fire.parameters(), *fire.buffers()):
@@ -330,61 +303,47 @@ def test_low_precision_weights_are_computed_in_float32():
     assert torch.equal(bias, upcast.bias(torch.arange(50), torch.arange(50)))
 
 
-@pytest.mark.parametrize(("q_batch", "k_batch"), [((), ()), ((2,), (2,)), ((), (2,)), ((2,), ()), ((1,), (2,))])
-def test_blocks_equal_the_whole(q_batch, k_batch):
-    """Without gradients the bias is made a few rows at a time."""
-    fire = FIRE(3, width=32)
-    q, k = torch.arange(900, 1500).expand(*q_batch, -1), torch.arange(1500).expand(*k_batch, -1)
-    with torch.no_grad():
-        blocks = fire.bias(q, k)
-        whole = fire.f(fire.normalized_distance(q, k))
-    assert 1500 * 600 * 32 > 1 << 22  # more than one block
-    assert torch.equal(blocks, whole)
-    assert blocks.is_contiguous()
-
-
-class TestStarts:
+class TestInit:
     positions = torch.arange(64)
     causal = torch.ones(64, 64, dtype=torch.bool).tril()
+    distance = (positions[:, None] - positions).clamp(min=0).float()
 
     @pytest.mark.parametrize("hidden_layers", [0, 1, 2, 3])
     def test_kerple_log(self, hidden_layers):
         slopes = [0.3, 1.7, 0.9]
         fire = FIRE(3, hidden_layers=hidden_layers, init_L=64.0).init_as("kerple_log", slopes=slopes, c=0.7)
-        distance = (self.positions[:, None] - self.positions).double()
-        expected = -torch.tensor(slopes).double()[:, None, None] * torch.log1p(0.7 * distance.clamp(min=0))
+        expected = -torch.tensor(slopes).double()[:, None, None] * torch.log1p(0.7 * self.distance.double())
         difference = (fire.bias(self.positions, self.positions) - expected) * self.causal
         assert difference.abs().max() < 1e-5
 
     @pytest.mark.parametrize("threshold", ["learned", "fixed"])
     def test_alibi(self, threshold):
         fire = FIRE(3, log=False, threshold=threshold, init_L=64.0).init_as("alibi")
-        distance = (self.positions[:, None] - self.positions).float()
-        expected = -torch.tensor([2.0**-4, 2.0**-8, 2.0**-2])[:, None, None] * distance
+        expected = -torch.tensor([2.0**-4, 2.0**-8, 2.0**-2])[:, None, None] * self.distance
         difference = (fire.bias(self.positions, self.positions) - expected) * self.causal
         assert difference.abs().max() < 1e-5
 
-    def test_defaults(self):
+    def test_default_slopes_and_c(self):
         fire = FIRE(4, init_L=32.0).init_as("kerple_log")
         assert fire.c.item() == 1.0
         slopes = torch.tensor([0.25, 0.75, 1.25, 1.75])  # the middles of four equal parts of (0, 2)
         torch.testing.assert_close(fire.linears[-1].weight[:, 0], -slopes * (math.log(33) + 1e-6))
+        assert FIRE(2, init="kerple_log", init_c=0.5).c.item() == 0.5
+        assert FIRE(2, init_c=0.5).init_as("kerple_log").c.item() == 0.5
 
     @pytest.mark.parametrize("options", [{}, {"log": False}])
     @pytest.mark.parametrize("eps", [0.0, 1e-6])
     @pytest.mark.filterwarnings("ignore:horizon=16 is below init_L=64")
     def test_under_a_horizon_below_the_threshold(self, options, eps):
-        """The normaliser that counts is the horizon's."""
+        """The normaliser is the horizon's."""
         fire = FIRE(2, init_L=64.0, horizon=16, eps=eps, **options)
-        bias = fire.init_as("alibi" if options else "kerple_log", slopes=[0.5, 1.0]).bias(
-            self.positions, self.positions
-        )
-        distance = (self.positions[:, None] - self.positions).clamp(min=0).float()
-        expected = -torch.tensor([0.5, 1.0])[:, None, None] * (distance if options else torch.log1p(distance))
+        fire.init_as("alibi" if options else "kerple_log", slopes=[0.5, 1.0])
+        bias = fire.bias(self.positions, self.positions)
+        expected = -torch.tensor([0.5, 1.0])[:, None, None] * (self.distance if options else torch.log1p(self.distance))
         torch.testing.assert_close(bias * self.causal, expected, atol=2e-5, rtol=1e-5)
 
     def test_as_an_option(self):
-        """The same numbers as init_as, after the same random draws, and again by reset_parameters."""
+        """Same as init_as after the same random draws, and again by reset_parameters."""
         torch.manual_seed(0)
         after = FIRE(3, init_L=16.0).init_as("kerple_log").state_dict()
         torch.manual_seed(0)
@@ -399,20 +358,14 @@ class TestStarts:
         random.load_state_dict(fire.state_dict())
         assert torch.equal(random.bias(self.positions, self.positions), fire.bias(self.positions, self.positions))
 
-    def test_a_given_c_is_honoured(self):
-        assert FIRE(2).c.item() == pytest.approx(0.1)
-        assert FIRE(2, init="kerple_log").c.item() == 1.0
-        assert FIRE(2, init="kerple_log", init_c=0.5).c.item() == 0.5
-        assert FIRE(2, init_c=0.5).init_as("kerple_log").c.item() == 0.5
-
-    def test_from_where_training_left_the_threshold(self):
+    def test_with_a_trained_threshold(self):
         fire = FIRE(1, init_L=16.0, eps=0.1)
         fire.L_multiplier.data.fill_(-4.0)
         bias = fire.init_as("kerple_log", slopes=[1.0]).bias(self.positions, self.positions)[0, 63]
         torch.testing.assert_close(bias, -torch.log1p(63.0 - self.positions))
 
     def test_every_layer_learns(self):
-        """After one step from the start every parameter has a gradient, so nothing is dead."""
+        """After one step every parameter has a gradient, so no unit is dead."""
         torch.manual_seed(3)
         fire = FIRE(3, init_L=16.0).init_as("kerple_log")
         target = torch.randn(3, 64, 64)
@@ -437,26 +390,21 @@ class TestStarts:
             ({}, "kerple", "Did you mean 'kerple_log'"),
         ],
     )
-    def test_what_cannot_be(self, options, start, message):
+    def test_impossible_inits_are_refused(self, options, start, message):
         with pytest.raises(ValueError, match=message):
             FIRE(3, **options).init_as(start)
         with pytest.raises(ValueError, match=message):
             FIRE(3, **options, init=start)
 
-    def test_bad_c(self):
+    def test_bad_arguments(self):
         with pytest.raises(ValueError, match="c must be above 0 and finite, not -1"):
             FIRE(3).init_as("kerple_log", c=-1)
-
-    def test_a_fire_without_an_mlp(self):
-        from longfire.encodings import KerpleLog
-        from longfire.theorem import as_fire
-
-        with pytest.raises(ValueError, match="activation='relu'"):
-            as_fire(KerpleLog(3), 8).init_as("kerple_log")
-
-    def test_slopes_per_head(self):
+        with pytest.raises(ValueError, match="no c, since log=False"):
+            FIRE(3, log=False).init_as("alibi", c=1.0)
         with pytest.raises(ValueError, match="3 finite numbers"):
             FIRE(3).init_as("kerple_log", slopes=[1.0])
+        with pytest.raises(ValueError, match="activation='relu'"):  # a FIRE without an MLP
+            as_fire(KerpleLog(3), 8).init_as("kerple_log")
 
 
 @pytest.mark.parametrize(
@@ -473,16 +421,12 @@ class TestStarts:
         ({"init_c": 0.0}, ValueError, "init_c must be above 0"),
         ({"init_L": float("nan")}, ValueError, "init_L"),
         ({"horizon": 0}, ValueError, "horizon must be at least 1, not 0"),
+        ({"smooth_beyond": 63}, ValueError, "smooth_beyond must be at least 64, not 63"),
+        ({"smooth_beyond": 128.0}, TypeError, r"smooth_beyond must be a whole number, not 128\.0"),
+        ({"first_position": -1}, ValueError, "first_position must be at least 0, not -1"),
         ({"eps": -1e-6}, ValueError, "eps must be at least 0"),
     ],
 )
 def test_bad_options(options, error, message):
     with pytest.raises(error, match=message):
         FIRE(4, **options)
-
-
-def test_parameters_that_are_not_finite():
-    fire = FIRE(4)
-    fire.c.data.fill_(float("nan"))
-    with pytest.raises(ValueError, match=r"FIRE\.c is not finite"):
-        fire.bias(torch.arange(3), torch.arange(3))

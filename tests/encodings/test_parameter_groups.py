@@ -1,11 +1,13 @@
-"""Optimiser groups: what is in which, and the same order in every process."""
+"""Optimiser groups: their contents, and the same order in every process."""
 
 import copy
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from longfire import ENCODINGS, build_encoding, parameter_groups, position_parameters
@@ -19,7 +21,7 @@ def make(name):
 
 
 @pytest.mark.parametrize("name", ["fire", "t5", "rope", "learned"])
-def test_every_parameter_that_learns_is_in_one_group(name):
+def test_every_trainable_parameter_is_in_one_group(name):
     shared = make(name)
     model = nn.ModuleList([nn.Linear(4, 4), shared, nn.LayerNorm(4), nn.ModuleList([make(name), shared])])
     model[2].weight.requires_grad_(False)
@@ -45,7 +47,7 @@ def test_the_order_is_that_of_the_model():
         assert all(one is other for one, other in zip(found, expected, strict=True))
 
 
-def test_without_a_rate_of_their_own_encodings_have_the_models():
+def test_position_lr_defaults_to_lr():
     groups = parameter_groups(nn.Sequential(nn.Linear(4, 4), make("fire")), lr=1e-3, weight_decay=0.1)
     assert [(group["lr"], group["weight_decay"]) for group in groups] == [(1e-3, 0.1), (1e-3, 0.0), (1e-3, 0.0)]
 
@@ -64,7 +66,7 @@ def test_bad_rates(change, message):
 
 
 class Wrapper(nn.Module):
-    """As PEFT's ModulesToSaveWrapper: the original, frozen, and the copy of it that is trained."""
+    """Like PEFT's ModulesToSaveWrapper: the frozen original and a copy that is trained."""
 
     def __init__(self, module):
         super().__init__()
@@ -72,7 +74,7 @@ class Wrapper(nn.Module):
         self.original_module = module.requires_grad_(False)
 
 
-def test_inside_wrappers_what_is_trained_is_found_and_what_is_frozen_is_not():
+def test_wrapped_encodings():
     model = nn.Sequential(nn.Linear(4, 4).requires_grad_(False), Wrapper(make("fire")))
     copied = list(model[1].modules_to_save["default"].parameters())
     (group,) = parameter_groups(model, **RATES)
@@ -83,31 +85,39 @@ def test_inside_wrappers_what_is_trained_is_found_and_what_is_frozen_is_not():
 
 PROCESS = """
 import sys, torch
-from torch import nn
-from longfire import FIRE, parameter_groups
+from tests.encodings.test_parameter_groups import optimizer_and_names
 
-torch.manual_seed(0)
-model = nn.ModuleList([part for i in range(5) for part in (nn.Linear(3 + i, 4 + i), nn.LayerNorm(4), FIRE(2))])
-optimizer = torch.optim.AdamW(parameter_groups(model, lr=1e-3, weight_decay=0.1, position_lr=1e-2))
-names = {id(parameter): name for name, parameter in model.named_parameters()}
-if sys.argv[1] == "save":
-    for number, (name, parameter) in enumerate(model.named_parameters()):
-        parameter.grad = torch.full_like(parameter, number + 1.0)
-    optimizer.step()
-    kept = {names[id(parameter)]: state["exp_avg"] for parameter, state in optimizer.state.items()}
-    torch.save({"optimizer": optimizer.state_dict(), "kept": kept}, sys.argv[2])
-else:
-    saved = torch.load(sys.argv[2])
-    optimizer.load_state_dict(saved["optimizer"])
-    found = {names[id(parameter)]: state["exp_avg"] for parameter, state in optimizer.state.items()}
-    assert found.keys() == saved["kept"].keys() == set(names.values())
-    for name, tensor in found.items():
-        assert torch.equal(tensor, saved["kept"][name]), name
+optimizer, names = optimizer_and_names()
+saved = torch.load(sys.argv[1])
+optimizer.load_state_dict(saved["optimizer"])
+found = {names[id(parameter)]: state["exp_avg"] for parameter, state in optimizer.state.items()}
+assert found.keys() == saved["averages"].keys() == set(names.values())
+for name, tensor in found.items():
+    assert torch.equal(tensor, saved["averages"][name]), name
 """
 
 
-def test_an_optimisers_state_returns_to_its_parameters_in_another_process(tmp_path):
-    for seed, what in (("1", "save"), ("2", "load")):
-        command = [sys.executable, "-c", PROCESS, what, str(tmp_path / "state.pt")]
-        done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+def optimizer_and_names():
+    torch.manual_seed(0)
+    parts = [part for i in range(5) for part in (nn.Linear(3 + i, 4 + i), nn.LayerNorm(4), make("fire"))]
+    model = nn.ModuleList(parts)
+    optimizer = torch.optim.AdamW(parameter_groups(model, **RATES))
+    return optimizer, {id(parameter): name for name, parameter in model.named_parameters()}
+
+
+def test_optimiser_state_returns_to_its_parameters_in_another_process(tmp_path):
+    optimizer, names = optimizer_and_names()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in enumerate(parameters):
+        parameter.grad = torch.full_like(parameter, number + 1.0)
+    optimizer.step()
+    averages = {names[id(parameter)]: state["exp_avg"] for parameter, state in optimizer.state.items()}
+    torch.save({"optimizer": optimizer.state_dict(), "averages": averages}, tmp_path / "state.pt")
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, str(tmp_path / "state.pt")],
+        env={**os.environ, "PYTHONHASHSEED": "2"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ def test_the_models_width_is_not_fires():
         ("fier", {}, "no encoding named 'fier'. Did you mean 'fire'"),
         ("FIRE", {}, "Did you mean 'fire'"),
         ("xyz", {}, "Known: .*kerple_log"),
-        ("fire-s", {}, "no encoding named 'fire-s'. One fire for all .* is 'fire' with share_position_encoding=True"),
+        ("fire-s", {}, "no encoding named 'fire-s'. .* 'fire' with the model's share_position_encoding"),
         ("fire", {"hidden_layer": 1}, "'fire' has no option 'hidden_layer'. Did you mean 'hidden_layers'"),
         ("fire", {"foo": 3}, r"'fire' has no option 'foo'. Known: hidden_layers, .*, eps, horizon, smooth_beyond\.$"),
         ("fire", {"init_l": 3.0}, "Did you mean 'init_L'"),
@@ -59,7 +59,7 @@ def test_wrong_names(name, options, message):
         ("fire", "num_heads"),
     ],
 )
-def test_what_is_missing(name, missing):
+def test_missing_arguments(name, missing):
     shape = {key: value for key, value in SHAPE.items() if key != missing}
     with pytest.raises(ValueError, match=rf"'{name}' needs {missing}: build_encoding\('{name}', …, {missing}=…\)"):
         build_encoding(name, **shape)
@@ -75,5 +75,5 @@ def test_bad_shapes():
 
 
 def test_one_name_one_encoding():
-    with pytest.raises(ValueError, match="encoding named 'fire' already: FIRE"):
+    with pytest.raises(ValueError, match="'fire' is already taken by FIRE"):
         register("fire")(type("Other", (NoPE,), {}))

@@ -66,7 +66,7 @@ def test_other_bases(base):
 
 @pytest.mark.parametrize(("head_dim", "trained"), [(8, 4), (8, 16), (16, 7), (8, 100_000)])
 def test_yarn_at_the_ends_of_its_range(head_dim, trained):
-    """Lengths at which all frequencies, or none, turn often enough."""
+    """Lengths at which all frequencies, or none, are fast."""
     x = torch.randn(1, 4, len(POSITIONS), head_dim)
     rope = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": trained}
     theirs = hugging_face(x, POSITIONS, head_dim, trained, **rope)
@@ -92,19 +92,19 @@ def test_interpolation_maps_the_target_onto_the_trained_length():
     torch.testing.assert_close(stretched, RoPE(16).rotate(x, torch.tensor([50])))
 
 
-def test_turning_keeps_lengths_and_precision():
+def test_rotation_keeps_norms_and_dtype():
     x = torch.randn(2, 3, 7, 16)
-    turned = RoPE(16).rotate(x, torch.arange(7))
-    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    rotated = RoPE(16).rotate(x, torch.arange(7))
+    torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1))
     assert RoPE(16).rotate(x.bfloat16(), torch.arange(7)).dtype == torch.bfloat16
 
 
-def test_bfloat16_is_turned_in_float32():
+def test_bfloat16_is_rotated_in_float32():
     x = torch.randn(1, 1, 400, 16).bfloat16()
     positions = torch.arange(8000, 8400)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        turned = RoPE(16).rotate(x, positions)
-    assert torch.equal(turned, RoPE(16).rotate(x.float(), positions).bfloat16())
+        rotated = RoPE(16).rotate(x, positions)
+    assert torch.equal(rotated, RoPE(16).rotate(x.float(), positions).bfloat16())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_bfloat16_is_turned_in_float32():
         (lambda: RoPE(8, base=0.5), "base must be above 1"),
         (lambda: RoPEPI(8, trained_length=64, target_length=32), "target_length must be at least 64, not 32"),
         (lambda: YaRN(8, trained_length=64, target_length=128, fast=1.0, slow=2.0), "fast > slow > 0"),
-        (lambda: RoPE(8).rotate(torch.zeros(1, 1, 2, 16), torch.arange(2)), "head size 16, but this RoPE is for 8"),
+        (lambda: RoPE(8).rotate(torch.zeros(1, 1, 2, 16), torch.arange(2)), "head size 16, but RoPE has 8"),
     ],
 )
 def test_bad_options(make, message):

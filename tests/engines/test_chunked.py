@@ -1,4 +1,4 @@
-"""Attention in blocks: the reference's numbers and gradients, with never more than a block of rows at once."""
+"""Attention in chunks: the reference's numbers and gradients, with never more than a chunk of rows at once."""
 
 from dataclasses import replace
 
@@ -11,11 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from longfire import FIRE, prepare_bias
-from longfire.engines import chunked as blocks
-from longfire.engines.chunked import Blocks
+from longfire.engines import chunked
+from longfire.engines.chunked import Chunked
 from longfire.engines.reference import Reference
 from longfire.engines.request import Request
 from longfire.engines.sdpa import SDPA
+from tests.engines import oracle
 from tests.samples import ADDITIVE, HEADS, LENGTH, make
 from tests.tolerance import assert_as_accurate
 
@@ -23,18 +24,16 @@ LENGTHS = [1, 63, 111, 257]
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    small_blocks(monkeypatch, rows=20)
+def _small_chunks(monkeypatch):
+    small_chunks(monkeypatch, rows=20)
 
 
-def small_blocks(monkeypatch, rows):
-    monkeypatch.setattr(blocks, "_rows", lambda request: rows)
+def small_chunks(monkeypatch, rows):
+    monkeypatch.setattr(chunked, "_rows", lambda request: rows)
 
 
-def random(B=2, H=HEADS, G=None, T=47, S=None, D=8, dtype=torch.float64, **options):
-    q = torch.randn(B, H, T, D, dtype=dtype, **options)
-    k, v = (torch.randn(B, G or H, T if S is None else S, D, dtype=dtype, **options) for _ in range(2))
-    return q, k, v
+def random(B=2, H=HEADS, G=None, T=47, S=None, **options):
+    return oracle.random(B, H, G, T, S, **options)
 
 
 def ask(
@@ -45,7 +44,7 @@ def ask(
 
 def assert_same(request, *learned):
     """As the reference: the output, and the gradients of q, k, v and what else is learned."""
-    ours, reference = Blocks().run(request), Reference().run(request)
+    ours, reference = Chunked().run(request), Reference().run(request)
     torch.testing.assert_close(ours, reference)
     inputs, weight = [request.q, request.k, request.v, *learned], torch.randn_like(reference)
     gradients = [
@@ -55,7 +54,7 @@ def assert_same(request, *learned):
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
     with torch.no_grad():
-        torch.testing.assert_close(Blocks().run(request), reference)
+        torch.testing.assert_close(Chunked().run(request), reference)
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
@@ -107,7 +106,7 @@ def test_a_bias_may_hide_all_keys():
     bias[30:33] = float("-inf")
     request = ask(*random(requires_grad=True), bias)
     assert_same(request)
-    assert (Blocks().run(request)[:, :, 30:33] == 0).all()
+    assert (Chunked().run(request)[:, :, 30:33] == 0).all()
 
 
 @pytest.mark.parametrize(("T", "S"), [(0, 0), (0, 30), (30, 0), (30, 30), (1, 300)])
@@ -120,13 +119,13 @@ def test_empty_and_single(B, T, S):
 
 
 def test_gradients_by_finite_differences(monkeypatch):
-    small_blocks(monkeypatch, rows=2)
+    small_chunks(monkeypatch, rows=2)
     q, k, v = random(B=1, T=5, S=6, D=2, requires_grad=True)
     key_mask = torch.tensor([[True, False, True, True, True, False]])
     bias = torch.randn(HEADS, 5, 6, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda q, k, v, bias: Blocks().run(ask(q, k, v, bias, key_mask=key_mask)), (q, k, v, bias))
+    assert gradcheck(lambda q, k, v, bias: Chunked().run(ask(q, k, v, bias, key_mask=key_mask)), (q, k, v, bias))
     fire = make("fire", torch.float64, init_L=2.0, mlp_width=3)
-    assert gradcheck(lambda *_: Blocks().run(ask(q, k, v, fire)), (q, k, v, *fire.parameters()))
+    assert gradcheck(lambda *_: Chunked().run(ask(q, k, v, fire)), (q, k, v, *fire.parameters()))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -149,7 +148,7 @@ def test_precision(dtype, length):
         return out, *torch.autograd.grad(out.float().square().sum(), inputs)
 
     exact = with_gradients(lambda *qkv: Reference().run(ask(*qkv, exact_fire)), q.double(), k.double(), v.double())
-    ours = with_gradients(lambda *qkv: Blocks().run(ask(*qkv, fire)), q, k, v)
+    ours = with_gradients(lambda *qkv: Chunked().run(ask(*qkv, fire)), q, k, v)
     for result, plain, truth in zip(ours, with_gradients(eager, q, k, v), exact, strict=True):
         assert result.dtype == dtype
         assert_as_accurate(result, plain, truth)
@@ -164,14 +163,14 @@ def test_dropout():
     request = ask(q, k, v, fire, dropout_p=0.25)
     kept = ask(q, k, v, fire)
     torch.manual_seed(5)
-    weights, undropped = Blocks().run(request), Blocks().run(kept)
+    weights, undropped = Chunked().run(request), Chunked().run(kept)
     seen = positions[:, None] >= positions
     dropped = (weights == 0)[..., seen]
     assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.01)
     torch.testing.assert_close(weights[..., seen][~dropped], undropped[..., seen][~dropped] / 0.75)
     torch.manual_seed(5)
-    assert torch.equal(weights, Blocks().run(request))
-    assert not torch.equal(weights, Blocks().run(request))
+    assert torch.equal(weights, Chunked().run(request))
+    assert not torch.equal(weights, Chunked().run(request))
 
 
 def test_dropout_is_the_same_in_the_backward_pass():
@@ -179,7 +178,7 @@ def test_dropout_is_the_same_in_the_backward_pass():
     T, fire = 47, make("fire", torch.float64)
     q, k, _ = random(B=1, T=T, D=T)
     v = torch.eye(T, dtype=torch.float64).repeat(1, HEADS, 1, 1).requires_grad_()
-    weights = Blocks().run(ask(q, k, v, fire, dropout_p=0.5))
+    weights = Chunked().run(ask(q, k, v, fire, dropout_p=0.5))
     assert 0.4 < (weights == 0)[..., torch.ones(T, T).tril().bool()].double().mean() < 0.6
     torch.rand(3)  # randomness in between
     before = torch.get_rng_state()
@@ -220,11 +219,11 @@ def test_nothing_as_large_as_queries_by_keys(name, learning):
         torch.set_grad_enabled(learning),
         torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(elements(t)) or t, lambda t: t),
     ):
-        out = Blocks().run(ask(q, k, v, encoding))
+        out = Chunked().run(ask(q, k, v, encoding))
     if learning:
         with made:
             torch.autograd.grad(out.sum(), [q, k, v, *encoding.parameters()])
-    assert made.elements <= 8 * 20 * n < n * n  # a block of 20 rows, with one map of 4 hidden units and 3 heads
+    assert made.elements <= 8 * 20 * n < n * n  # a chunk of 20 rows, with one map of 4 hidden units and 3 heads
     assert max(saved, default=0) <= HEADS * n * D
 
 
@@ -241,24 +240,24 @@ def test_the_upper_triangle_is_not_computed(given, monkeypatch):
     positions = {"q_positions": torch.arange(n), "k_positions": torch.arange(n)} if given else {}
     request = ask(*random(T=n), make("fire", torch.float64), **positions)
     with torch.no_grad():
-        Blocks().run(request)
+        Chunked().run(request)
     assert len(made) == n // 20
-    assert sum(made) == n * (n + 20) // 2  # whole blocks on the diagonal
+    assert sum(made) == n * (n + 20) // 2  # whole chunks on the diagonal
     made.clear()
     with torch.no_grad():
-        Blocks().run(ask(request.q, request.k, request.v, request.bias, causal=False))
+        Chunked().run(ask(request.q, request.k, request.v, request.bias, causal=False))
     assert sum(made) == n * n
 
 
-def test_rows_of_a_block(monkeypatch):
-    """Few enough that a block is small, and never none."""
+def test_rows_of_a_chunk(monkeypatch):
+    """Few enough that a chunk is small, and never none."""
     monkeypatch.undo()
     for n in (0, 1, 512, 2048, 8192, 1 << 20):
         q = torch.empty(1, 12, min(n, 9), 4, device="meta")
         kv = torch.empty(1, 12, n, 4, device="meta")
-        rows = blocks._rows(ask(q, kv, kv, FIRE(12).to("meta")))
+        rows = chunked._rows(ask(q, kv, kv, FIRE(12).to("meta")))
         assert rows >= 1
-        assert rows * n * (12 + 32) <= blocks.BLOCK or rows == blocks.FEWEST
+        assert rows * n * (12 + 32) <= chunked.CHUNK_ELEMENTS or rows == chunked.MIN_ROWS
 
 
 def test_parameters_swapped_in_for_the_call_only():
@@ -281,7 +280,7 @@ def test_parameters_swapped_in_for_the_call_only():
         torch.autograd.grad(
             torch.func.functional_call(model, others, (engine, *qkv)).square().sum(), list(others.values())
         )
-        for engine in (Blocks(), Reference())
+        for engine in (Chunked(), Reference())
     )
     for one, other in zip(ours, reference, strict=True):
         torch.testing.assert_close(one, other)
@@ -292,7 +291,7 @@ def test_tensors_written_to_before_the_backward_pass(which):
     q, k, v = random(requires_grad=True)
     encoding = make("kerple_log", torch.float64)
     dense = torch.randn(HEADS, 47, 47, dtype=torch.float64)
-    out = Blocks().run(ask(q, k, v, dense if which == "the bias" else encoding))
+    out = Chunked().run(ask(q, k, v, dense if which == "the bias" else encoding))
     with torch.no_grad():
         {"q": q, "a parameter": next(encoding.parameters()), "the bias": dense}[which].mul_(2)
     with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
@@ -302,7 +301,7 @@ def test_tensors_written_to_before_the_backward_pass(which):
 def test_second_derivatives():
     q, k, v = random(T=25, requires_grad=True)
     t5, found = make("t5", torch.float64), []  # learned: a fixed one goes to a kernel of torch without them
-    for engine in (Blocks(), Reference()):
+    for engine in (Chunked(), Reference()):
         (first,) = torch.autograd.grad(engine.run(ask(q, k, v, t5)).square().sum(), q, create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), [q, k, v, t5.table]))
     for one, other in zip(*found, strict=True):
@@ -313,18 +312,18 @@ def test_autocast():
     q, k, v = random(dtype=torch.float32, requires_grad=True)
     fire = make("fire")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = Blocks().run(ask(q, k, v, fire))
+        out = Chunked().run(ask(q, k, v, fire))
     assert out.dtype == torch.float32
     out.sum().backward()
     exact = Reference().run(ask(q, k, v, fire))
     torch.testing.assert_close(out, exact, rtol=0.05, atol=0.05)
 
 
-def test_a_single_block_is_not_computed_twice(monkeypatch):
-    monkeypatch.setattr(blocks, "checkpoint", lambda *_, **__: pytest.fail("computed again"))
+def test_a_single_chunk_is_not_recomputed(monkeypatch):
+    monkeypatch.setattr(chunked, "checkpoint", lambda *_, **__: pytest.fail("computed again"))
     q, k, v = random(T=20, requires_grad=True)
     request = ask(q, k, v, make("fire", torch.float64))
-    assert torch.equal(Blocks().run(request), SDPA().run(request))
+    assert torch.equal(Chunked().run(request), SDPA().run(request))
 
 
 @pytest.mark.parametrize("learning", [True, False])
@@ -339,20 +338,20 @@ def test_a_prepared_bias_is_used_as_it_was_made(causal, learning, monkeypatch):
             parameter.add_(1)
     request = ask(*random(requires_grad=learning), prepared, causal=causal)
     with torch.set_grad_enabled(learning):
-        torch.testing.assert_close(Blocks().run(request), Reference().run(replace(request, bias=prepared.tensor)))
+        torch.testing.assert_close(Chunked().run(request), Reference().run(replace(request, bias=prepared.tensor)))
     assert len(calls) == 1
 
 
 def test_what_it_says():
-    engine, (q, k, v) = Blocks(), random()
+    engine, (q, k, v) = Chunked(), random()
     fire = make("fire")
     assert engine.refuses(ask(q, k, v, fire)) is None
-    assert engine.describe(ask(q, k, v, fire)).endswith("one block at a time, each computed again in the backward pass")
+    assert engine.describe(ask(q, k, v, fire)).endswith("one chunk at a time, recomputing each in the backward pass")
     with torch.no_grad():
         assert engine.describe(ask(q, k, v, fire)).endswith(
-            "blocks of 20 queries, with the bias of one block at a time"
+            "chunks of 20 queries, with the bias of one chunk at a time"
         )
-    assert "all queries in one block" in engine.describe(ask(q[:, :, :5], k, v, fire))
+    assert "all queries in one chunk" in engine.describe(ask(q[:, :, :5], k, v, fire))
     for bias in (None, make("nope"), prepare_bias(make("nope"), torch.arange(47), torch.arange(47))):
         assert "no bias" in engine.declines(ask(q, k, v, bias))
 
@@ -362,7 +361,7 @@ def test_refuses_transforms_and_compilation():
     fire, answers = make("fire", torch.float64), []
 
     def note(q):
-        answers.append(Blocks().refuses(ask(q, k, v, fire)))
+        answers.append(Chunked().refuses(ask(q, k, v, fire)))
         return q.sum()
 
     torch.func.grad(note)(q)
@@ -370,6 +369,6 @@ def test_refuses_transforms_and_compilation():
     assert all("torch.func" in answer for answer in answers)
     assert len(answers) == 2
     compiled = torch.compile(
-        lambda q: q + 1 if Blocks().refuses(ask(q, k, v, fire)) else q, backend="eager", fullgraph=True
+        lambda q: q + 1 if Chunked().refuses(ask(q, k, v, fire)) else q, backend="eager", fullgraph=True
     )
     assert torch.equal(compiled(q), q + 1)

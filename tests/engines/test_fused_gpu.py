@@ -150,13 +150,13 @@ def test_accuracy_of_other_fires(seed, options):
 
 
 def test_float32_is_the_interpolated_bias():
-    from longfire.engines.fused import spec
-    from longfire.engines.fused.bias import fused_bias
+    from longfire.engines.fused.bias import sample_bias
+    from longfire.engines.fused.reference import interpolated
 
     fire, n = sharp(2), 1500
-    bias = fused_bias(fire, n, 0, torch.device("cuda"))
+    bias = sample_bias(fire, n, 0, torch.device("cuda"))
     rows = torch.arange(n, device="cuda")
-    dense = spec.interpolated(bias.values.double(), bias.geometry, rows).detach()
+    dense = interpolated(bias.samples.double(), bias.zones, rows).detach()
     q, k, v = torch.randn(3, 1, 2, n, 64, device="cuda")
     exact = attention(q.double(), k.double(), v.double(), dense, impl="reference")
     plain = attention(q, k, v, dense.float(), impl="reference")

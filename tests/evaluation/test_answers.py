@@ -1,4 +1,4 @@
-"""Answers in batches, with a cache: what a plain loop over one question at a time says, token for token."""
+"""Batched, cached generation gives the tokens of a plain loop over single questions."""
 
 import json
 import random
@@ -23,7 +23,7 @@ V = 257
 
 
 def number_tokenizer():
-    """Reads bytes, and writes the numbers of its tokens, of which none is lost."""
+    """Encodes bytes, and decodes to token numbers, so that no token is lost."""
     tokenizer = byte_tokenizer()
     tokenizer.decode = lambda ids, **_: " ".join(map(str, ids))
     return tokenizer
@@ -34,7 +34,7 @@ def letters(count, seed):
 
 
 def examples_of(*lengths):
-    """Whose documents are so long, the same ones twice not among them."""
+    """With documents of these lengths, all different."""
     return [
         Example(f"r{i}", f"{letters(5 + i, i)}?", letters(n, i), (f"right {i}", "so too"), f"d{i // 2}")
         for i, n in enumerate(lengths)
@@ -42,11 +42,11 @@ def examples_of(*lengths):
 
 
 EXAMPLES = examples_of(30, 7, 500, 31, 0, 64, 63, 111, 1, 70)
-"""Some are cut to the same length, and one has no document."""
+"""Some are truncated to the same length, and one has no document."""
 
 
 def scaled(model, seed=1):
-    """Weights so large that tokens vary and positions matter."""
+    """Large weights, so that tokens vary and positions matter."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -87,7 +87,7 @@ def texts(*arguments, **options):
 
 @torch.no_grad()
 def plain(model, examples=EXAMPLES, length=LENGTH, ends=(0,), new=TASK.max_answer):
-    """Without a batch, padding or a cache."""
+    """Without batches, padding or a cache."""
     found = []
     for example in examples:
         ids = prompt_ids(example, number_tokenizer(), length - new)
@@ -103,24 +103,24 @@ def plain(model, examples=EXAMPLES, length=LENGTH, ends=(0,), new=TASK.max_answe
 
 @cache
 def usual():
-    """What `small_model(vocab_size=V)` says."""
+    """The answers of `small_model(vocab_size=V)`."""
     return plain(small_model(vocab_size=V))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_as_a_plain_loop_says(name, monkeypatch):
+def test_answers_match_a_plain_loop(name, monkeypatch):
     model = MODELS[name]()
     expected = plain(model)
-    assert len({*expected}) > 5  # or this would say little
+    assert len({*expected}) > 5
     assert len({token for text in expected for token in text.split()}) > 12
     for batch_tokens in (None, 1, 300):
         assert texts(model, batch_tokens=batch_tokens) == expected
-    monkeypatch.setattr(module, "MASK", 10 * 84 * 7)  # 7 queries at a time, and whole pieces of padding
+    monkeypatch.setattr(module, "MAX_MASK_ENTRIES", 10 * 84 * 7)  # 7 queries per chunk, some of them all padding
     assert texts(model) == expected
 
 
 def test_answers_depend_on_the_whole_prompt():
-    """And on no other example's."""
+    """And on no other example."""
     model = small_model(vocab_size=V)
     other = [Example(one.id, f"Z{one.question[1:]}", one.document, one.references) for one in EXAMPLES]
     changed = texts(model, other)
@@ -129,7 +129,7 @@ def test_answers_depend_on_the_whole_prompt():
 
 
 @pytest.mark.parametrize("whose", ["tokenizer", "checkpoint"])
-def test_the_end_of_text_ends_an_answer(whose):
+def test_end_tokens_end_an_answer(whose):
     model, tokenizer = small_model(vocab_size=V), number_tokenizer()
     unended = [text.split() for text in usual()]
     end = int(unended[0][4])
@@ -142,23 +142,23 @@ def test_the_end_of_text_ends_an_answer(whose):
         ends = (0, 200, end)
     expected = plain(model, ends=ends)
     lengths = {len(text.split()) for text in expected}
-    assert len(lengths) > 1  # some end earlier than others of their batch
+    assert len(lengths) > 1  # within one batch
     assert max(lengths) <= 12
     assert texts(model, tokenizer=tokenizer) == expected
 
 
-def test_at_most_so_many_tokens():
+def test_answers_have_at_most_max_answer_tokens():
     short = Task("short", "", "glue", "accuracy", 3, ("", ""))
     model = small_model(vocab_size=V)
     found = answered(model, task=short, length=40)
     assert [one.prediction for one in found] == plain(model, length=40, new=3)
     assert [len(one.prediction.split()) for one in found] == [3] * len(EXAMPLES)
     assert max(one.prompt_tokens for one in found) == 37
-    assert found[2].prompt_tokens == 37  # the document was cut
+    assert found[2].prompt_tokens == 37  # truncated
 
 
-def test_text_is_what_the_tokens_spell():
-    """The tokens of " so" and the end, whatever is asked: without the space and the end, and what is filled up."""
+def test_text_ends_before_the_end_token():
+    """Without the leading space, the end token and the padding after it."""
     model, tokenizer = small_model(vocab_size=V), byte_tokenizer()
     script = [*tokenizer(" so\n").input_ids, 0]
 
@@ -170,12 +170,12 @@ def test_text_is_what_the_tokens_spell():
     assert texts(model, tokenizer=tokenizer) == ["so"] * len(EXAMPLES)
 
 
-def test_everything_is_kept_in_order():
+def test_answers_come_back_in_order():
     saved = []
     found = answered(small_model(vocab_size=V), batch_tokens=200, save=saved.append)
     assert [one.id for one in found] == [example.id for example in EXAMPLES]
     lengths = [row["prompt_tokens"] for row in saved]
-    assert lengths == sorted(lengths, reverse=True)  # as they come
+    assert lengths == sorted(lengths, reverse=True)  # longest first
     saved.sort(key=lambda row: [example.id for example in EXAMPLES].index(row["id"]))
     for one, example, row in zip(found, EXAMPLES, saved, strict=True):
         assert (one.references, one.group) == (example.references, example.group)
@@ -184,30 +184,30 @@ def test_everything_is_kept_in_order():
         assert Answered(**row) == one
 
 
-def test_answers_are_saved_as_soon_as_they_are_there(monkeypatch):
-    """The longest is answered first; an error later on does not lose it, wherever it stands."""
+def test_answers_are_saved_as_they_come(monkeypatch):
+    """Longest prompt first; a later error does not lose them."""
     examples, saved = examples_of(10, 60, 20, 50), []
-    after = module._after
+    after = module._continue
     calls = []
 
     def once(model, prompts):
         calls.append(len(prompts))
         if len(calls) > 2:
-            raise RuntimeError("the power went")
+            raise RuntimeError("power cut")
         return after(model, prompts)
 
-    monkeypatch.setattr(module, "_after", once)
+    monkeypatch.setattr(module, "_continue", once)
     model = small_model(vocab_size=V).train()
     config = model.generation_config
-    with pytest.raises(RuntimeError, match="the power went"):
+    with pytest.raises(RuntimeError, match="power cut"):
         answered(model, examples, batch_tokens=1, save=saved.append)
     assert [row["id"] for row in saved] == ["r1", "r3"]
     assert model.training
     assert model.generation_config is config
 
 
-def test_memory_that_does_not_suffice(monkeypatch):
-    model, after, sizes = small_model(vocab_size=V), module._after, []
+def test_batches_shrink_when_memory_runs_out(monkeypatch):
+    model, after, sizes = small_model(vocab_size=V), module._continue, []
 
     def small(model, prompts):
         sizes.append(len(prompts))
@@ -215,23 +215,23 @@ def test_memory_that_does_not_suffice(monkeypatch):
             raise torch.OutOfMemoryError("no more")
         return after(model, prompts)
 
-    monkeypatch.setattr(module, "_after", small)
+    monkeypatch.setattr(module, "_continue", small)
     assert texts(model) == usual()
-    assert sizes[:3] == [10, 5, 2]  # once found out, it holds
+    assert sizes[:3] == [10, 5, 2]  # and stays small
     assert max(sizes[3:]) <= 3
-    monkeypatch.setattr(module, "_after", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("none at all")))
+    monkeypatch.setattr(module, "_continue", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("none at all")))
     with pytest.raises(torch.OutOfMemoryError):
         answered(model)
 
 
-def test_batches_are_even_and_no_larger_than_asked(monkeypatch):
+def test_batches_have_at_most_batch_tokens(monkeypatch):
     model, batches = small_model(vocab_size=V), []
 
     def noted(model, prompts):
         batches.append([len(ids) for ids in prompts])
         return [[0]] * len(prompts)
 
-    monkeypatch.setattr(module, "_after", noted)
+    monkeypatch.setattr(module, "_continue", noted)
     assert texts(model, batch_tokens=200) == [""] * len(EXAMPLES)
     lengths = [n for batch in batches for n in batch]
     assert lengths == sorted(lengths, reverse=True)
@@ -240,7 +240,7 @@ def test_batches_are_even_and_no_larger_than_asked(monkeypatch):
     assert len(batches) < len(EXAMPLES)
 
 
-def test_a_checkpoints_own_way_to_generate_does_not_matter():
+def test_generation_settings_of_a_checkpoint_are_ignored():
     model = small_model(vocab_size=V)
     model.generation_config.update(
         do_sample=True, temperature=5.0, repetition_penalty=9.0, min_new_tokens=12, num_beams=2
@@ -250,7 +250,7 @@ def test_a_checkpoints_own_way_to_generate_does_not_matter():
     assert model.generation_config.to_dict() == before
 
 
-def test_dropout_is_off_and_training_goes_on():
+def test_training_mode_is_restored():
     model = small_model(vocab_size=V, resid_dropout=0.5, attention_dropout=0.5)
     model.train()
     assert texts(model) == usual()
@@ -258,7 +258,7 @@ def test_dropout_is_off_and_training_goes_on():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_layers_that_are_compiled_are_not_compiled_again():
+def test_compiled_layers_run_eagerly():
     def backend(*_):
         raise AssertionError("a graph was made")
 
@@ -269,7 +269,7 @@ def test_layers_that_are_compiled_are_not_compiled_again():
 
 
 @pytest.mark.parametrize("name", ["fire", "rope", "gpt2", "llama"])
-def test_logits_are_of_the_last_token_alone(name):
+def test_logits_of_the_last_token_only(name):
     model, shapes = MODELS[name](), []
     model.register_forward_hook(lambda _, __, out: shapes.append(tuple(out.logits.shape)))
     answered(model)
@@ -278,27 +278,27 @@ def test_logits_are_of_the_last_token_alone(name):
 
 
 @pytest.mark.parametrize("name", ["rope", "llama"])
-def test_no_mask_of_prompt_by_prompt(name, monkeypatch):
-    """With padding, and nothing but the prompt to put it in."""
+def test_no_quadratic_mask(name, monkeypatch):
+    """Padded prompts are prefilled in chunks."""
     T, examples = 1000, examples_of(1200, 1200, 700)
-    monkeypatch.setattr(module, "MASK", 3 * T * 64)
+    monkeypatch.setattr(module, "MAX_MASK_ENTRIES", 3 * T * 64)
     with Sizes() as sizes:
         answered(MODELS[name](), examples, length=T)
     assert sizes.largest < 3 * T * T / 5
-    monkeypatch.setattr(module, "MASK", 3 * T * T)
+    monkeypatch.setattr(module, "MAX_MASK_ENTRIES", 3 * T * T)
     with Sizes() as sizes:
         answered(MODELS[name](), examples, length=T)
-    assert sizes.largest >= 3 * T * T / 2  # or the test would say nothing
+    assert sizes.largest >= 3 * T * T / 2  # the check above can fail
 
 
-def test_bfloat16_stays_what_it_is():
+def test_bfloat16():
     model = small_model(vocab_size=V).bfloat16()
     assert len(texts(model)) == len(EXAMPLES)
     assert model.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(("make", "said"), [(longfire("learned"), "'learned'"), (gpt2, "wpe")], ids=["ours", "gpt2"])
-def test_a_length_without_positions_is_refused_before_anything_runs(make, said):
+def test_lengths_without_positions_are_refused_first(make, said):
     model = make()
     model.register_forward_hook(lambda *_: pytest.fail("it ran"))
     with pytest.raises(ValueError, match=rf"128.*129.*{said}|{said}.*129"):
@@ -322,20 +322,20 @@ def test_beyond_the_training_length(name):
         ({"batch_tokens": 0}, "the tokens in a batch must be at least 1"),
     ],
 )
-def test_what_is_refused(options, said):
+def test_refusals(options, said):
     model = small_model(vocab_size=V)
     model.register_forward_hook(lambda *_: pytest.fail("it ran"))
     with pytest.raises(ValueError, match=said):
         answered(model, **options)
 
 
-def test_another_models_tokenizer_is_refused():
+def test_a_foreign_tokenizer_is_refused():
     model = small_model(vocab_size=SHAPE["vocab_size"])
-    with pytest.raises(ValueError, match="the model knows 61 tokens: it is another model's tokenizer"):
+    with pytest.raises(ValueError, match="vocabulary has 61 tokens: the tokenizer belongs to another model"):
         answered(model)
 
 
-def test_nothing_asked_nothing_answered():
+def test_no_questions():
     assert answered(small_model(vocab_size=V), []) == []
 
 
@@ -347,13 +347,13 @@ def test_progress_is_shown_on_a_terminal(capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "riddles: prompts" in shown
     assert "riddles: answers:" in shown
-    assert "?prompt/s]" in shown  # and so 10.00s/prompt, where it is slow
+    assert "?prompt/s]" in shown  # 10.00s/prompt if slow
     assert "?answer/s]" in shown
     answered(small_model(vocab_size=V))
     assert capsys.readouterr().err == ""
 
 
-def test_predictions_as_lines(tmp_path):
+def test_predictions_are_json_lines(tmp_path):
     rows = [Answered("a", "naïve\nline\u2028 “x”", ("one", "two"), "g", 7), Answered("b", "", ("\ud800",))]
     path = tmp_path / "new" / "predictions.jsonl"
     write_predictions(path, rows[:1])
@@ -373,9 +373,9 @@ def test_on_a_gpu(name):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["fire", "rope"])
 def test_long_prompts_on_a_gpu(name, monkeypatch):
-    """In bfloat16, padded: nothing of prompt by prompt, in any layer."""
+    """In bfloat16, padded: nothing quadratic in any layer."""
     T = 8192
-    monkeypatch.setattr(module, "MASK", 1 << 24)
+    monkeypatch.setattr(module, "MAX_MASK_ENTRIES", 1 << 24)
     model = small_model(name, vocab_size=V).bfloat16().cuda()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -1,4 +1,4 @@
-"""Metrics: worked examples that others published, other people's evaluators, and what must hold of any text."""
+"""Metrics against published examples, other evaluators, and properties that hold for any text."""
 
 import importlib
 import math
@@ -55,7 +55,7 @@ def judged(*groups):
 @pytest.mark.parametrize(
     ("metric", "published"), [("f1", 72.2222), ("exact_match", 33.3333), ("rouge_gm", 55.8136)], ids=lambda v: str(v)
 )
-def test_scrolls_own_example(metric, published):
+def test_the_example_of_scrolls(metric, published):
     assert METRICS[metric](SCROLLS) == pytest.approx(published, abs=5e-5)
     found = score(metric, SCROLLS)
     assert (found["score"], found["metric"], found["examples"]) == (METRICS[metric](SCROLLS), metric, 3)
@@ -63,8 +63,8 @@ def test_scrolls_own_example(metric, published):
         assert [found[kind] for kind in metrics.ROUGE] == pytest.approx([72.2222, 33.3333, 72.2222], abs=5e-5)
 
 
-def test_the_geometric_mean_is_of_the_means():
-    """As in the example above: the mean of the examples' own would be 33.3."""
+def test_rouge_is_the_geometric_mean_of_means():
+    """In the example above, the mean of geometric means would be 33.3."""
     assert mean(rouge_gm(one.prediction, one.references) for one in SCROLLS) == pytest.approx(100 / 3)
 
 
@@ -82,7 +82,7 @@ def test_the_geometric_mean_is_of_the_means():
         ("rougeL", "w1 w2 w3 w4 w5", "/", 0),
     ],
 )
-def test_rouge_scores_own_examples(kind, target, prediction, published):
+def test_the_examples_of_rouge_score(kind, target, prediction, published):
     assert rouge(prediction, [target])[kind] == pytest.approx(published, abs=1e-3)
 
 
@@ -92,12 +92,12 @@ def test_rouge_scores_own_examples(kind, target, prediction, published):
     ("prediction", "published"),
     [("police kill the gunman", 75), ("the gunman kill police", 50), ("the gunman police killed", 50)],
 )
-def test_the_example_of_rouges_paper(prediction, published):
+def test_the_example_of_the_rouge_paper(prediction, published):
     assert rouge(prediction, ["police killed the gunman"])["rougeL"] == pytest.approx(published)
 
 
 def test_each_rouge_has_its_own_best_reference():
-    first, second = "b a d c e f", "a b x y z w v u"  # all the words in other places, or few of them in order
+    first, second = "b a d c e f", "a b x y z w v u"  # all words in a different order, or few in order
     both = rouge("a b c d e f", [first, second])
     alone = [rouge("a b c d e f", [one]) for one in (first, second)]
     assert alone[0]["rouge1"] > alone[1]["rouge1"]
@@ -111,8 +111,8 @@ def test_each_rouge_has_its_own_best_reference():
     assert both["rouge_gm"] > max(rouge_gm("a b c d e f", [one]) for one in (first, second))
 
 
-def test_lines_are_one_text():
-    """ROUGE-L, not Lsum: a sentence that is moved breaks the sequence, wherever lines end."""
+def test_line_breaks_do_not_matter():
+    """ROUGE-L, not Lsum: moving a sentence breaks the sequence, wherever lines end."""
     spaces = rouge("d e f a b c", ["a b c d e f"])
     assert rouge("d e f\na b c\n", ["a b c\nd e f"]) == spaces
     assert spaces["rougeL"] == 50
@@ -124,7 +124,7 @@ def test_lines_are_one_text():
         ("The  Cat!", "cat", 100),
         ("an apple a day", "apple day", 100),
         ("Don't know", "dont know", 100),
-        ("“the” end", "“ ” end", 100),  # only ASCII's punctuation goes, and articles by what the marks part
+        ("“the” end", "“ ” end", 100),  # only ASCII punctuation is removed
         ("theory", "ory", 0),
         ("cats", "cat", 0),
         ("7.5", "75", 100),
@@ -133,25 +133,25 @@ def test_lines_are_one_text():
         ("cafe", "café", 0),
     ],
 )
-def test_normalised_as_squad(prediction, reference, expected):
+def test_squad_normalisation(prediction, reference, expected):
     assert exact_match(prediction, [reference]) == expected
 
 
-def test_f1_counts_a_word_as_often_as_both_have_it():
+def test_f1_counts_words_with_multiplicity():
     # 2 of 3 words are right, and 2 of 4 found: 2·2/(3 + 4)
     assert f1("red red blue", ["red red red green"]) == pytest.approx(400 / 7)
     assert f1("blue", ["green", "dark blue", "light blue sky"]) == pytest.approx(200 / 3)
 
 
-def test_nothing_said_is_worth_nothing():
-    """As in SQuAD 1 and SCROLLS; SQuAD 2, where no answer may be right, gives two empty texts an F1 of 1."""
+def test_empty_answers_score_0():
+    """As in SQuAD 1 and SCROLLS; in SQuAD 2 two empty texts have an F1 of 1."""
     for empty in ("", "the", " .!\n"):
         assert f1(empty, ["the", "", "x"]) == 0
         assert rouge_gm(empty, ["", "x"]) == 0
     assert f1("x", [""]) == 0
 
 
-def test_labels_are_compared_letter_for_letter():
+def test_labels_are_compared_exactly():
     def right(said, label):
         return METRICS["accuracy"](answers((said, label))) == 100
 
@@ -162,7 +162,7 @@ def test_labels_are_compared_letter_for_letter():
     assert not right("the True", "True")
 
 
-def test_groups_are_right_as_a_whole():
+def test_groups_count_as_a_whole():
     right, wrong = ("True", "True"), ("False", "True")
     found = score("group_exact_match", judged([right, right], [right, wrong], [wrong], [right]))
     assert (found["score"], found["examples"], found["groups"]) == (50, 6, 4)
@@ -185,14 +185,14 @@ def test_groups_as_in_lm_evaluation_harness(rows):
 def test_f1_and_exact_match_as_in_lm_evaluation_harness(prediction, right):
     pytest.importorskip("lm_eval")
     other = importlib.import_module("lm_eval.tasks.super_glue.record.t5_utils")
-    items = [(prediction, f"0_{one.replace('_', '')}") for one in right]  # it cuts at "_"
+    items = [(prediction, f"0_{one.replace('_', '')}") for one in right]  # it splits at "_"
     right = [one.replace("_", "") for one in right]
     assert f1(prediction, right) == pytest.approx(100 * other.squad_f1_agg(items))
     assert exact_match(prediction, right) == 100 * other.squad_em_agg(items)
 
 
 @given(texts, references)
-def test_what_holds_of_any_text(prediction, right):
+def test_properties_of_any_text(prediction, right):
     for metric in (f1, exact_match, metrics.accuracy, rouge_gm):
         found = metric(prediction, right)
         assert 0 <= found <= 100
@@ -206,9 +206,9 @@ def test_what_holds_of_any_text(prediction, right):
         assert f1(prediction, right) == 100
 
 
-def test_identical_texts_of_two_words_have_all_of_rouge():
+def test_identical_texts_need_two_words_for_rouge_2():
     assert rouge("Two words.", ["other", "two WORDS"]) == dict.fromkeys([*metrics.ROUGE, "rouge_gm"], 100.0)
-    assert rouge("word", ["word"])["rouge_gm"] == 0  # there is no pair of words in it
+    assert rouge("word", ["word"])["rouge_gm"] == 0  # no bigrams
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -229,8 +229,8 @@ def test_intervals_hold_the_score_and_narrow_with_more():
     assert score("accuracy", few[:1])["interval"] is None
 
 
-def test_all_wrong_is_no_certainty():
-    """Clopper and Pearson's interval of 0 of 10, which tables have as 0 to 30.8 %, and of 20 of 20: 83.2 % and more."""
+def test_all_wrong_has_an_exact_interval():
+    """Clopper and Pearson's, from tables: 0 to 30.8 % for 0 of 10, 83.2 to 100 % for 20 of 20."""
     assert score("exact_match", answers(*[("x", "y")] * 10))["interval"] == pytest.approx([0, 30.85], abs=0.005)
     assert score("exact_match", answers(*[("x", "x")] * 20))["interval"] == pytest.approx([83.16, 100], abs=0.005)
     groups = judged(*[[("False", "True")] * 3] * 10)
@@ -238,8 +238,8 @@ def test_all_wrong_is_no_certainty():
         assert score(metric, groups)["interval"] == pytest.approx([0, 30.85], abs=0.005)
 
 
-def test_questions_on_one_document_are_drawn_together():
-    """Twenty documents whose questions are all right or all wrong: as sure as of twenty questions, not of 400."""
+def test_questions_on_one_document_are_resampled_together():
+    """400 questions on twenty documents, each all right or all wrong, are as uncertain as twenty questions."""
     rows = [Answered(f"{i}", "x", ("xy"[i // 20 % 2],), f"d{i // 20}") for i in range(400)]
     found = score("f1", rows)
     assert found["interval_over"] == "groups"
@@ -250,7 +250,7 @@ def test_questions_on_one_document_are_drawn_together():
     assert width > 3 * (without[1] - without[0])
 
 
-def test_the_interval_of_rouge_is_of_the_geometric_mean():
+def test_the_interval_of_rouge_contains_its_score():
     texts = ["a b c d", "a b x y", "a x b y", "d c b a", "a b c x", "x y z", "a b", "c d a b"] * 8
     found = score("rouge_gm", answers(*[(text, "a b c d") for text in texts]))
     low, high = found["interval"]
@@ -259,7 +259,7 @@ def test_the_interval_of_rouge_is_of_the_geometric_mean():
 
 
 def test_the_interval_of_a_geometric_mean():
-    """Equal parts: that of their mean. Few units and many agree on what one part's doubling does."""
+    """Equal parts have the interval of their mean; scaling one part scales it, for few units and for many."""
     random = np.random.default_rng(0)
     for K in (5, 60):
         part, counts = random.uniform(10, 90, K), np.ones(K)
@@ -272,7 +272,7 @@ def test_the_interval_of_a_geometric_mean():
 
 
 def test_the_interval_of_a_geometric_mean_covers_the_truth():
-    """Of the means 40 and 10, 20 in all: 95 % of intervals hold it, or nearly."""
+    """The geometric mean of 40 and 10 is 20, which about 95 % of intervals must contain."""
     for K in (6, 40):
         random, held = np.random.default_rng(1), 0
         for run in range(200):
@@ -282,28 +282,28 @@ def test_the_interval_of_a_geometric_mean_covers_the_truth():
         assert 180 <= held <= 199
 
 
-def test_swapped_answers_are_of_other_documents():
-    """Each is held against the references of another one's: here all of a document's questions have one answer."""
+def test_swapped_answers_come_from_other_documents():
+    """Here all questions on a document have the same answer."""
     some = [Answered(str(i), f"w{i // 2}", (f"w{i // 2}",), str(i // 2)) for i in range(10)]
     assert (score("f1", some)["score"], swapped("f1", some)) == (100, 0)
     same = [replace(one, prediction="w1 w2") for one in some]
     assert swapped("f1", same) == pytest.approx(score("f1", same)["score"])
     assert swapped("f1", some[:2]) is None
-    assert swapped("f1", [replace(one, group="") for one in some[:2]]) == 100  # nobody says that they are of one
+    assert swapped("f1", [replace(one, group="") for one in some[:2]]) == 100  # not known to share a document
     assert swapped("f1", some[:1]) is None
 
 
-def test_chance_is_one_answer_to_all():
+def test_chance_is_a_constant_answer():
     labels = ["True"] * 6 + ["False"] * 3
     some = [Answered(str(i), "whatever", (label,)) for i, label in enumerate(labels)]
     assert chance("accuracy", some, LABELS) == pytest.approx(100 * 6 / 9)
     assert chance("exact_match", some, LABELS) == pytest.approx(100 * 6 / 9)
     assert chance("f1", some, ()) is None
     groups = judged([("", "False")] * 2, [("", "False"), ("", "True")], [("", "True")], [("", "False")])
-    assert chance("group_exact_match", groups, LABELS) == 50  # always False: the first and the last
+    assert chance("group_exact_match", groups, LABELS) == 50  # always False: first and last group
 
 
-def test_chance_of_options_is_the_one_in_the_same_place():
+def test_chance_among_options_is_a_constant_position():
     right = [1, 1, 1, 0, 2, 3]
     some = [Answered(str(i), "?", (f"{k} of {i}",), options=tuple(f"{j} of {i}" for j in range(4)))
             for i, k in enumerate(right)]  # fmt: skip
@@ -313,7 +313,7 @@ def test_chance_of_options_is_the_one_in_the_same_place():
     assert chance("exact_match", [*some, replace(fewer, options=())], ()) is None
 
 
-def test_an_average_has_all_or_is_none():
+def test_an_average_needs_all_tasks():
     scores = {"cb": 50.0, "rte": 70.0, "copa": 0.0, "wic": None}
     assert average(scores, ["cb", "rte", "copa"]) == 40
     assert average(scores, ["cb", "rte", "wsc"]) is None
@@ -321,11 +321,11 @@ def test_an_average_has_all_or_is_none():
     assert average(scores, []) is None
 
 
-def test_what_cannot_be_scored_is_refused():
-    with pytest.raises(ValueError, match="'q7' has no right answers"):
+def test_refusals():
+    with pytest.raises(ValueError, match="'q7' has no references"):
         Answered("q7", "x", ())
     for metric in (f1, exact_match, rouge, metrics.accuracy):
-        with pytest.raises(ValueError, match="no right answers"):
+        with pytest.raises(ValueError, match="no references"):
             metric("x", [])
         with pytest.raises(TypeError, match="not one text"):
             metric("x", "right")
@@ -333,7 +333,7 @@ def test_what_cannot_be_scored_is_refused():
         score("rouge-gm", SCROLLS)
     with pytest.raises(ValueError, match="Known: f1"):
         chance("zzz", SCROLLS, LABELS)
-    with pytest.raises(ValueError, match="no answered questions"):
+    with pytest.raises(ValueError, match="no answers to compute"):
         score("f1", [])
 
 

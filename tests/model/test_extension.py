@@ -1,9 +1,11 @@
-"""RoPE stretched beyond its training length, and how far positions go."""
+"""RoPE extended beyond its training length, and the number of positions of a model."""
 
 import pytest
 import torch
 
-from longfire.model import LongfireForCausalLM, extend, furthest, refuse_beyond
+import longfire.model
+from longfire.model import LongfireForCausalLM, extend
+from longfire.model.inspection import check_length, max_positions
 from tests.model.models import NAMES, options_of, small_config, small_model, tokens
 from tests.model.test_generation import logits
 
@@ -16,9 +18,8 @@ def rope():
 
 
 def built(name, model, **options):
-    """A model made with the encoding, and given the weights."""
-    config = small_config(name, position_encoding={**ROPE, "name": name, **options})
-    made = LongfireForCausalLM(config)
+    """A model built with the encoding and given the weights."""
+    made = LongfireForCausalLM(small_config(name, position_encoding={**ROPE, "name": name, **options}))
     made.load_state_dict(model.state_dict())
     return made.eval()
 
@@ -26,10 +27,10 @@ def built(name, model, **options):
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("from_folder", [False, True])
 @pytest.mark.parametrize("name", ["rope_pi", "yarn"])
-def test_the_same_weights_with_other_frequencies(name, from_folder, share, tmp_path):
+def test_same_weights_other_frequencies(name, from_folder, share, tmp_path):
     rope, ids = small_model("rope", position_encoding=ROPE, share_position_encoding=share), tokens(2, 200)
     rope.save_pretrained(tmp_path / "rope" / "model")
-    model = extend(tmp_path / "rope" if from_folder else rope, name, 512)  # a run's folder will do
+    model = extend(tmp_path / "rope" if from_folder else rope, name, 512)  # also from a run's folder
     lengths = {"trained_length": 128, "target_length": 512}
     assert model.config.position_encoding == {**ROPE, "name": name, **lengths}
     assert rope.config.position_encoding == ROPE
@@ -39,6 +40,9 @@ def test_the_same_weights_with_other_frequencies(name, from_folder, share, tmp_p
     assert {encoding.base for encoding in model.model.encodings} == {500.0}
     assert not model.training
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), rope.parameters(), strict=True))
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    assert rope.lm_head.weight.abs().sum() > 0  # a copy
 
 
 @pytest.mark.parametrize("name", ["rope_pi", "yarn"])
@@ -50,36 +54,28 @@ def test_saved_and_loaded(name, rope, tmp_path):
     assert torch.equal(logits(loaded, ids), logits(model, ids))
 
 
-def test_interpolation_puts_positions_between_the_trained_ones(rope):
-    """Every fourth position of PI at four times the length is turned as RoPE's own."""
+def test_interpolation_maps_positions_between_the_trained_ones(rope):
+    """At four times the length, PI rotates every fourth position as RoPE does its own."""
     encoding, own = extend(rope, "rope_pi", 512).model.encodings[0], rope.model.encodings[0]
     x = torch.randn(1, 4, 128, 8)
     assert torch.allclose(encoding.rotate(x, torch.arange(128) * 4), own.rotate(x, torch.arange(128)), atol=1e-5)
 
 
-def test_the_model_that_was_extended_stays_as_it_is(rope):
-    model = extend(rope, "yarn", 512)
-    with torch.no_grad():
-        model.lm_head.weight.zero_()
-    assert rope.lm_head.weight.abs().sum() > 0
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "rope"])
-def test_nothing_else_can_be_extended(name):
-    """What has learned parameters cannot become another; what has none was not trained with angles."""
-    why = "been extended already" if name in ("rope_pi", "yarn") else "only RoPE's angles can be stretched"
-    with pytest.raises(ValueError, match=f"a checkpoint with '{name}' cannot become 'yarn': .*{why}"):
+def test_only_rope_can_be_extended(name):
+    reason = "already extended" if name in ("rope_pi", "yarn") else "only RoPE"
+    with pytest.raises(ValueError, match=f"'{name}' cannot become 'yarn': .*{reason}"):
         extend(small_model(name), "yarn", 4096)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fire", 512), "the encoding to extend to cannot be 'fire'.*Known: rope_pi, yarn"),
+        (("fire", 512), "cannot be 'fire'.*Known: rope_pi, yarn"),
         (("rope", 512), "cannot be 'rope'"),
-        (("yarn", 128), "must be above the trained length.*128 is not above 128"),
+        (("yarn", 128), "128 is not above 128"),
         (("rope_pi", 256, 300), "256 is not above 300"),
-        (("yarn", 512, 0), "the trained length must be at least 1"),
+        (("yarn", 512, 0), "trained_length must be at least 1"),
     ],
 )
 def test_bad_extensions(arguments, message, rope):
@@ -88,12 +84,18 @@ def test_bad_extensions(arguments, message, rope):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_how_far_positions_go(name):
+def test_number_of_positions(name):
     model = small_model(name, position_encoding=options_of(name))
-    assert furthest(model) == (128 if name == "learned" else None)
-    refuse_beyond(model, 128)
+    assert max_positions(model) == (128 if name == "learned" else None)
+    check_length(model, 128 if name == "learned" else 10**6)
     if name == "learned":
-        with pytest.raises(ValueError, match=r"has 128 positions, and sequences of 129 .*'learned'.* at most 128"):
-            refuse_beyond(model, 129)
-    else:
-        refuse_beyond(model, 10**6)
+        with pytest.raises(ValueError, match=r"128 positions, .* 129 tokens.*'learned'"):
+            check_length(model, 129)
+
+
+def test_old_names_warn():
+    for name, new in (("furthest", max_positions), ("refuse_beyond", check_length)):
+        with pytest.warns(FutureWarning, match=f"longfire.model.{name} is now .*{new.__name__}"):
+            assert getattr(longfire.model, name) is new
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = longfire.model.nonsense

@@ -1,4 +1,4 @@
-"""Generating: with every cache and none, padded and alone, past the training length; and it all agrees."""
+"""Generation agrees with every cache and without one, padded and alone, and past the training length."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from transformers import DynamicCache, StaticCache
 from longfire.model.attention import IMPLEMENTATIONS
 from tests.model.models import NAMES, small_model, tokens
 
-LONG = [name for name in NAMES if name != "learned"]
+STATIC = {"cache_implementation": "static", "disable_compile": True}
 
 
 def logits(model, ids, **options):
@@ -20,25 +20,29 @@ def generated(model, ids, new=12, **options):
     return model.generate(ids, **options)[:, ids.shape[1] :]
 
 
+def left_padded(ids, padding=4, row=1):
+    """A mask that hides the first tokens of one row."""
+    mask = torch.ones_like(ids)
+    mask[row, :padding] = 0
+    return mask
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_vary_and_depend_on_position(name):
-    """Or the tests below would say little."""
+    """Otherwise the tests below would prove little."""
     model = small_model(name)
     assert generated(model, tokens(6, 9)).unique().numel() > 12
-    if name == "nope":
-        return
-    ids = tokens(1, 16)
-    swapped = ids[:, [3, 1, 2, 0, *range(4, 16)]]  # to a last token without positions, almost the same
-    assert (logits(model, ids)[:, -1] - logits(model, swapped)[:, -1]).abs().max() > 0.1
+    if name != "nope":
+        ids = tokens(1, 16)
+        swapped = ids[:, [3, 1, 2, 0, *range(4, 16)]]  # without positions, the last token would hardly notice
+        assert (logits(model, ids)[:, -1] - logits(model, swapped)[:, -1]).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_implementations_agree(name, share):
-    ids = tokens(2, 33)
-    found = {i: logits(small_model(name, i, share_position_encoding=share), ids) for i in IMPLEMENTATIONS}
-    for implementation in IMPLEMENTATIONS:
-        assert torch.allclose(found[implementation], found["eager"], atol=2e-4)
+    found = [logits(small_model(name, i, share_position_encoding=share), tokens(2, 33)) for i in IMPLEMENTATIONS]
+    assert all(torch.allclose(one, found[-1], atol=2e-4) for one in found)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -58,38 +62,27 @@ def test_a_cache_changes_nothing(name, implementation):
 def test_padding_changes_nothing(name, implementation):
     model, ids = small_model(name, implementation), tokens(2, 17)
     alone = logits(model, ids[1:, 5:])
-    for left in (True, False):
-        padded = ids.clone()
-        padded[1] = torch.cat([ids[1, :5], ids[1, 5:]] if left else [ids[1, 5:], ids[1, :5]])
-        mask = torch.ones_like(ids)
-        mask[1, slice(0, 5) if left else slice(12, 17)] = 0
-        found = logits(model, padded, attention_mask=mask)[1:, 5:] if left else None
-        found = logits(model, padded, attention_mask=mask)[1:, :12] if found is None else found
-        assert torch.allclose(found, alone, atol=2e-4)
+    assert torch.allclose(logits(model, ids, attention_mask=left_padded(ids, 5))[1:, 5:], alone, atol=2e-4)
+    right = ids.clone()
+    right[1] = ids[1].roll(-5)
+    mask = left_padded(ids, 5).flip(1)
+    assert torch.allclose(logits(model, right, attention_mask=mask)[1:, :12], alone, atol=2e-4)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_generate_in_padded_batches_with_every_cache(name, implementation):
     model, ids = small_model(name, implementation), tokens(2, 11)
-    mask = torch.ones_like(ids)
-    mask[1, :4] = 0
-    alone = [generated(model, ids[:1], use_cache=False), generated(model, ids[1:, 4:], use_cache=False)]
-    expected = torch.cat(alone)
-    assert torch.equal(generated(model, ids, attention_mask=mask, use_cache=False), expected)
-    assert torch.equal(generated(model, ids, attention_mask=mask), expected)
-    static = {"cache_implementation": "static", "disable_compile": True}
-    assert torch.equal(generated(model, ids, attention_mask=mask, **static), expected)
-    assert torch.equal(generated(model, ids, attention_mask=mask, prefill_chunk_size=3), expected)
+    expected = torch.cat([generated(model, part, use_cache=False) for part in (ids[:1], ids[1:, 4:])])
+    for cache in ({"use_cache": False}, {}, STATIC, {"prefill_chunk_size": 3}):
+        assert torch.equal(generated(model, ids, attention_mask=left_padded(ids), **cache), expected)
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "learned"])
 def test_beyond_the_training_length(name):
-    """Nothing is cropped: a token that only the first of 60 tokens differs in is another."""
-    model = small_model(name, max_position_embeddings=16)
-    ids = tokens(1, 60)
-    out = generated(model, ids, new=8)
-    assert torch.equal(out, generated(model, ids, new=8, use_cache=False))
+    """Nothing is cropped: changing the first of 60 tokens changes the logits of the last."""
+    model, ids = small_model(name, max_position_embeddings=16), tokens(1, 60)
+    assert torch.equal(generated(model, ids, new=8), generated(model, ids, new=8, use_cache=False))
     changed = ids.clone()
     changed[0, 0] = (ids[0, 0] + 1) % 61
     assert not torch.equal(logits(model, ids)[:, -1], logits(model, changed)[:, -1])
@@ -98,20 +91,13 @@ def test_beyond_the_training_length(name):
 @pytest.mark.parametrize("name", ["fire", "alibi", "rope", "learned"])
 def test_beams(name):
     model, ids = small_model(name), tokens(2, 9)
-    mask = torch.ones_like(ids)
-    mask[0, :3] = 0
-    options = {"num_beams": 3, "attention_mask": mask, "new": 8}
-    expected = torch.cat(
-        [
-            generated(model, ids[:1, 3:], num_beams=3, new=8, use_cache=False),
-            generated(model, ids[1:], num_beams=3, new=8, use_cache=False),
-        ]
-    )
-    for cache in ({"use_cache": False}, {}, {"cache_implementation": "static", "disable_compile": True}):
-        assert torch.equal(generated(model, ids, **options, **cache), expected)
+    options = {"num_beams": 3, "new": 8}
+    expected = torch.cat([generated(model, part, **options, use_cache=False) for part in (ids[:1, 3:], ids[1:])])
+    for cache in ({"use_cache": False}, {}, STATIC):
+        assert torch.equal(generated(model, ids, attention_mask=left_padded(ids, 3, 0), **options, **cache), expected)
 
 
-def test_sampling_is_that_of_the_generator():
+def test_sampling_depends_on_the_generator_alone():
     model, ids = small_model(), tokens(2, 9)
 
     def sampled(seed, **options):
@@ -123,27 +109,27 @@ def test_sampling_is_that_of_the_generator():
     assert not torch.equal(sampled(0), sampled(1))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("name", ["fire", "rope", "t5", "sinusoidal"])
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    [*(("fire", i) for i in IMPLEMENTATIONS), ("rope", "longfire"), ("t5", "longfire"), ("sinusoidal", "longfire")],
+)
 def test_a_compiled_step_with_a_static_cache(name, implementation):
     model, ids = small_model(name, implementation), tokens(2, 9)
-    mask = torch.ones_like(ids)
-    mask[1, :4] = 0
+    mask = left_padded(ids)
     expected = generated(model, ids, attention_mask=mask, new=4)
     torch.compiler.reset()
     cache = StaticCache(model.config, max_cache_len=16)
-    out, seen, attention_mask = ids, ids, mask
+    out, seen = ids, ids
     step = torch.compile(model, fullgraph=True, backend="eager")
     with torch.no_grad():
         for number in range(4):
             inputs = model.prepare_inputs_for_generation(
                 seen,
                 past_key_values=cache,
-                attention_mask=attention_mask,
-                position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0)[:, -seen.shape[1] :],
+                attention_mask=mask,
+                position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -seen.shape[1] :],
             )
             run = model if number == 0 else step
             seen = run(**inputs, use_cache=True).logits[:, -1:].argmax(-1)
-            out = torch.cat([out, seen], 1)
-            attention_mask = torch.cat([attention_mask, torch.ones_like(seen)], 1)
+            out, mask = torch.cat([out, seen], 1), torch.cat([mask, torch.ones_like(seen)], 1)
     assert torch.equal(out[:, 9:], expected)

@@ -1,7 +1,8 @@
-"""Models of others with FIRE: after ALiBi the same logits, after RoPE a model that agrees with itself."""
+"""Retrofitted models: the same logits as with ALiBi; consistent and trainable in place of RoPE."""
 
 import copy
 import json
+import pickle
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from longfire import FIRE, attention_plan, position_parameters
 from longfire.model import retrofit
 from longfire.model.attention import IMPLEMENTATIONS
-from longfire.model.retrofits import ARCHITECTURES
+from longfire.model.retrofits.families import ARCHITECTURES
 from tests.model.models import tokens
-from tests.model.test_generation import generated, logits
+from tests.model.test_generation import STATIC, generated, left_padded, logits
 
 LENGTH = 64
 LLAMA_SHAPED = ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -36,7 +37,7 @@ def config_of(name, heads=4, **changes):
 
 
 def original(name, heads=4, **changes):
-    """In evaluation mode, with weights so large that every layer, and where tokens are, matters."""
+    """In evaluation mode, with weights so large that every layer and every position matters."""
     torch.manual_seed(0)
     config = config_of(name, heads, tie_word_embeddings=False, **changes)
     model = getattr(hf, f"{name}ForCausalLM")(config)
@@ -50,7 +51,7 @@ def original(name, heads=4, **changes):
 
 
 def retrofitted(name, **changes):
-    """With a FIRE that says something."""
+    """With a FIRE large enough to matter."""
     model = retrofit(original(name, **changes), training_length=LENGTH)
     if name in LLAMA_SHAPED:
         with torch.no_grad():
@@ -63,12 +64,6 @@ def encodings(model):
     return [module for module in model.modules() if isinstance(module, FIRE)]
 
 
-def padded(ids, left=4):
-    mask = torch.ones_like(ids)
-    mask[1, :left] = 0
-    return mask
-
-
 @pytest.mark.parametrize("heads", [4, 6, 8, 12])
 @pytest.mark.parametrize("name", ["Bloom", "Mpt"])
 def test_alibi_has_the_same_logits(name, heads):
@@ -78,7 +73,7 @@ def test_alibi_has_the_same_logits(name, heads):
     expected, found = logits(model, ids), logits(new, ids)
     assert (expected - logits(model, ids.flip(1)).flip(1)).abs().max() > 1
     assert (found - expected).abs().max() <= 1e-4
-    mask = padded(ids, left=9)
+    mask = left_padded(ids, 9)
     found, expected = (logits(m, ids, attention_mask=mask) for m in (new, model))
     assert (found - expected)[mask.bool()].abs().max() <= 1e-4
 
@@ -88,11 +83,10 @@ def test_alibi_generates_the_same(name):
     model, ids = original(name), tokens(2, 11)
     new = retrofit(model, training_length=LENGTH)
     assert generated(model, tokens(6, 9)).unique().numel() > 12
-    mask = padded(ids)
+    mask = left_padded(ids)
     for options in ({}, {"attention_mask": mask}, {"attention_mask": mask, "num_beams": 3}):
         expected = generated(model, ids, **options)
-        static = {"cache_implementation": "static", "disable_compile": True}
-        for cache in ({}, {"use_cache": False}, static):
+        for cache in ({}, {"use_cache": False}, STATIC):
             assert torch.equal(generated(new, ids, **options, **cache), expected)
 
 
@@ -111,8 +105,8 @@ def test_beyond_the_training_length_alibi_is_interpolated():
 
 
 @pytest.mark.parametrize("name", LLAMA_SHAPED)
-def test_rope_is_gone_and_fire_is_all_that_is_new(name):
-    """With FIRE at 0, the model is the original whose rotation turns nothing."""
+def test_only_the_position_encoding_changes(name):
+    """With a FIRE of 0, the model equals the original with the identity as its rotation."""
     model = original(name)
     new, ids = retrofit(model, training_length=LENGTH), tokens(2, 33)
     with torch.no_grad():
@@ -125,10 +119,10 @@ def test_rope_is_gone_and_fire_is_all_that_is_new(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_caches_padding_and_implementations_agree(name):
     model, ids = retrofitted(name), tokens(2, 23)
-    mask = padded(ids)
+    mask = left_padded(ids)
     whole = logits(model, ids, attention_mask=mask)
     swapped = ids[:, [3, 1, 2, 0, *range(4, 23)]]
-    assert (logits(model, ids)[:, -1] - logits(model, swapped)[:, -1]).abs().max() > 0.1  # or this says little
+    assert (logits(model, ids)[:, -1] - logits(model, swapped)[:, -1]).abs().max() > 0.1  # positions matter
     assert torch.allclose(whole[1:, 4:], logits(model, ids[1:, 4:]), atol=2e-4)
     for cache in (hf.DynamicCache(config=model.config), hf.StaticCache(model.config, max_cache_len=40)):
         parts = []
@@ -147,18 +141,19 @@ def test_caches_padding_and_implementations_agree(name):
 def test_generates_in_padded_batches_with_every_cache(name, implementation):
     model, ids = retrofitted(name), tokens(2, 11)
     model.set_attn_implementation(implementation)
-    mask = padded(ids)
+    mask = left_padded(ids)
     for beams in (1, 3):
         alone = [generated(model, part, use_cache=False, num_beams=beams, new=6) for part in (ids[:1], ids[1:, 4:])]
         options = {"attention_mask": mask, "num_beams": beams, "new": 6}
-        for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
+        for cache in ({}, STATIC):
             assert torch.equal(generated(model, ids, **options, **cache), torch.cat(alone))
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Bloom's GELU, compiled
 @pytest.mark.parametrize("name", ["Bloom", "Mpt", "Qwen3"])
 def test_a_compiled_step_with_a_static_cache(name):
-    model, ids = retrofitted(name), tokens(2, 9)
+    layers = {"Bloom": "n_layer", "Mpt": "n_layers"}.get(name, "num_hidden_layers")
+    model, ids = retrofitted(name, **{layers: 1}), tokens(2, 9)
     torch.compiler.reset()
     cache = hf.StaticCache(model.config, max_cache_len=16)
     logits(model, ids[:, :8], past_key_values=cache, use_cache=True)
@@ -169,7 +164,7 @@ def test_a_compiled_step_with_a_static_cache(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_trains_with_and_without_checkpoints(name):
+def test_training_with_and_without_gradient_checkpointing(name):
     model, ids = retrofitted(name).train(), tokens(2, 16)
     found = []
     for checkpointing in (False, True):
@@ -189,14 +184,14 @@ def test_dropout_of_attention_is_kept():
     for name in ("Bloom", "Mpt", "Llama"):
         model = retrofitted(name, **({} if name == "Mpt" else {"attention_dropout": 0.5}))
         for block in model.transformer.blocks if name == "Mpt" else ():
-            block.attn.attn_dropout_p = 0.5  # its configuration takes whole numbers alone
+            block.attn.attn_dropout_p = 0.5  # its configuration accepts only whole numbers
         assert torch.equal(logits(model, ids), logits(model, ids))
         model.train()
         assert not torch.equal(logits(model, ids), logits(model, ids))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_given_model_is_left_alone(name):
+def test_the_original_does_not_change(name):
     model, ids = original(name), tokens(1, 16)
     model.generation_config.top_k = 7
     model.train().bfloat16()
@@ -212,8 +207,7 @@ def test_the_given_model_is_left_alone(name):
     assert new.dtype == torch.bfloat16
     assert {parameter.dtype for parameter in position_parameters(new)} == {torch.float32}
     assert new.lm_head.weight.data_ptr() == model.lm_head.weight.data_ptr()
-    frozen = [key for key, parameter in new.named_parameters() if not parameter.requires_grad]
-    assert len(frozen) == 1
+    assert sum(not parameter.requires_grad for parameter in new.parameters()) == 1
     assert torch.isfinite(logits(new.eval(), ids)).all()
 
 
@@ -225,7 +219,7 @@ def test_tied_weights_stay_tied(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_saved_and_loaded_as_what_it_is(name, tmp_path):
+def test_saved_and_loaded(name, tmp_path):
     model, ids = retrofitted(name), tokens(2, 20)
     with torch.no_grad():
         for parameter in position_parameters(model):
@@ -242,13 +236,18 @@ def test_saved_and_loaded_as_what_it_is(name, tmp_path):
         assert torch.equal(mine, other)
     base = hf.AutoModel.from_pretrained(tmp_path)
     assert type(base) is type(model.base_model)
+    assert pickle.loads(pickle.dumps(type(model))) is type(model)
+    assert isinstance(model, getattr(hf, f"{name}ForCausalLM"))
+    assert isinstance(model.config, getattr(hf, f"{name}Config"))
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert (saved["model_type"], saved["architectures"]) == (f"longfire_{name.lower()}", [f"Fire{name}ForCausalLM"])
     loaded.save_pretrained(tmp_path / "again")
     again = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "again")
     assert torch.equal(logits(again, ids), logits(model, ids))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_never_comes_back_without_fire(name, tmp_path):
+def test_plain_transformers_refuses_the_checkpoint(name, tmp_path):
     default = {"hidden_size": 64, "n_layer": 2, "n_head": 8, "vocab_size": 61} if name == "Bloom" else {}
     retrofit(original(name, **default), training_length=LENGTH).save_pretrained(tmp_path)
     for loader in (f"{name}Config", f"{name}ForCausalLM", f"{name}Model"):
@@ -264,7 +263,7 @@ def test_a_checkpoint_without_its_encoding_is_refused(tmp_path):
         kept = {key: value for key, value in state.items() if "1.self_att" not in key or "mlp" not in key}
         assert len(kept) < len(state)
         save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ValueError, match="parameters of the position encoding"):
+        with pytest.raises(ValueError, match="position encoding's parameters"):
             hf.AutoModelForCausalLM.from_pretrained(folder)
         original(name).save_pretrained(tmp_path / "plain")
         with pytest.raises(ValueError, match=r"retrofit\(model"):
@@ -275,12 +274,12 @@ def test_another_encoding_than_the_saved_one_is_refused(tmp_path):
     retrofitted("Bloom").save_pretrained(tmp_path)
     asked = copy.deepcopy(json.loads((tmp_path / "config.json").read_text())["position_encoding"])
     asked["max_length"] *= 2
-    with pytest.raises(ValueError, match="was asked for"):
+    with pytest.raises(ValueError, match="was requested"):
         hf.AutoModelForCausalLM.from_pretrained(tmp_path, position_encoding=asked)
 
 
-def test_a_model_from_the_configuration_alone_starts_as_it_should():
-    """Bloom's own start of linear layers does not reach FIRE."""
+def test_initialisation_from_the_configuration():
+    """The base model's initialisation of linear layers does not reach FIRE."""
     new, ids = retrofitted("Bloom"), tokens(1, 32)
     fresh = hf.AutoModelForCausalLM.from_config(new.config).eval()
     for mine, other in zip(encodings(fresh), encodings(new), strict=True):
@@ -293,22 +292,20 @@ def test_a_model_from_the_configuration_alone_starts_as_it_should():
     assert all(encoding.linears[0].bias.abs().min() > 0 for encoding in encodings(llama))  # Llama's would be 0
 
 
-def test_the_new_fire_is_for_the_training_length():
+def test_options_of_a_new_fire():
     new = retrofit(original("Llama"), training_length=512, mlp_width=16, hidden_layers=1)
     assert [encoding.L.item() for encoding in encodings(new)] == [128.0, 128.0]
     assert encodings(new)[0].linears[0].out_features == 16
     assert new.config.max_position_embeddings == 512
     kerple = retrofit(original("Llama"), training_length=512, init="kerple_log")
     assert {encoding.c.item() for encoding in encodings(kerple)} == {1.0}
-    with pytest.raises(ValueError, match="no option 'widht'"):
-        retrofit(original("Llama"), training_length=512, widht=16)
 
 
 @pytest.mark.parametrize("name", ["Bloom", "Mpt"])
 def test_weights_and_hidden_states_are_the_originals(name):
     model, ids = original(name), tokens(1, 16)
     new = retrofit(model, training_length=LENGTH)
-    with pytest.raises(ValueError, match="no attention weights"):
+    with pytest.raises(ValueError, match="cannot return attention weights"):
         new(ids, output_attentions=True)
     new.set_attn_implementation("eager")
     with torch.no_grad():
@@ -318,42 +315,21 @@ def test_weights_and_hidden_states_are_the_originals(name):
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, other, strict=True))
 
 
-def test_what_cannot_be_served_is_refused():
+def test_unsupported_models_are_refused():
     gpt2 = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=61, n_embd=8, n_layer=1, n_head=2))
-    with pytest.raises(TypeError, match=r"does not know GPT2LMHeadModel.*BloomForCausalLM.*Qwen3ForCausalLM"):
+    with pytest.raises(TypeError, match=r"does not support GPT2LMHeadModel.*BloomForCausalLM.*Qwen3ForCausalLM"):
         retrofit(gpt2, training_length=64)
-    gpt2.merge_and_unload = None  # as an adapter has it
-    for model, step in (
+    gpt2.merge_and_unload = None  # as on an adapter
+    for model, remedy in (
         (gpt2, "Merge the adapter"),
         ("gpt2", "Load the model"),
         (torch.nn.Linear(1, 1), "longfire.attention"),
+        (original("Llama").model, "Load the checkpoint as a LlamaForCausalLM"),
     ):
-        with pytest.raises(TypeError, match=f"does not know {type(model).__name__}.*{step}"):
+        with pytest.raises(TypeError, match=f"does not support {type(model).__name__}.*{remedy}"):
             retrofit(model, training_length=64)
-    with pytest.raises(TypeError, match="Load the checkpoint as a LlamaForCausalLM"):
-        retrofit(original("Llama").model, training_length=64)
-    with pytest.raises(TypeError, match="has FIRE already"):
+    with pytest.raises(TypeError, match="already has FIRE"):
         retrofit(retrofitted("Llama"), training_length=64)
-    with pytest.raises(TypeError, match="takes no mlp_width"):
-        retrofit(original("Bloom"), training_length=64, mlp_width=8)
-    with pytest.raises(ValueError, match="at least 1"):
-        retrofit(original("Bloom"), training_length=0)
-    with pytest.raises(ValueError, match=r"no option 'foo'. Known: hidden_layers, .*, eps, horizon, smooth_beyond\.$"):
-        retrofit(original("Llama"), training_length=64, foo=1)
-    with pytest.raises(
-        ValueError, match="'num_heads' is the model's num_attention_heads here, and no option of 'fire'"
-    ):
-        retrofit(original("Llama"), training_length=64, num_heads=8)
-    with pytest.raises(ValueError, match=r"'width' is the model's hidden_size here.* Did you mean 'mlp_width'"):
-        retrofit(original("Llama"), training_length=64, width=8)
-    with pytest.raises(ValueError, match=r"attn_config.alibi=False"):
-        retrofit(original("Mpt", attn_config={"alibi": False}), training_length=64)
-    with pytest.raises(ValueError, match="slow_but_exact"):
-        retrofit(original("Bloom", slow_but_exact=True, pretraining_tp=2), training_length=64)
-    with pytest.raises(ValueError, match="sliding_window=16"):
-        retrofit(original("Mistral", sliding_window=16), training_length=64)
-    with pytest.raises(ValueError, match="1 layers of sliding_attention"):
-        retrofit(original("Qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=1), training_length=64)
     with torch.device("meta"), pytest.raises(ValueError, match="is on meta"):
         retrofit(hf.LlamaForCausalLM(config_of("Llama")), training_length=64)
     adapted = original("Llama")
@@ -364,7 +340,32 @@ def test_what_cannot_be_served_is_refused():
         retrofitted("Llama").set_attn_implementation("flash_attention_2")
 
 
-def test_a_window_may_be_taken_away_before():
+@pytest.mark.parametrize(
+    ("name", "changes", "options", "message"),
+    [
+        ("Bloom", {}, {"training_length": 0}, "at least 1"),
+        ("Bloom", {}, {"mlp_width": 8}, "takes no mlp_width"),
+        ("Bloom", {"slow_but_exact": True, "pretraining_tp": 2}, {}, "slow_but_exact"),
+        ("Mpt", {"attn_config": {"alibi": False}}, {}, r"attn_config.alibi=False"),
+        ("Llama", {}, {"foo": 1}, "no option 'foo'. Known: hidden_layers"),
+        ("Llama", {}, {"widht": 1}, "no option 'widht'"),
+        ("Llama", {}, {"num_heads": 8}, "'num_heads' is the model's num_attention_heads"),
+        ("Llama", {}, {"width": 8}, "'width' is the model's hidden_size.* Did you mean 'mlp_width'"),
+        ("Mistral", {"sliding_window": 16}, {}, "sliding_window=16"),
+        (
+            "Qwen2",
+            {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+            {},
+            "1 layers of sliding_attention",
+        ),
+    ],
+)
+def test_unsupported_configurations_and_options_are_refused(name, changes, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        retrofit(original(name, **changes), **{"training_length": 64, **options})
+
+
+def test_a_window_can_be_removed_first():
     model = original("Mistral", sliding_window=16)
     model.config.sliding_window = None
     assert logits(retrofit(model, training_length=LENGTH), tokens(1, 20)).shape == (1, 20, 61)
@@ -390,7 +391,7 @@ def test_on_a_gpu_it_is_fused_and_as_accurate_as_eager(name):
 @pytest.mark.parametrize("name", ["Bloom", "Mpt", "Qwen3"])
 def test_on_a_gpu_a_static_cache_is_compiled_and_generates_the_same(name):
     model, ids = retrofitted(name).cuda(), tokens(2, 11).cuda()
-    mask = padded(ids)
+    mask = left_padded(ids)
     expected = generated(model, ids, attention_mask=mask, use_cache=False)
     assert torch.equal(generated(model, ids, attention_mask=mask), expected)
     assert torch.equal(generated(model, ids, attention_mask=mask, cache_implementation="static"), expected)

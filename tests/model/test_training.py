@@ -1,4 +1,4 @@
-"""Training: compiled or not, checkpointed or not, padded or not, by hand or by Hugging Face's Trainer."""
+"""Training gives the same gradients compiled, checkpointed and padded, and works with Hugging Face's Trainer."""
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from longfire.model import LongfireForCausalLM
 from longfire.model.attention import IMPLEMENTATIONS
 from longfire.model.loss import IGNORED
 from tests.model.models import NAMES, small_config, small_model, tokens
+from tests.model.test_generation import left_padded
 
-LENGTHS = (16, 24, 33, 57)
+LENGTHS = (16, 24, 57)
 LEARNED = ["fire", "kerple_log", "kerple_power", "learned", "t5"]
 
 
@@ -31,7 +32,7 @@ def gradients(model, run, ids, labels=None, **options):
 
 
 def assert_same(found, expected):
-    """All relative to the largest of its kind: what is 0 by symmetry is rounding alone."""
+    """Relative to the largest gradient of a tensor; what is 0 by symmetry is only rounding."""
     for name, value in expected.items():
         assert found[name] is not None, name
         largest = max(value.abs().max().item(), 1e-2)
@@ -42,13 +43,12 @@ def assert_same(found, expected):
     ("name", "share", "checkpointing"),
     [
         ("fire", False, False),
-        ("fire", False, True),
         ("fire", True, False),
         ("rope", False, True),
     ],
 )
 def test_one_compiled_graph_serves_all_lengths(name, share, checkpointing):
-    """And one more for the first, before it is known that lengths vary."""
+    """Plus one for the first length, before the compiler knows that lengths vary."""
     torch.compiler.reset()
     model = training_model(name, share_position_encoding=share, num_hidden_layers=2 if share else 1)
     counter = CompileCounterWithBackend("aot_eager")
@@ -86,7 +86,7 @@ def test_checkpointing_recomputes_and_changes_nothing(name, share):
     assert counted()[1] == 2
 
 
-def test_there_is_no_dropout_unless_asked_for():
+def test_no_dropout_by_default():
     model, ids = training_model(), tokens(2, 17)
     assert (model.config.attention_dropout, model.config.resid_dropout) == (0.0, 0.0)
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_there_is_no_dropout_unless_asked_for():
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("dropout", ["attention_dropout", "resid_dropout"])
-def test_dropout_acts_in_training_alone(dropout, implementation):
+def test_dropout_acts_only_in_training(dropout, implementation):
     model, ids = small_model(implementation=implementation, **{dropout: 0.5}), tokens(2, 17)
     plain = small_model(implementation=implementation)
     with torch.no_grad():
@@ -111,7 +111,7 @@ def test_dropout_acts_in_training_alone(dropout, implementation):
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_dropout_keeps_the_mean(implementation):
-    """What attention adds is on average what it adds without."""
+    """On average, attention's output is the same as without dropout."""
     model, ids = small_model(implementation=implementation, attention_dropout=0.25), tokens(1, 9)
     attention = model.model.layers[0].attention
     seen = []
@@ -127,25 +127,20 @@ def test_dropout_keeps_the_mean(implementation):
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_position_parameters_are_the_encodings_and_all_of_them_learn(name, share):
+def test_all_position_parameters_are_found_and_learn(name, share):
     model = training_model(name, share_position_encoding=share)
-    named = {id(parameter): key for key, parameter in model.named_parameters()}
+    own = {key: parameter for key, parameter in model.named_parameters() if "position_encoding" in key}
     found = position_parameters(model)
-    assert len({id(parameter) for parameter in found}) == len(found)
-    assert {named[id(parameter)] for parameter in found} == {
-        key for key in named.values() if "position_encoding" in key
-    }
+    assert sorted(map(id, found)) == sorted(map(id, own.values()))
     assert bool(found) == (name in LEARNED)
     each = len(list(model.model.encodings[0].parameters()))
     assert len(found) == each * (1 if share or name == "learned" else 2)
     ids = tokens(2, 33)
     model(ids, labels=ids).loss.backward()
-    for parameter in found:
-        key = named[id(parameter)]
+    for key, parameter in own.items():
         assert torch.isfinite(parameter.grad).all(), key
-        if not key.endswith("mlp.4.bias"):  # FIRE's last: what is added to all keys alike changes no weight
+        if not key.endswith("mlp.4.bias"):  # FIRE's last bias is added to all keys alike and changes no weight
             assert parameter.grad.abs().max() > 1e-6, key
-    assert not list(set(map(id, found)) & {id(p) for layer in model.model.layers for p in layer.up_proj.parameters()})
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -157,7 +152,7 @@ def test_fire_learns_the_same_through_every_implementation(implementation):
 
 
 def test_c_below_zero_does_not_give_nan():
-    """Public ports take the logarithm of c·x + 1 without |·|, and training that steps over 0 is lost."""
+    """Public ports take log(c·x + 1) without |·|, and training diverges once c crosses 0."""
     model, ids = training_model(), tokens(2, 33)
     with torch.no_grad():
         for encoding in model.model.encodings:
@@ -169,24 +164,22 @@ def test_c_below_zero_does_not_give_nan():
     assert torch.equal(gradients(mirrored, mirrored, ids)["loss"], found["loss"])
 
 
-def test_all_layers_are_at_the_same_positions(monkeypatch):
-    """Public ports draw random positions in every layer. Nothing is drawn here, in training either."""
+def test_all_layers_share_their_positions():
+    """Public ports draw random positions in every layer. Here nothing is random, not even in training."""
     model, ids = training_model(num_hidden_layers=4), tokens(2, 17)
     seen = []
     for layer in model.model.layers:
         layer.register_forward_pre_hook(
             lambda module, inputs, options: seen.append(options["positions"]), with_kwargs=True
         )
-    mask = torch.ones_like(ids)
-    mask[1, :5] = 0
     state = torch.get_rng_state()
-    model(ids, attention_mask=mask, labels=ids)
+    model(ids, attention_mask=left_padded(ids, 5), labels=ids)
     assert len(seen) == 4
     assert len({id(positions) for positions in seen}) == 1
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_shared_bias_is_made_once(monkeypatch):
+def test_a_shared_bias_is_computed_once(monkeypatch):
     calls = []
     for name in ("fire", "kerple_log"):
         model, ids = training_model(name, share_position_encoding=True, num_hidden_layers=4), tokens(2, 17)
@@ -213,7 +206,7 @@ def padded_batch(left):
         mask[1, 12:] = 0
     labels = ids.masked_fill(mask == 0, IGNORED)
     if left:
-        labels[1, 5] = IGNORED  # or padding would be asked what comes after it
+        labels[1, 5] = IGNORED  # padding would have to predict it
     return ids, mask, labels, (ids[:1], short)
 
 
@@ -237,7 +230,7 @@ def test_padding_changes_no_gradient(name, share, compiled, left):
 
 
 def test_hugging_faces_trainer(tmp_path):
-    """Three steps over a sequence in which each token follows from the one before."""
+    """Three steps on a sequence in which each token determines the next."""
     model = LongfireForCausalLM(small_config(tie_word_embeddings=True))
     sequence = torch.arange(1, 17).repeat(2)
     data = [{"input_ids": sequence, "labels": sequence, "attention_mask": torch.ones_like(sequence)}] * 24

@@ -1,30 +1,37 @@
-"""A real browser for the tests of pages: Debian's Chromium, driven by Playwright."""
+"""A real browser for the tests of pages: Chromium, driven by Playwright."""
 
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-HOW = "needs a browser: apt-get install chromium (or set LONGFIRE_BROWSER), and pip install playwright"
-OPEN = []
+INSTALL = "needs a browser: apt-get install chromium (or set LONGFIRE_BROWSER), and pip install playwright"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+OPEN = []
+
+
+def without_browser():
+    """Skip the test, or fail it with CI_BROWSER=required."""
+    (pytest.fail if os.environ.get("CI_BROWSER") == "required" else pytest.skip)(INSTALL)
 
 
 @contextmanager
 def a_browser():
-    """Started, and ended afterwards, or the one that is open: a process has one at a time. Where none is, a skip."""
+    """The open browser, or a new one that is closed afterwards: a process has one at a time."""
     if OPEN:
         yield OPEN[0]
         return
-    program = os.environ.get("LONGFIRE_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
-        pytest.skip(HOW)
-    if program is None:
-        pytest.skip(HOW)
+        without_browser()
     with sync_playwright() as playwright:
+        installed = filter(None, map(shutil.which, NAMES))
+        program = os.environ.get("LONGFIRE_BROWSER") or next(installed, playwright.chromium.executable_path)
+        if not Path(program).exists():
+            without_browser()
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         OPEN.append(browser)
         try:
@@ -36,25 +43,25 @@ def a_browser():
 
 @contextmanager
 def looking_at(browser, path, width=1200, height=900, scheme="light"):
-    """The page in a file, opened; nothing may complain, and nothing but the file may be asked for."""
+    """Open a file. Nothing may be written to the console, and nothing but the file may be requested."""
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    messages, requests = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
     try:
         page.goto(path.as_uri())
         settle(page)
         yield page
         settle(page)
-        assert said == []
-        assert asked == [path.as_uri()]
+        assert messages == []
+        assert requests == [path.as_uri()]
     finally:
         page.close()
 
 
 def settle(page):
-    """Wait until what was asked for is drawn."""
+    """Wait until pending changes are drawn."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 

@@ -1,4 +1,4 @@
-"""Records of downstream tasks, made by hand."""
+"""Records of downstream tasks, with invented numbers."""
 
 from longfire.lab.reported import reported
 
@@ -22,7 +22,7 @@ def row(label, encoding, scores, **more):
 
 def record(tasks, rows, lengths=(2048,), missing=None, select="dev", **more):
     mixtures = [{"name": task, "tasks": [task]} for task in tasks]
-    recipe = {"name": "scrolls-small", "steps": 300, "batch": 32, "length": 2048, "seed": 0}
+    recipe = {"name": "scrolls-small", "steps": 300, "batch_size": 32, "length": 2048, "seed": 0}
     setting = {"kind": "finetune", "name": "scrolls", "tasks": list(tasks), "mixtures": mixtures, "recipe": recipe}
     setting |= {"lengths": list(lengths), "length": 2048, "missing": missing or {}, "select": select, "limit": None}
     return {"setting": {**setting, "data": "data", "split": "validation"}, "rows": rows, **more}

@@ -1,4 +1,4 @@
-"""Records of measurements that nobody made."""
+"""Records with invented numbers."""
 
 import math
 from itertools import pairwise
@@ -17,7 +17,7 @@ TIMES = {  # milliseconds and megabytes at 2048 tokens
 
 
 def attention_record():
-    """As if from a GPU: 4× the time at 4× the length, and where a dense bias is built no memory for the longest."""
+    """As if from a GPU: 4× the time at 4× the length; a dense bias runs out of memory at the longest."""
     rows = []
     for n, batch, factor in ((2048, 16, 1), (8192, 4, 4), (32768, 1, 16)):
         for (encoding, engine), (forward, both, memory) in TIMES.items():
@@ -54,12 +54,12 @@ def attention_record():
 
 LABELS = {"fire": "FIRE", "alibi": "ALiBi", "kerple_log": "Kerple-log", "rope": "RoPE", "nope": "NoPE"}
 RISE = {"fire": 0.02, "alibi": -0.01, "kerple_log": 0.0, "rope": 0.35, "nope": 0.45}
-"""What a doubling beyond the training length adds."""
+"""Added by each doubling past the training length."""
 LEVEL = {"fire": 2.10, "alibi": 2.16, "kerple_log": 2.13, "rope": 2.20, "nope": 2.45}
 
 
 def perplexity(level, rise, lengths=(64, 128, 256, 512, 1024), trained=64):
-    """As `perplexity_by_length` gives it."""
+    """As `perplexity_by_length` returns it."""
     rows = []
     for n in lengths:
         value = level + rise * max(0, math.log2(n / trained))
@@ -69,8 +69,8 @@ def perplexity(level, rise, lengths=(64, 128, 256, 512, 1024), trained=64):
             for a, b in pairwise(edges)
         ]
         interval = [value - 0.02, value + 0.02]
-        row = {"length": n, "log_perplexity": value, "interval": interval, "sequences": 9, "tokens": 9 * (n - 1)}
-        rows.append({**row, "by_position": by_position})
+        row = {"length": n, "log_perplexity": value, "interval": interval, "by_position": by_position}
+        rows.append({**row, "sequences": 900, "documents": 30, "tokens": 900 * (n - 1)})
     return {"protocol": "paired", "rows": rows}
 
 
@@ -80,7 +80,7 @@ def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
     for encoding in encodings:
         for seed in seeds:
             wobble = 0.004 * math.sin(7 * seed + len(encoding))
-            common = 0.03 * seed  # seeds differ more than encodings do, and alike for all
+            common = 0.03 * seed  # seeds differ more than encodings, and shift all of them alike
             losses = [
                 [step, LEVEL[encoding] + 3.5 * math.exp(-step / 60) + common + wobble] for step in range(10, 601, 10)
             ]
@@ -121,7 +121,14 @@ def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
             "versions": {"longfire": "0.1", "python": "3.11.2", "torch": "2.13.0", "triton": None},
         },
         "setting": {
-            "recipe": {"name": "tiny", "size": "tiny", "length": 64, "batch": 64, "betas": [0.9, 0.95], "start": None},
+            "recipe": {
+                "name": "tiny",
+                "size": "tiny",
+                "length": 64,
+                "batch_size": 64,
+                "betas": [0.9, 0.95],
+                "init": None,
+            },
             "encodings": list(encodings),
             "seeds": list(seeds),
             "lengths": [64, 128, 256, 512, 1024],
@@ -145,7 +152,7 @@ def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
 
 
 def with_other_texts(record):
-    """The same, tested on two more texts: on one all is harder, on the other easier."""
+    """The same, evaluated on two more texts: a harder and an easier one."""
     for run in record["runs"]:
         encoding, noise = run["encoding"], 0.01 * run["seed"]
         run["also"] = {

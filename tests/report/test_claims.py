@@ -1,8 +1,8 @@
 """The paper's claims: they hold on the paper's own numbers, and every verdict can come out."""
 
 import pytest
-
 from longfire.lab.entry import LengthEntry, TaskEntry
+
 from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES
 from longfire.report.claims import BEYOND, GROUPS
@@ -126,7 +126,7 @@ def test_a_lead_that_grows_must_be_one():
     [
         ({"recipe": {"start": "kerple_log"}}, "FIRE begins as kerple_log"),
         ({"recipe": {"horizon": 1.0, "length": 2048}}, "FIRE has its horizon at 2,048 tokens"),
-        ({"recipe": {"share": True}}, "FIRE is one for all layers"),
+        ({"recipe": {"share": True}}, "FIRE is shared by all layers"),
         ({"recipe": {"encoding_options": {"log": False}}}, "FIRE has log=False"),
         ({"split": "dev"}, "tested on dev"),
     ],

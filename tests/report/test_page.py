@@ -3,11 +3,13 @@
 import json
 import math
 import re
+from itertools import pairwise
 
 import pytest
 
-from longfire.report.html import shown, write_page
+from longfire.report.html import display, write_page
 from longfire.report.page import report_page
+from longfire.report.verdict import verdict
 from tests.report.browser import curves, looking_at, overflow, settle
 from tests.report.records import LABELS, compare_record, with_other_texts
 
@@ -15,7 +17,7 @@ EVIL = "</script><img src=x onerror=alert(1)>&\u2028"
 
 
 def data_of(path):
-    """What the page's scripts read."""
+    """The JSON for the page's scripts."""
     return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), flags=re.DOTALL)[1])
 
 
@@ -33,12 +35,13 @@ def test_the_file_needs_no_other(report):
     assert [path.name for path in report.parent.iterdir()] == ["report.html"]
 
 
-def test_what_it_says(report):
+def test_the_answer_comes_first(report):
+    """Verdict, chart, table, method, in this order."""
     text = report.read_text(encoding="utf-8")
-    assert "with each of these position encodings a model of 820k parameters" in text
-    assert '<strong>2.127</strong> <span class="seeds">± 0.030</span>' in text
-    assert text.count("<strong>") == 4
-    assert "Not significantly behind the best: ALiBi at 512." in text
+    parts = (verdict(compare_record()), 'id="perplexity"', 'id="numbers"', "Scored: 30 documents", "Models of 820k")
+    assert sorted(parts, key=text.index) == list(parts)
+    assert '<strong>2.127</strong> <span class="spread">± 0.030</span>' in text
+    assert text.count("<strong>") == 6
     assert "<th>fingerprint</th><td>ffff" in text
     assert "<th>commit</th><td>0123456789ab+</td>" in text
     assert "<th>versions.torch</th><td>2.13.0</td>" in text
@@ -70,7 +73,7 @@ def test_losses_are_of_training_from_scratch(tmp_path):
             run["extended"] = {"from": "RoPE", "to": 256, "steps": 3}
     path = report_page(record, tmp_path / "report.html")
     assert [one["label"] for one in data_of(path)["series"] if not one["losses"]] == ["NoPE"]
-    assert "<h2>Loss in training from scratch</h2>" in path.read_text(encoding="utf-8")
+    assert "<h2>Training loss from scratch</h2>" in path.read_text(encoding="utf-8")
 
 
 def test_biases_come_in_the_order_of_the_table(tmp_path):
@@ -82,7 +85,7 @@ def test_biases_come_in_the_order_of_the_table(tmp_path):
 
 def test_one_seed_has_the_texts_interval(tmp_path):
     data = data_of(report_page(compare_record(seeds=(0,)), tmp_path / "report.html"))
-    assert data["texts"][0]["perplexity"]["FIRE"][0][4] == "2.097 (95 % of the text: 2.077 to 2.117)"
+    assert data["texts"][0]["perplexity"]["FIRE"][0][4] == "2.097 (95 % over the text: 2.077 to 2.117)"
 
 
 def evil_record():
@@ -125,8 +128,8 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["folder.html"]
 
 
-def test_values_as_a_person_writes_them():
-    assert [shown(value) for value in (None, True, False, 12345, 0.5, [1, 2], "a", {})] == [
+def test_facts_are_readable():
+    assert [display(value) for value in (None, True, False, 12345, 0.5, [1, 2], "a", {})] == [
         "–", "yes", "no", "12,345", "0.5", "1, 2", "a", "–",
     ]  # fmt: skip
 
@@ -140,7 +143,7 @@ def test_charts_draw(browser, report):
             assert "NaN" not in str(drawn)
         assert page.locator("#perplexity path.band").count() == 5
         assert page.locator("#perplexity path.dot").count() == 25
-        assert "trained here" in page.locator("#perplexity svg").text_content()
+        assert "training length" in page.locator("#perplexity svg").text_content()
         assert page.locator("#biases .panel").count() == 2
         assert set(curves(page, "#biases .panel:first-child")) == {"head 1", "head 2"}
         assert page.get_by_role("img", name="Log perplexity by length").count() == 1
@@ -160,8 +163,8 @@ def test_a_chart_and_a_table_for_each_text(browser, tmp_path):
             assert "NoPE" not in curves(page, f"#perplexity .panel:nth-child({panel})")
         assert drawn[0] != drawn[1]
         assert page.locator("#numbers-2 tbody tr").first.locator("td").first.inner_text().startswith("2.5")
-        assert page.locator("h2", has_text="On code").count() == 1
-        assert "on python-stdlib" in page.locator("#positions p").first.inner_text().lower()
+        assert page.locator("th", has_text="log perplexity on code at").count() == 1
+        assert "of python-stdlib" in page.locator("#positions p").first.inner_text()
         assert overflow(page) == 0
 
 
@@ -195,14 +198,14 @@ def test_hover_shows_the_values(browser, report):
         tip = page.locator("#perplexity .tip")
         assert not tip.is_visible()
         box = svg.bounding_box()
-        page.mouse.move(box["x"] + box["width"] - 25, box["y"] + 100)
+        page.mouse.move(box["x"] + box["width"] - 100, box["y"] + 100)
         assert tip.is_visible()
         text = tip.inner_text()
         assert "1,024 tokens" in text
         assert "ALiBi 2.148 ± 0.032" in " ".join(text.split())
         assert text.index("NoPE") < text.index("RoPE") < text.index("ALiBi")
         page.mouse.move(box["x"] + 60, box["y"] + 100)
-        assert "64 tokens, as trained" in tip.inner_text()
+        assert "64 tokens (training length)" in tip.inner_text()
         page.mouse.move(5, 5)
         assert not tip.is_visible()
 
@@ -211,7 +214,7 @@ def test_keys_move_along_a_chart(browser, report):
     with looking_at(browser, report) as page:
         page.locator("#perplexity svg").focus()
         tip = page.locator("#perplexity .tip")
-        for expected in ("64 tokens, as trained", "128 tokens"):
+        for expected in ("64 tokens (training length)", "128 tokens"):
             page.keyboard.press("ArrowRight")
             assert expected in tip.inner_text()
         page.keyboard.press("Escape")
@@ -241,6 +244,19 @@ def test_choices(browser, report):
         assert curves(page, "#biases .panel:first-child") != near
         page.get_by_label("64", exact=True).check()
         assert "for the query at 64" in shown.get_attribute("aria-label")
+
+
+def test_curves_are_labelled_at_their_ends(browser, report):
+    """In the order of their ends and apart from each other; on a phone there is no room for that."""
+    with looking_at(browser, report) as page:
+        labels = page.locator("#perplexity text.end")
+        assert labels.all_text_contents() == ["NoPE", "RoPE", "FIRE", "Kerple-log", "ALiBi"]
+        tops = [label.bounding_box()["y"] for label in labels.all()]
+        assert all(after - before >= 13 for before, after in pairwise(tops))
+        assert overflow(page) == 0
+        page.set_viewport_size({"width": 390, "height": 740})
+        settle(page)
+        assert labels.count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,4 @@
-"""One short row of every task: as it lies in a file, as the hub has it, and what it means."""
+"""One short row of every task: in a file, on the hub, and as an example."""
 
 import gzip
 import json
@@ -126,13 +126,13 @@ GLUE = {
         "False",
     ),
 }
-"""Columns as on the hub; question, document and answer."""
+"""Columns on the hub; question, document and answer."""
 
 EXPECTED = {**SCROLLS, **{name: row[1:] for name, row in GLUE.items()}}
 
 
 def local_row(name, number=0):
-    """As in a file."""
+    """In a local file."""
     question, document, answer = EXPECTED[name]
     if name in SCROLLS:
         text = f"{question}{BETWEEN.get(name, chr(10) * 2)}{document}" if question else document
@@ -143,7 +143,7 @@ def local_row(name, number=0):
 
 
 def write(path, rows):
-    """JSON lines, packed as the name says."""
+    """JSON lines, compressed according to the suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix, bytes)
@@ -160,7 +160,7 @@ def write_zip(path, members):
 
 
 def write_hub(root, tables):
-    """Tables `(configuration, split)` → rows, as datasets of the hub lie there."""
+    """Tables, `(configuration, split)` → rows, in the layout of a hub dataset."""
     card = ["---", "configs:"]
     for config in dict.fromkeys(config for config, _ in tables):
         splits = [split for other, split in tables if other == config]

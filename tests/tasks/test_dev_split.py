@@ -4,15 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longfire.tasks import Example, divide
+from longfire.tasks import Example, split_train_dev
 
 
 def some(groups, documents=None):
-    documents = documents or [""] * len(groups)
-    return [
-        Example(str(n), f"q{n}", document, ("a",), group)
-        for n, (group, document) in enumerate(zip(groups, documents, strict=True))
-    ]
+    rows = zip(groups, documents or [""] * len(groups), strict=True)
+    return [Example(str(n), f"q{n}", document, ("a",), group) for n, (group, document) in enumerate(rows)]
 
 
 @given(
@@ -22,7 +19,7 @@ def some(groups, documents=None):
 )
 def test_groups_stay_whole(rows, share, seed):
     examples = some([group for group, _ in rows], [document for _, document in rows])
-    train, dev = divide(examples, share, seed)
+    train, dev = split_train_dev(examples, share, seed)
     assert sorted(train + dev, key=lambda one: int(one.id)) == examples
     assert not {one.group for one in train if one.group} & {one.group for one in dev}
     units = {one.group or one.id for one in examples}
@@ -31,37 +28,34 @@ def test_groups_stay_whole(rows, share, seed):
     assert [one.id for one in train] == sorted((one.id for one in train), key=int)
 
 
-def test_documents_stay_whole_too():
-    """MultiRC: several questions are on one paragraph."""
-    groups = [f"{n // 8}-{n // 2}" for n in range(400)]
-    examples = some(groups, [f"paragraph {n // 8}" for n in range(400)])
-    train, dev = divide(examples)
-    assert len(dev) == 40
-    assert not {one.document for one in train} & {one.document for one in dev}
-
-
-def test_near_copies_of_a_document_are_one():
-    examples = some([str(n) for n in range(400)], [f"paragraph\n{n // 2}" + "\n" * (n % 2) for n in range(400)])
-    train, dev = divide(examples)
+@pytest.mark.parametrize(
+    ("groups", "documents"),
+    [
+        ([f"{n // 8}-{n // 2}" for n in range(400)], [f"paragraph {n // 8}" for n in range(400)]),  # as in MultiRC
+        ([str(n) for n in range(400)], [f"paragraph\n{n // 2}" + "\n" * (n % 2) for n in range(400)]),  # near copies
+    ],
+)
+def test_documents_stay_whole(groups, documents):
+    train, dev = split_train_dev(some(groups, documents))
     assert len(dev) == 40
     assert not {one.document.strip() for one in train} & {one.document.strip() for one in dev}
 
 
 def test_share_and_seed():
     examples = some([""] * 1000)
-    train, dev = divide(examples)
+    train, dev = split_train_dev(examples)
     assert (len(train), len(dev)) == (900, 100)
-    assert divide(examples) == (train, dev)
-    assert divide(examples, seed=1)[1] != dev
-    assert len(divide(examples, 0.25)[1]) == 250
+    assert split_train_dev(examples) == (train, dev)
+    assert split_train_dev(examples, seed=1)[1] != dev
+    assert len(split_train_dev(examples, 0.25)[1]) == 250
     shuffled = random.Random(0).sample(examples, len(examples))
-    assert {one.id for one in divide(shuffled)[1]} == {one.id for one in dev}
+    assert {one.id for one in split_train_dev(shuffled)[1]} == {one.id for one in dev}
 
 
-def test_shares_that_leave_nothing():
+def test_invalid_shares():
     for share in (1, 1.5):
         with pytest.raises(ValueError, match="share must be below 1"):
-            divide([], share)
+            split_train_dev([], share)
     with pytest.raises(ValueError, match="share must be above 0"):
-        divide([], 0)
-    assert divide([]) == ([], [])
+        split_train_dev([], 0)
+    assert split_train_dev([]) == ([], [])

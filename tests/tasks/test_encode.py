@@ -24,13 +24,13 @@ def whole_text(example, answer=""):
 
 
 def plain(text, tokenizer):
-    """The library's own tokens of a text; special tokens in it are text."""
+    """The tokenizer's own result; special tokens in the text are plain text."""
     return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_uncut_example_has_the_tokens_of_its_text(kind, name):
+def test_untruncated_examples_have_the_tokens_of_their_text(kind, name):
     tokenizer = TOKENIZERS[kind]
     question, document, answer = EXPECTED[name]
     example = Example("0", question, document, (answer,))
@@ -41,7 +41,7 @@ def test_an_uncut_example_has_the_tokens_of_its_text(kind, name):
 
 
 @given(texts, st.text(st.characters(codec="utf-8"), min_size=3), kinds, st.data())
-def test_only_the_document_is_cut_and_from_its_end(question, document, kind, data):
+def test_only_the_document_is_truncated(question, document, kind, data):
     tokenizer = TOKENIZERS[kind]
     example = Example("0", question, document, ("a",))
     first, last = plain(question, tokenizer), plain(CUE, tokenizer)
@@ -50,21 +50,19 @@ def test_only_the_document_is_cut_and_from_its_end(question, document, kind, dat
     ids = prompt_ids(example, tokenizer, len(first) + left + len(last))
     assert ids == [*first, *middle[:left], *last]
     too_little = data.draw(st.integers(0, len(first) + len(last) - 1))
-    with pytest.raises(ValueError, match=rf"room for {too_little}.*at least {len(first) + len(last)}, or leave"):
+    with pytest.raises(ValueError, match=rf"only {too_little} fit.*at least {len(first) + len(last)}"):
         prompt_ids(example, tokenizer, too_little)
 
 
 @given(texts, texts.filter(str.strip), kinds, st.integers(40, 250))
-def test_the_answer_does_not_depend_on_the_cut(document, answer, kind, length):
+def test_answers_do_not_depend_on_truncation(document, answer, kind, length):
     tokenizer = TOKENIZERS[kind]
     example = Example("0", "Why?", document, (answer,))
     wanted = answer_ids(answer, tokenizer)
     assert wanted == [*plain(f" {answer.strip()}", tokenizer), tokenizer.eos_token_id]
     needed = len(plain("Why?" + CUE, tokenizer)) + len(wanted)
     if length < needed:
-        with pytest.raises(
-            ValueError, match=rf"example 0: the question takes .* the answer {len(wanted)}: {needed} tog"
-        ):
+        with pytest.raises(ValueError, match=rf"the question takes .* the answer {len(wanted)}, {needed} tog"):
             training_row(example, answer, tokenizer, length)
         return
     row = training_row(example, answer, tokenizer, length)
@@ -74,20 +72,20 @@ def test_the_answer_does_not_depend_on_the_cut(document, answer, kind, length):
     assert len(row["labels"]) <= length
 
 
-def test_room_that_is_kept_for_answers():
+def test_room_reserved_for_answers():
     tokenizer = TOKENIZERS["bytes"]
     example = Example("0", "Why?", TALE, ("moss", "the hill"))
     row = training_row(example, "moss", tokenizer, 60, max_answer=20)
     prompt = prompt_ids(example, tokenizer, 40)
     assert row["input_ids"] == prompt + answer_ids("moss", tokenizer)
     assert len(prompt) == 40
-    longer = training_row(example, "x" * 30, tokenizer, 60, max_answer=20)  # the answer is not cut for it
+    longer = training_row(example, "x" * 30, tokenizer, 60, max_answer=20)  # the answer is never truncated
     assert longer["input_ids"][-32:] == answer_ids("x" * 30, tokenizer)
     assert len(longer["input_ids"]) == 60
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_a_row_for_each_reference(kind):
+def test_one_row_per_reference(kind):
     tokenizer = TOKENIZERS[kind]
     examples = [Example("0", "Why?", TALE, ("moss", "the hill")), Example("1", "", TALE, ("A goat.",))]
     rows = training_rows(examples, tokenizer, 90, progress=True)
@@ -98,33 +96,33 @@ def test_a_row_for_each_reference(kind):
         training_rows([Example("2", "Why?", TALE, (" ",))], tokenizer, 90)
 
 
-def test_documents_are_tokenised_once_and_not_all_are_kept(monkeypatch):
+def test_recent_documents_are_cached(monkeypatch):
     tokenizer = byte_tokenizer()
     parts = encode._parts_of(tokenizer)
     seen = []
     monkeypatch.setattr(parts, "encode", lambda texts, encode=parts.encode: seen.extend(texts) or encode(texts))
-    monkeypatch.setattr(encode, "MOST_TOKENS", 250)
+    monkeypatch.setattr(encode, "CACHED_TOKENS", 250)
     documents = [letter * 100 for letter in "abc"]
     for document in (documents[0], documents[1], documents[0], documents[2], documents[0], documents[1]):
         prompt_ids(Example("0", "Why?", document, ("a",)), tokenizer, 50)
     long = [text.decode().strip()[0] for text in seen if len(text) > 100]
     assert long == ["a", "b", "c", "b"]
-    assert parts.held == sum(map(len, parts.documents.values())) <= 250
+    assert parts.cached == sum(map(len, parts.documents.values())) <= 250
 
 
-def test_a_tokenizer_that_is_gone_leaves_nothing():
+def test_a_deleted_tokenizer_leaves_nothing():
     gc.collect()
-    before = len(encode._KNOWN)
+    before = len(encode._PARTS)
     tokenizer = byte_tokenizer()
     answer_ids("a", tokenizer)
-    assert len(encode._KNOWN) == before + 1
+    assert len(encode._PARTS) == before + 1
     del tokenizer
     gc.collect()
-    assert len(encode._KNOWN) == before
+    assert len(encode._PARTS) == before
 
 
-def test_a_tokenizer_without_an_end():
+def test_a_tokenizer_without_an_end_token():
     tokenizer = byte_tokenizer()
     tokenizer.eos_token = None
-    with pytest.raises(ValueError, match=r"no token that ends a text. Set its eos_token"):
+    with pytest.raises(ValueError, match="Set its eos_token"):
         answer_ids("a", tokenizer)

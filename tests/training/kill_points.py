@@ -46,7 +46,7 @@ def arguments(command: str, inputs: Path, work: Path) -> list[str]:
     if command == "compare":
         of = ["--encodings", "nope", "rope", "yarn", "--seeds", "0", "--lengths", "16", "32", "--test-tokens", "128"]
         return ["compare", *text, *out, *of, *ON_TEXT, "--steps", "3", "--jobs", "1", *EVERY_TWO]
-    how = ["--recipe", "tiny", "--tracker", "none", "--steps", "5", *EVERY_TWO, "evaluate_every=2", "warmup=1"]
+    how = ["--recipe", "tiny", "--tracker", "none", "--steps", "5", *EVERY_TWO, "evaluate_every=2", "warmup_steps=1"]
     return ["finetune", "narrative_qa", str(inputs / "rope"), "--data", str(inputs / "data"), *out, *how]
 
 

@@ -74,7 +74,7 @@ def test_a_run(whole, source):
     assert (said["score"], said["chosen_by"]) == (max(judged.values()), "score")
     assert judged[said["step"]] == said["score"]
     assert said["identity"]["on"] == {"task": "toy"}
-    assert said["pretrained_by"] == pretrained_by(whole) == {"start": "kerple_log"}  # and so it is of the tuned one
+    assert said["pretrained_by"] == pretrained_by(whole) == {"init": "kerple_log"}  # and so it is of the tuned one
     assert said["seconds"] > 0
     model = LongfireForCausalLM.from_pretrained(whole / "model")
     assert right(model) == said["score"]
@@ -221,7 +221,7 @@ def test_by_the_loss_on_dev_rows(source, tmp_path):
     """Its mean over all targets, whatever batches they are in."""
     dev = rows(21, seed=5)
     model = LongfireForCausalLM.from_pretrained(
-        tune(source, tmp_path / "run", score=None, dev_rows=dev, device_tokens=4 * 32)
+        tune(source, tmp_path / "run", score=None, dev_rows=dev, max_tokens_per_device=4 * 32)
     )
     judged = scores(tmp_path / "run")
     said = done(tmp_path / "run")
@@ -274,7 +274,7 @@ def test_accumulated_batches_are_one_batch(source, tmp_path):
         for i, row in enumerate(rows(60))
     ]
     for name, tokens in (("whole", 16 * 32), ("parts", 2 * 32)):
-        tune(source, tmp_path / name, score=None, steps=4, questions=questions, device_tokens=tokens)
+        tune(source, tmp_path / name, score=None, steps=4, questions=questions, max_tokens_per_device=tokens)
     for found, expected in zip(losses(tmp_path / "parts"), losses(tmp_path / "whole"), strict=True):
         assert found == pytest.approx(expected, rel=1e-4)
 
@@ -331,7 +331,7 @@ def test_extended_rope_is_tuned_beyond_its_length(name, source, tmp_path):
 
 def test_learned_positions_are_refused_before_anything_begins(tmp_path):
     learned = checkpoint(tmp_path / "learned", "learned")
-    with pytest.raises(ValueError, match="the model has 32 positions, and sequences of 64 tokens were asked for"):
+    with pytest.raises(ValueError, match="the model has 32 positions, too few for sequences of 64"):
         tune(learned, tmp_path / "run", length=64)
     assert not (tmp_path / "run").exists()
     tune(learned, tmp_path / "run", steps=1, score=None)
@@ -352,8 +352,8 @@ def test_the_papers_recipes():
     assert (scrolls.length, scrolls.batch, scrolls.steps, scrolls.learning_rate) == (8192, 128, 25_000, 1e-5)
     assert (glue.length, glue.batch, glue.steps, glue.learning_rate) == (1024, 256, 25_000, 1e-5)
     for recipe in (scrolls, glue):
-        assert (recipe.dropout, recipe.attention_dropout, recipe.position_rate) == (0.1, 0.1, 1.0)
-        assert {recipe.rate(step) for step in range(recipe.warmup, recipe.steps, 100)} == {1.0}
+        assert (recipe.dropout, recipe.attention_dropout, recipe.position_lr_factor) == (0.1, 0.1, 1.0)
+        assert {recipe.rate(step) for step in range(recipe.warmup_steps, recipe.steps, 100)} == {1.0}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from longfire.training import RECIPES, pretrain
 from longfire.training.callbacks import read_losses
 from longfire.training.start import config_to_go_on, digest
 
-RECIPE = RECIPES["tiny"].but(encoding="rope", steps=6, batch=4, length=32, log_every=1)
+RECIPE = RECIPES["tiny"].but(encoding="rope", steps=6, batch_size=4, length=32, log_every=1)
 QUIET = {"tracker": "none", "progress": False}
 
 
@@ -44,7 +44,7 @@ def losses(run):
 
 def test_weights_are_the_checkpoints(rope, corpus, tmp_path):
     """The first loss is about the last one there, and not a new model's."""
-    recipe = RECIPE.but(init_from=str(rope), warmup=0, length=64, learning_rate=1e-8, dropout=0.2)
+    recipe = RECIPE.but(init_from=str(rope), warmup_steps=0, length=64, learning_rate=1e-8, dropout=0.2)
     model = pretrain(recipe.but(steps=1), corpus, tmp_path / "on", **QUIET)
     before, after = load_file(rope / "model" / "model.safetensors"), load_file(model / "model.safetensors")
     assert all(torch.allclose(after[name], before[name], atol=1e-6) for name in before)
@@ -111,7 +111,7 @@ def test_digests_of_models(rope):
         ({"encoding": "yarn"}, r"was trained with 'rope', .*'yarn': say to which length \(--extend-to N\)"),
         ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: take a recipe of size 'demo' \(--set size=demo\)"),
         ({"encoding_options": {"base": 500.0}}, r"and encoding_options are \{'base': 500.0\}. Leave them out"),
-        ({"share": True}, "has share_position_encoding=False, and the recipe share=True"),
+        ({"share_position_encoding": True}, "has share_position_encoding=False, and the recipe"),
         ({"encoding": "yarn", "extend_to": 32}, "32 is not above 32"),
         ({"init_from": "nowhere"}, "there is no folder nowhere"),
     ],
@@ -139,7 +139,7 @@ def test_recipes_that_cannot_be(changes, message):
 def test_learned_positions_end_where_they_end(corpus, tmp_path):
     recipe = RECIPE.but(encoding="learned", steps=1)
     short = pretrain(recipe, corpus, tmp_path / "learned", **QUIET)
-    with pytest.raises(ValueError, match="the model has 32 positions, and sequences of 64 tokens were asked for"):
+    with pytest.raises(ValueError, match="the model has 32 positions, too few for sequences of 64"):
         pretrain(recipe.but(init_from=str(short), length=64), corpus, tmp_path / "longer", **QUIET)
     model = pretrain(recipe.but(init_from=str(short), length=16), corpus, tmp_path / "shorter", **QUIET)
     assert LongfireForCausalLM.from_pretrained(model).config.max_position_embeddings == 32
@@ -167,9 +167,9 @@ def test_on_the_command_line(rope, text, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "cache").exists()  # no text was read
     assert main([*arguments, "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert f"init_from          {rope / 'model'}" in shown
-    assert "position_encoding  {'name': 'yarn', 'trained_length': 32, 'target_length': 64}" in shown
-    assert "parameters         1" in shown
+    assert f"init_from                {rope / 'model'}" in shown
+    assert "position_encoding        {'name': 'yarn', 'trained_length': 32, 'target_length': 64}" in shown
+    assert "parameters               1" in shown
     assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert config["position_encoding"]["name"] == "yarn"

@@ -31,7 +31,7 @@ from longfire.training.interruption import Interruption
 from longfire.training.pretrain import plays_graphs
 from longfire.training.trainer import PretrainTrainer
 
-RECIPE = RECIPES["tiny"].but(steps=12, batch=4, length=32, log_every=1, checkpoint_every=4)
+RECIPE = RECIPES["tiny"].but(steps=12, batch_size=4, length=32, log_every=1, checkpoint_every=4)
 ON_THE_COMMAND_LINE = ["--steps", "12", "--batch", "4", "--length", "32", "--set", "log_every=1", "checkpoint_every=4"]
 
 
@@ -395,10 +395,10 @@ def test_accumulation_changes_nothing_over_epochs(tmp_path):
     corpus = load_corpus(tmp_path / "text.txt", cache_dir=tmp_path / "cache", progress=False)
     sequences = len(corpus.train.sequences(32))
     assert sequences % 12
-    recipe = RECIPE.but(batch=12, steps=6)
+    recipe = RECIPE.but(batch_size=12, steps=6)
     assert recipe.steps * 12 > 2 * sequences
     for name, tokens in (("whole", 12 * 32), ("parts", 4 * 32)):
-        pretrain(recipe.but(device_tokens=tokens), corpus, tmp_path / name, tracker="none", progress=False)
+        pretrain(recipe.but(max_tokens_per_device=tokens), corpus, tmp_path / name, tracker="none", progress=False)
     for found, expected in zip(losses(tmp_path / "parts"), losses(tmp_path / "whole"), strict=True):
         assert found == pytest.approx(expected, rel=2e-3)
 
@@ -451,7 +451,7 @@ def test_nothing_is_saved_that_was_not_looked_at(corpus, tmp_path):
 )
 def test_when_layers_are_cuda_graphs(device, processes, passes, asked, played):
     args = SimpleNamespace(device=torch.device(device), world_size=processes, gradient_accumulation_steps=passes)
-    assert plays_graphs(RECIPE.but(graphs=asked), args) is played
+    assert plays_graphs(RECIPE.but(cuda_graphs=asked), args) is played
 
 
 @pytest.mark.gpu
@@ -460,7 +460,7 @@ def test_cuda_graphs_change_no_loss(name, corpus, tmp_path):
     found = {}
     for graphs in (False, True):
         torch.compiler.reset()
-        recipe = RECIPE.but(encoding=name, graphs=graphs, length=128, steps=20)
+        recipe = RECIPE.but(encoding=name, cuda_graphs=graphs, length=128, steps=20)
         pretrain(recipe, corpus, tmp_path / str(graphs), tracker="none", progress=False)
         found[graphs] = losses(tmp_path / str(graphs))
     if name == "rope":  # PyTorch's flash kernel adds gradients in no fixed order

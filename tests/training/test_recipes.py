@@ -7,7 +7,8 @@ import torch
 from transformers import TrainingArguments
 
 from longfire.model import LongfireForCausalLM
-from longfire.training.recipes import RECIPES, Recipe, recipe_named
+from longfire.training import FINETUNE_RECIPES
+from longfire.training.recipes import RECIPES, RENAMED, Recipe, recipe_named, translate_fields
 from longfire.training.run import split_batch
 from longfire.training.trainer import RecipeTrainer
 from tests.model.models import small_model
@@ -15,8 +16,8 @@ from tests.model.models import small_model
 
 def test_the_papers_recipes():
     base, large = RECIPES["base"], RECIPES["large"]
-    assert (base.length, base.batch, base.steps, base.learning_rate) == (2048, 256, 600_000, 6e-4)
-    assert (base.dropout, base.attention_dropout, base.position_rate) == (0.0, 0.0, 1.0)
+    assert (base.length, base.batch_size, base.steps, base.learning_rate) == (2048, 256, 600_000, 6e-4)
+    assert (base.dropout, base.attention_dropout, base.position_lr_factor) == (0.0, 0.0, 1.0)
     differing = {key for key, value in asdict(base).items() if asdict(large)[key] != value}
     assert differing == {"name", "size", "learning_rate"}
     assert large.learning_rate == 3e-4
@@ -27,21 +28,21 @@ def test_the_papers_recipes():
 def test_gpt3s_schedule(name):
     """Warm-up over 375 million tokens, a tenth at 260 billion, and no less."""
     recipe = RECIPES[name]
-    step_tokens = recipe.batch * recipe.length
-    assert recipe.warmup * step_tokens == pytest.approx(375e6, rel=1e-3)
-    assert recipe.decay * step_tokens == pytest.approx(260e9, rel=1e-5)
-    assert recipe.rate(0) == 1 / recipe.warmup
-    assert recipe.rate(recipe.warmup - 1) == recipe.rate(recipe.warmup) == 1
-    halfway = (recipe.warmup + recipe.decay) // 2
+    step_tokens = recipe.batch_size * recipe.length
+    assert recipe.warmup_steps * step_tokens == pytest.approx(375e6, rel=1e-3)
+    assert recipe.decay_steps * step_tokens == pytest.approx(260e9, rel=1e-5)
+    assert recipe.rate(0) == 1 / recipe.warmup_steps
+    assert recipe.rate(recipe.warmup_steps - 1) == recipe.rate(recipe.warmup_steps) == 1
+    halfway = (recipe.warmup_steps + recipe.decay_steps) // 2
     assert recipe.rate(halfway) == pytest.approx(0.55, abs=1e-3)
-    assert recipe.rate(recipe.decay) == recipe.rate(recipe.decay + 10_000) == pytest.approx(0.1)
+    assert recipe.rate(recipe.decay_steps) == recipe.rate(recipe.decay_steps + 10_000) == pytest.approx(0.1)
 
 
 def test_the_rate_falls_to_a_tenth_at_the_end():
     recipe = RECIPES["small"]
     rates = [recipe.rate(step) for step in range(recipe.steps)]
-    assert rates[: recipe.warmup] == sorted(rates[: recipe.warmup])
-    assert rates[recipe.warmup :] == sorted(rates[recipe.warmup :], reverse=True)
+    assert rates[: recipe.warmup_steps] == sorted(rates[: recipe.warmup_steps])
+    assert rates[recipe.warmup_steps :] == sorted(rates[recipe.warmup_steps :], reverse=True)
     assert rates[-1] == pytest.approx(0.1, abs=1e-3)
 
 
@@ -62,64 +63,111 @@ def test_sinusoids_are_in_proportion_to_the_embeddings():
         assert float((sinusoids.square().mean() / tokens.square().mean()).sqrt()) == pytest.approx(0.5**0.5, rel=0.1)
 
 
-def test_fires_horizon_is_a_multiple_of_the_training_length():
+def test_a_horizon_is_in_tokens_or_the_training_length():
     recipe = RECIPES["base"]
     assert "horizon" not in recipe.position_encoding()
-    assert recipe.but(horizon=0.5).position_encoding()["horizon"] == 1024
-    assert recipe.but(horizon=0.5, encoding_options={"horizon": 3}).position_encoding()["horizon"] == 3
-    assert recipe.but(horizon=0.5, encoding="alibi").position_encoding() == {"name": "alibi"}
-    with pytest.raises(ValueError, match="horizon must be above 0"):
-        recipe.but(horizon=0.0)
-    with pytest.raises(ValueError, match=r"multiple of the training length, not tokens.*say fire:horizon=512\."):
-        recipe.but(horizon=512)
-    assert recipe.but(horizon=64).position_encoding()["horizon"] == 64 * 2048
+    assert recipe.but(horizon=1024).position_encoding()["horizon"] == 1024
+    assert recipe.but(horizon=1024, encoding_options={"horizon": 3}).position_encoding()["horizon"] == 3
+    assert recipe.but(horizon=1024, encoding="alibi").position_encoding() == {"name": "alibi"}
+    assert [recipe.but(horizon="length", length=n).position_encoding()["horizon"] for n in (64, 512)] == [64, 512]
+
+
+@pytest.mark.parametrize(
+    ("horizon", "message"),
+    [
+        (0, "horizon .* must be at least 1"),
+        ("far", "horizon .* must be a whole number"),
+        (0.0, "horizon must be above 0"),
+        (1.0, "in tokens.*write horizon=length"),
+        (2.0, "in tokens.*write horizon=4096"),
+        (2, "init_L is 512, above the horizon of 2 tokens.*write horizon=4096"),
+    ],
+)
+def test_a_horizon_as_a_multiple_is_refused_with_what_to_write_now(horizon, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        RECIPES["base"].but(horizon=horizon).check()
+
+
+OLD = {
+    **{"warmup": 3, "decay": 9, "final": 0.5, "position_rate": 2.0, "clip": 0.7, "start": "alibi", "share": True},
+    **{"batch": 4, "graphs": False, "device_tokens": 99},
+}
+
+
+def test_old_names_work_for_one_release_and_warn():
+    recipe = RECIPES["tiny"]
+    current = recipe.but(**{RENAMED[name]: value for name, value in OLD.items()})
+    with pytest.warns(FutureWarning, match="position_rate is now position_lr_factor"):
+        assert recipe.but(**OLD) == current
+    given = {name: value for name, value in asdict(recipe).items() if name not in RENAMED.values()}
+    with pytest.warns(FutureWarning, match="clip is now max_grad_norm"):
+        assert Recipe(**given, **OLD) == current
+    with pytest.warns(FutureWarning, match="batch is now batch_size"):
+        assert FINETUNE_RECIPES["tiny"].but(batch=3).batch_size == 3
+    with pytest.raises(ValueError, match="start is an old name for init"):
+        recipe.but(start="alibi", init="alibi")
+
+
+def test_what_earlier_releases_wrote_is_the_same_run():
+    recipe = RECIPES["tiny"].but(length=32)
+    old = {new: old for old, new in RENAMED.items()}
+    identity, written = recipe.identity(), asdict(recipe)
+    assert translate_fields({old.get(name, name): value for name, value in identity.items()}) == identity
+    for multiple, horizon in ((1.0, "length"), (4, 128), (None, None)):
+        before = {old.get(name, name): value for name, value in written.items()} | {"horizon": multiple}
+        assert translate_fields(before) == written | {"horizon": horizon}
+    assert translate_fields(written | {"horizon": 32}) == written | {"horizon": 32}
 
 
 def test_what_only_fire_has_makes_no_other_run_another():
     """A run with ALiBi serves a comparison of FIRE as published and one of FIRE with a start and a horizon."""
     ours, published = (
-        RECIPES["small"].but(start=start, horizon=horizon) for start, horizon in (("kerple_log", 1.0), (None, None))
+        RECIPES["small"].but(init=start, horizon=horizon) for start, horizon in (("kerple_log", "length"), (None, None))
     )
     assert ours.identity() != published.identity()
     assert ours.but(encoding="alibi").identity() == published.but(encoding="alibi").identity()
     assert ours.but(horizon=None, encoding_options={"horizon": 512}).identity() == ours.identity()
-    assert ours.but(start=None, encoding_options={"horizon": None}).identity() == published.identity()
+    assert ours.but(init=None, encoding_options={"horizon": None}).identity() == published.identity()
 
 
-def test_start_and_init_are_one_thing():
-    """Whichever is given, and wherever: the run is the same, and a folder of one is known by the other."""
-    small = RECIPES["small"].but(start=None)
-    for change in ({"start": "kerple_log"}, {"init": "kerple_log"}, {"encoding_options": {"init": "kerple_log"}}):
-        assert small.but(**change) == RECIPES["small"]
-        assert small.but(**change).identity()["start"] == "kerple_log"  # as runs from before `init` have it
-    for change in ({"start": None}, {"init": "random"}, {"start": "random"}, {"encoding_options": {"init": "random"}}):
-        assert RECIPES["small"].but(**change) == small
+def test_init_is_a_field_or_an_option_of_the_encoding():
+    small = RECIPES["small"].but(init=None)
+    for change in ({"init": "kerple_log"}, {"encoding_options": {"init": "kerple_log"}}):
+        assert small.but(**change) == small.with_encoding("fire:init=kerple_log") == RECIPES["small"]
+    for change in ({"init": None}, {"init": "random"}, {"encoding_options": {"init": "random"}}):
+        assert RECIPES["small"].but(**change) == RECIPES["small"].with_encoding("fire:start=None") == small
     made = Recipe("mine", 64, 8, 10, size="tiny", learning_rate=1e-3, encoding_options={"init": "alibi", "log": False})
-    assert (made.start, made.encoding_options) == ("alibi", {"log": False})
+    assert (made.init, made.encoding_options) == ("alibi", {"log": False})
     assert made.position_encoding()["init"] == "alibi"
     assert RECIPES["small"].but(encoding="rope").position_encoding() == {"name": "rope"}
+    published = RECIPES["small"].but(init=None, horizon=None)
+    assert published.with_encoding("fire:init=kerple_log,horizon=512").identity() == RECIPES["small"].identity()
+
+
+def test_smooth_beyond_makes_another_run():
+    """Training on a GPU interpolates by it. By default a run is the one it was before the option existed."""
+    tiny = RECIPES["tiny"]
+    finer = tiny.with_encoding("fire:smooth_beyond=256")
+    assert finer.config(100).build_encoding().smooth_beyond == 256
+    assert finer.identity() != tiny.identity()
+    assert "smooth_beyond" not in tiny.identity()["encoding_options"]
+    with pytest.raises(ValueError, match="smooth_beyond must be at least 64, not 8"):
+        tiny.with_encoding("fire:smooth_beyond=8").check()
 
 
 def test_runs_that_ignored_init_c_are_not_those_that_honour_it():
     """A start used to overrule it, so the same recipe was another run."""
     given = RECIPES["small"].but(encoding_options={"init_c": 0.5})
     assert given.identity()["init_c_honoured"]
-    assert "init_c_honoured" not in given.but(start=None).identity()
+    assert "init_c_honoured" not in given.but(init=None).identity()
     assert "init_c_honoured" not in RECIPES["small"].identity()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"start": "alibi", "init": "kerple_log"},
-        {"start": "alibi", "encoding_options": {"init": "kerple_log"}},
-        {"start": None, "encoding_options": {"init": "kerple_log"}},
-    ],
-)
-def test_a_start_and_an_init_that_differ_are_refused(change):
-    with pytest.raises(ValueError, match="contradict each other: start and init are two names for one thing"):
-        RECIPES["small"].but(**change)
-    assert RECIPES["small"].but(init="kerple_log", start="kerple_log") == RECIPES["small"]
+@pytest.mark.parametrize("init", ["alibi", None])
+def test_a_field_and_an_option_that_contradict_are_refused(init):
+    with pytest.raises(ValueError, match="contradict each other"):
+        RECIPES["small"].but(init=init, encoding_options={"init": "kerple_log"})
+    assert RECIPES["small"].but(init="kerple_log", encoding_options={"init": "kerple_log"}) == RECIPES["small"]
 
 
 def test_a_threshold_above_the_horizon_is_refused():
@@ -128,7 +176,7 @@ def test_a_threshold_above_the_horizon_is_refused():
         recipe.check()
     recipe.but(encoding_options={"init_L": 8192, "horizon": None}).check()
     RECIPES["small"].but(encoding_options={"init_L": 512, "horizon": 512}).check()  # a constant normaliser, asked for
-    RECIPES["small"].but(start=None, encoding_options={"horizon": 64, "threshold": None}).check()
+    RECIPES["small"].but(init=None, encoding_options={"horizon": 64, "threshold": None}).check()
     with pytest.raises(ValueError, match="init_L is 128, above the horizon of 64 tokens"):
         RECIPES["small"].but(encoding_options={"horizon": 64}).check()
 
@@ -153,8 +201,7 @@ def test_small():
     [
         ({"size": "huge"}, "the size cannot be 'huge'"),
         ({"encoding": "fier"}, "Did you mean 'fire'"),
-        ({"start": "kerple"}, r"start \(FIRE's init\) cannot be 'kerple'"),
-        ({"start": "rope"}, r"start \(FIRE's init\) cannot be 'rope'. Known: None, kerple_log, alibi"),
+        ({"init": "rope"}, "init cannot be 'rope'. Known: None, kerple_log, alibi"),
         ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"seed": 2**32}, r"seed must be at most 4294967295 \(32 bits\), not 4294967296"),
         ({"precision": "float8"}, "the precision cannot be"),
@@ -176,9 +223,9 @@ def test_options_that_the_encoding_refuses():
 def test_a_start_that_the_encodings_options_do_not_allow():
     """Is known without a model, and looking at one draws no random numbers, on which a run's weights depend."""
     recipe, before = RECIPES["tiny"].but(encoding_options={"log": False}), torch.get_rng_state()
-    with pytest.raises(ValueError, match=r"needs log=True.*recipe's start is kerple_log; .*fire:log=False,init=random"):
+    with pytest.raises(ValueError, match=r"needs log=True.*recipe's init is kerple_log; .*fire:log=False,init=random"):
         recipe.check()
-    recipe.but(start="alibi").check()
+    recipe.but(init="alibi").check()
     recipe.but(init_from="there").check()  # whose weights they are
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -189,7 +236,7 @@ def test_unknown_recipe():
 
 
 def test_the_optimiser_has_the_recipes_rates(tmp_path):
-    recipe = Recipe("mine", 64, 8, 10, size="tiny", learning_rate=1e-3, position_rate=7.0, weight_decay=0.3)
+    recipe = Recipe("mine", 64, 8, 10, size="tiny", learning_rate=1e-3, position_lr_factor=7.0, weight_decay=0.3)
     args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
     groups = RecipeTrainer(recipe, model=small_model(), args=args).create_optimizer().param_groups
     assert [(group["lr"], group["weight_decay"]) for group in groups] == [(1e-3, 0.3), (1e-3, 0.0), (7e-3, 0.0)]
@@ -206,7 +253,7 @@ def test_the_optimiser_has_the_recipes_rates(tmp_path):
     ],
 )
 def test_a_batch_is_split(batch, devices, tokens, expected):
-    recipe = RECIPES["tiny"].but(length=64, batch=batch, device_tokens=tokens)
+    recipe = RECIPES["tiny"].but(length=64, batch_size=batch, max_tokens_per_device=tokens)
     assert split_batch(recipe, devices, "cpu") == expected
 
 

@@ -16,7 +16,7 @@ from tests.model.checkpoints import byte_tokenizer
 
 FIRST, OTHERS, ASK, END = (1, 2, 3, 4), (11, 12, 13), 30, 0
 RECIPE = FINETUNE_RECIPES["tiny"].but(
-    length=32, batch=16, steps=20, learning_rate=1e-2, evaluate_every=4, checkpoint_every=6, log_every=1
+    length=32, batch_size=16, steps=20, learning_rate=1e-2, evaluate_every=4, checkpoint_every=6, log_every=1
 )
 
 

@@ -1,273 +1,371 @@
-"""Attention, backward: walks none of which adds where another does, so that every run gives the same.
+"""Attention, backward. Deterministic: one writer per output, no atomics.
 
-    queries     owns a tile of queries: their gradients, and for each sequence those of nodes
-    keys        owns a tile of keys: gradients of keys and values
-    near_biases owns near biases: sums over the batch (and, where the bias is of the distance alone, along the diagonal)
+    query_grad   owns a tile of queries: dQ, and for each sequence the gradients of middle and far nodes
+    key_grad     owns a tile of keys: dK, dV
+    near_grad    owns a tile of near biases: dS, summed over the batch
 
-Each computes the weights anew from the logits and the logarithms of the sums.
+Each recomputes the weights from the logits and the logarithms of the softmax's sums.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from longfire.engines.fused.forward import node_offsets, row_scores, visible, zone_weights
+from longfire.engines.fused import zones
+from longfire.engines.fused.bias_grad import Turns, collect_far, collect_near
+from longfire.engines.fused.bias_kernels import (
+    Blocks,
+    load_near,
+    near_index,
+    node_offsets,
+    node_weights,
+    tile_index,
+    transposed,
+)
+from longfire.engines.fused.forward import Zone, scores, zone_ends
 from longfire.engines.fused.tiles import (
     BLOCK,
     LENGTHS,
     LOG2E,
     TILE,
+    Call,
+    Dropout,
+    Keys,
+    PerHead,
+    Tiling,
+    Tilings,
     floor_to,
+    head_at,
+    heads,
     kept,
-    load_near,
     load_rows,
-    near_index,
     store_rows,
-    tile_index,
+    visible,
 )
+
+QUERY_TILINGS = Tilings(short=Tiling(registers=168), long=Tiling(registers=168), wide=Tiling())
+KEY_TILINGS = Tilings(short=Tiling(stages=3, near_stages=1), long=Tiling(stages=3), wide=Tiling(stages=1))
+NEAR_TILINGS = Tilings(short=Tiling(), long=Tiling(), wide=Tiling(stages=1))
+
+
+def backward(
+    call: Call, dout: Tensor, out: Tensor, lse: Tensor, learned: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv, and the gradient of the samples (empty unless `learned`)."""
+    _, middle, far = call.zones.sizes
+    new = (
+        call.q.new_empty if call.has_whole_tiles(zones.BLOCK) else call.q.new_zeros
+    )  # tiles without queries: no program
+    dmiddle, dfar = (new(call.B, call.H, size if learned else 0) for size in (middle, far))
+    dq, delta = _query_grad(call, dout, out, lse, dmiddle, dfar)
+    dsamples = call.q.new_empty(0, dtype=torch.float32)
+    if learned:
+        dsamples = _sample_grad(call, dout, lse, delta, dmiddle, dfar)
+    dk, dv = _key_grad(call, dout, lse, delta)
+    return dq, dk, dv, dsamples
+
+
+def _query_grad(
+    call: Call, dout: Tensor, out: Tensor, lse: Tensor, dmiddle: Tensor, dfar: Tensor
+) -> tuple[Tensor, Tensor]:
+    dq, delta = torch.empty_like(call.q), torch.empty_like(lse)
+    tiling = QUERY_TILINGS.choose(call.q, call.S)
+    tiles = call.query_tiles(tiling.BM)
+    query_grad[(tiles * call.B * call.H,)](
+        Out=heads(out),
+        dOut=heads(dout),
+        dQ=heads(dq),
+        Lse=lse,
+        Delta=delta,
+        dMiddle=dmiddle if dmiddle.numel() else None,
+        dFar=dfar if dfar.numel() else None,
+        tiles=tiles,
+        BM=tiling.BM,
+        BN=tiling.BN,
+        **call.arguments,
+        **call.nodes,
+        **tiling.launch(),
+    )
+    return dq, delta
+
+
+def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    k, grouped = call.k, call.group > 1
+    new = torch.empty_like if call.shift is None else torch.zeros_like  # padding before the first key: in no tile
+    shape = (call.B, call.H, call.S, call.D)
+    dk, dv = (new(k.new_empty(shape, dtype=torch.float32) if grouped else x) for x in (k, call.v))
+    tiling = KEY_TILINGS.choose(call.q, call.S)
+    tiles = triton.cdiv(call.S, tiling.BN)
+    near = transposed(call.bias.near) if call.zones.exact else call.bias.near
+    key_grad[(tiles * call.B * call.H,)](
+        dOut=heads(dout),
+        dK=heads(dk),
+        dV=heads(dv),
+        Lse=lse,
+        Delta=delta,
+        tiles=tiles,
+        EVEN=call.has_whole_tiles(tiling.BM),
+        **{**call.arguments, "Near": PerHead(near, near.shape[1])},
+        **call.nodes,
+        **tiling.zones(),
+        **tiling.launch(),
+    )
+    if grouped:
+        dk, dv = (x.unflatten(1, (-1, call.group)).sum(2).to(k.dtype) for x in (dk, dv))
+    return dk, dv
+
+
+def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
+    """(A, H, E), from the gradients of nodes (B, H, …) and those of near biases, a few heads at a time."""
+    g, turns = call.zones, Turns.of(call.zones, call.H)
+    dsamples = call.q.new_empty(g.row_nodes, call.H, g.distance_nodes, dtype=torch.float32)
+    dnear = dsamples.new_empty(turns.heads * turns.groups * g.near * zones.BLOCK**2)
+    for first_head in range(0, call.H, turns.heads):
+        count = min(turns.heads, call.H - first_head)
+        near_grad[g.near * 4, turns.groups, count](
+            dOut=heads(dout),
+            Lse=lse,
+            Delta=delta,
+            dNear=dnear,
+            first_head=first_head,
+            groups=turns.groups,
+            rows_per_group=turns.rows_per_group,
+            last_block=g.last_block,
+            **call.arguments,
+            **NEAR_TILINGS.choose(call.q, call.S).launch(),
+        )
+        collect_near(dnear, turns.groups, dmiddle, dsamples, g, call.S, first_head, count)
+    if dfar.numel():
+        collect_far(dfar, dsamples, g)
+    return dsamples
+
+
+# --- queries --------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def logit_grad(
+    q, do, k, v,  # [BM, DP] and [BN, DP]
+    lse, delta,  # [BM]
+    keys, zone, dropout, i, j, row0, start, query0,
+    BM: tl.constexpr, NODES: tl.constexpr, DIAGONAL: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dS of a tile: [BM, BN]."""
+    s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, EXACT, PRECISION)
+    p = tl.exp2(s * unit - (lse - reference)[:, None])
+    if DIAGONAL or keys.Mask is not None:
+        p = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL), p, 0.0)
+    dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)  # [BM, DP] · [DP, BN]
+    if dropout.seed is not None:
+        keep = kept(dropout, (i - query0)[:, None], (j + keys.shift)[None, :])
+        dp = tl.where(keep, dp / (1 - dropout.p), 0.0)
+    return p * (dp - delta[:, None])
 
 
 @triton.jit
 def walk_keys(
-    dq, q, do, lse, delta, K, V, KeyMask, Near, Nodes, dNodes, Reference, weights, column_weights, seed, row0,
-    query0, head,
-    shift, lo, hi, T, S, k_stride, v_stride, scale, dropout_p, first_block, near, middle,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
-    EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, LEARNED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    dq, q, do,  # [BM, DP]
+    lse, delta,  # [BM]
+    keys, zone, dNodes, dropout, row0, query0, lo, hi,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
+    DIAGONAL: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a tile of queries from the keys from lo to hi. LEARNED: those of nodes are stored."""
+    """What the keys from lo to hi add to dq; stores the gradients of their nodes, unless dNodes is None."""
     i = row0 + tl.arange(0, BM)
     for start in range(lo, hi, BN):
         start = tl.multiple_of(start, BN)
         j = start + tl.arange(0, BN)
-        k = load_rows(K, j + shift, k_stride, S, D, DP, DIAGONAL)
-        v = load_rows(V, j + shift, v_stride, S, D, DP, DIAGONAL)
-        ds = row_gradient(
-            q, do, k, v, lse, delta, KeyMask, Near, Nodes, Reference, weights, column_weights, seed, i, j, row0, start,
-            query0, head, shift, S, scale, dropout_p, first_block, near, middle,
-            BM, BN, ZONE, DIAGONAL, EXACT, REFERENCE, MASK, DROPOUT, PRECISION,
+        k = load_rows(keys.K, j + keys.shift, keys.k_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
+        v = load_rows(keys.V, j + keys.shift, keys.v_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
+        ds = logit_grad(
+            q, do, k, v, lse, delta, keys, zone, dropout, i, j, row0, start, query0,
+            BM, NODES, DIAGONAL, EXACT, PRECISION,
         )  # fmt: skip
         low = ds.to(k.dtype)
-        dq = tl.dot(low, k, dq, input_precision=PRECISION)
-        if LEARNED:
-            columns = tl.dot(low, tl.trans(column_weights).to(k.dtype), input_precision=PRECISION)  # [BM, 16]
-            rows = tl.trans(weights).to(k.dtype)  # [≥16, BM], divided by the scale
-            total = tl.dot(rows, columns.to(k.dtype), input_precision=PRECISION) * scale  # [≥16, 16]
-            offsets, there = node_offsets(tl.maximum(row0, 0), start, first_block, near, middle, BM, ZONE)
-            tl.store(dNodes + offsets, total.to(dNodes.dtype.element_ty), mask=there)
+        dq = tl.dot(low, k, dq, input_precision=PRECISION)  # [BM, BN] · [BN, DP]
+        if dNodes is not None:
+            across = tl.trans(zone.columns).to(k.dtype)
+            columns = tl.dot(low, across, input_precision=PRECISION)  # [BM, BN] · [BN, 16]
+            rows = tl.trans(zone.rows).to(k.dtype)  # divided by the scale
+            total = tl.dot(rows, columns.to(k.dtype), input_precision=PRECISION) * zone.scale  # [≥16, BM] · [BM, 16]
+            offsets, there = node_offsets(zone.blocks, tl.maximum(row0, 0), start, BM, NODES)
+            tl.store(dNodes + offsets, total.to(dNodes.dtype.element_ty), mask=there)  # [≥16, 16]
     return dq
 
 
-@triton.jit
-def row_gradient(
-    q, do, k, v, lse, delta, KeyMask, Near, Nodes, Reference, weights, column_weights, seed, i, j, row0, start,
-    query0, head,
-    shift, S, scale, dropout_p, first_block, near, middle,
-    BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr, EXACT: tl.constexpr,
-    REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The gradient of a tile's logits [BM, BN]."""
-    scores, unit, reference = row_scores(
-        q, k, weights, column_weights, Near, Nodes, Reference, tl.maximum(row0, 0), start, scale, first_block, near,
-        middle,
-        BM, BN, ZONE, EXACT, REFERENCE, PRECISION,
-    )  # fmt: skip
-    p = tl.exp2(scores * unit - (lse - reference)[:, None])
-    if DIAGONAL or MASK:
-        p = tl.where(visible(i[:, None], j[None, :], shift, S, KeyMask, DIAGONAL, MASK), p, 0.0)
-    dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
-    if DROPOUT:
-        keep = kept(seed, (i - query0)[:, None], (j + shift)[None, :], head, dropout_p)
-        dp = tl.where(keep, dp / (1 - dropout_p), 0.0)
-    return p * (dp - delta[:, None])
-
-
 @triton.jit(do_not_specialize=LENGTHS)
-def queries(
-    Q, K, V, Out, dOut, Lse, Delta, dQ, KeyMask, Shift, Near, Middle, Far, Reference, dMiddle, dFar, Seed,
-    q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, o_b, o_h, o_t, do_b, do_h, do_t, dq_b, dq_h, dq_t,
+def query_grad(
+    Q, K, V, Out, dOut, dQ,  # Heads: (B, H, T, D); K and V (B, G, S, D)
+    Lse, Delta,  # (B, H, T); Delta is the sum of Out · dOut
+    KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
+    Near, Middle, Far,  # PerHead; Middle and Far may be None
+    dMiddle, dFar,  # (B, H, …), or None
+    Reference,  # (H, near_blocks), or None
     B, H, T, S, group, tiles, scale, dropout_p,
-    near_per_head, middle_per_head, far_per_head, references_per_head, first_block, near, middle,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
-    HAS_MIDDLE: tl.constexpr, HAS_FAR: tl.constexpr, MASK: tl.constexpr, SHIFT: tl.constexpr, DROPOUT: tl.constexpr,
-    LEARNED: tl.constexpr, PRECISION: tl.constexpr,
+    first_block, near_blocks, middle_blocks,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dQ; Delta, the sum of out · dOut for each query; dMiddle and dFar (B, H, …) for each sequence."""
+    """A tile of queries of one sequence and head."""
     pid = tl.program_id(0)
-    tile = tiles - 1 - pid % tiles
+    tile = tiles - 1 - pid % tiles  # the longest first
     b = pid // tiles % B
     h = pid // tiles // B
-    shift = tl.load(Shift + b) if SHIFT else 0
+    shift = tl.load(Shift + b) if Shift is not None else 0  # []
     query0 = S - T - shift
     row0 = tl.multiple_of(floor_to(query0, BM) + tile * BM, BM)
     if row0 >= query0 + T:
         return
-    i = row0 + tl.arange(0, BM)
-    rows = i - query0
+    rows = row0 + tl.arange(0, BM) - query0
 
     head = b * H + h
-    Q += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
-    K += b.to(tl.int64) * k_b + (h // group).to(tl.int64) * k_h
-    V += b.to(tl.int64) * v_b + (h // group).to(tl.int64) * v_h
-    Out += b.to(tl.int64) * o_b + h.to(tl.int64) * o_h
-    dOut += b.to(tl.int64) * do_b + h.to(tl.int64) * do_h
-    dQ += b.to(tl.int64) * dq_b + h.to(tl.int64) * dq_h
-    Lse += head.to(tl.int64) * T
-    Delta += head.to(tl.int64) * T
-    KeyMask += b.to(tl.int64) * S
-    Near += h.to(tl.int64) * near_per_head
-    Middle += h.to(tl.int64) * middle_per_head
-    Far += h.to(tl.int64) * far_per_head
-    dMiddle += head.to(tl.int64) * middle_per_head
-    dFar += head.to(tl.int64) * far_per_head
-    Reference += h * references_per_head
-    seed = tl.load(Seed) if DROPOUT else 0
+    mask = KeyMask + b.to(tl.int64) * S if KeyMask is not None else None
+    reference = Reference + h * near_blocks if Reference is not None else None
+    near = Near.at + h.to(tl.int64) * Near.h
+    keys = Keys(head_at(K, b, h // group), head_at(V, b, h // group), K.row, V.row, mask, shift, S)
+    dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, head)  # []
+    blocks = Blocks(first_block, near_blocks, middle_blocks)
 
-    q = load_rows(Q, rows, q_t, T, D, DP, True)
-    do = load_rows(dOut, rows, do_t, T, D, DP, True)
-    out = load_rows(Out, rows, o_t, T, D, DP, True)
+    q = load_rows(head_at(Q, b, h), rows, Q.row, T, D, DP, True)  # [BM, DP]
+    do = load_rows(head_at(dOut, b, h), rows, dOut.row, T, D, DP, True)  # [BM, DP]
+    out = load_rows(head_at(Out, b, h), rows, Out.row, T, D, DP, True)  # [BM, DP]
     inside = (rows >= 0) & (rows < T)
     delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
-    tl.store(Delta + rows, delta, mask=inside)
-    lse = tl.load(Lse + rows, mask=inside, other=float("inf"))
+    tl.store(Delta + head.to(tl.int64) * T + rows, delta, mask=inside)  # [BM]
+    lse = tl.load(Lse + head.to(tl.int64) * T + rows, mask=inside, other=float("inf"))  # [BM]
 
-    block = tl.maximum(row0, 0) // BLOCK
-    far_end = tl.maximum(block - middle + 1, 0) * BLOCK
-    middle_end = tl.maximum(block - near + 1, 0) * BLOCK
-    diagonal = tl.maximum(row0, 0) // BN * BN
-    end = tl.minimum(tl.maximum(row0 + BM, BN), S - shift)
+    far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, blocks, BM, BN)
     dq = tl.zeros([BM, DP], tl.float32)
-    if HAS_FAR:
-        w, c = zone_weights(scale, BM, BN, 4, Far.dtype.element_ty)
+    if Far is not None:
+        w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
+        zone = Zone(near, Far.at + h.to(tl.int64) * Far.h, w, c, reference, blocks, scale)
+        dnodes = dFar + head.to(tl.int64) * Far.h if dFar is not None else None
         dq = walk_keys(
-            dq, q, do, lse, delta, K, V, KeyMask, Near, Far, dFar, Reference, w, c, seed, row0, query0, head, shift,
-            0, far_end, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, DROPOUT, LEARNED, PRECISION,
+            dq, q, do, lse, delta, keys, zone, dnodes, dropout, row0, query0, 0, far_end,
+            D, DP, BM, BN, 4, False, EXACT, PRECISION,
         )  # fmt: skip
-    if HAS_MIDDLE:
-        w, c = zone_weights(scale, BM, BN, 16, Middle.dtype.element_ty)
+    if Middle is not None:
+        w, c = node_weights(scale, BM, BN, 16, Middle.at.dtype.element_ty)
+        zone = Zone(near, Middle.at + h.to(tl.int64) * Middle.h, w, c, reference, blocks, scale)
+        dnodes = dMiddle + head.to(tl.int64) * Middle.h if dMiddle is not None else None
         dq = walk_keys(
-            dq, q, do, lse, delta, K, V, KeyMask, Near, Middle, dMiddle, Reference, w, c, seed, row0, query0, head,
-            shift,
-            far_end, middle_end, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, DROPOUT, LEARNED, PRECISION,
+            dq, q, do, lse, delta, keys, zone, dnodes, dropout, row0, query0, far_end, middle_end,
+            D, DP, BM, BN, 16, False, EXACT, PRECISION,
         )  # fmt: skip
+    zone = Zone(near, None, None, None, reference, blocks, scale)
     dq = walk_keys(
-        dq, q, do, lse, delta, K, V, KeyMask, Near, Near, Near, Reference, 0, 0, seed, row0, query0, head, shift,
-        middle_end, diagonal, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, DROPOUT, False, PRECISION,
+        dq, q, do, lse, delta, keys, zone, None, dropout, row0, query0, middle_end, diagonal,
+        D, DP, BM, BN, 0, False, EXACT, PRECISION,
     )  # fmt: skip
     dq = walk_keys(
-        dq, q, do, lse, delta, K, V, KeyMask, Near, Near, Near, Reference, 0, 0, seed, row0, query0, head, shift,
-        diagonal, end, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, DROPOUT, False, PRECISION,
+        dq, q, do, lse, delta, keys, zone, None, dropout, row0, query0, diagonal, end,
+        D, DP, BM, BN, 0, True, EXACT, PRECISION,
     )  # fmt: skip
-    store_rows(dQ, (dq * scale).to(dQ.dtype.element_ty), rows, dq_t, T, D, DP)
+    store_rows(head_at(dQ, b, h), (dq * scale).to(dQ.at.dtype.element_ty), rows, dQ.row, T, D, DP)  # [BM, DP]
+
+
+# --- keys: tiles are [BN, BM], keys down and queries across ---------------------------------------------------------
+
+
+@triton.jit
+def key_scores(
+    q, k, zone, row0, key0,
+    BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """As `forward.scores`, transposed: [BN, BM]. If EXACT, near biases are transposed already."""
+    block, key_block = row0 // BLOCK, key0 // BLOCK
+    logits = tl.dot(k, tl.trans(q), input_precision=PRECISION)  # [BN, DP] · [DP, BM]
+    if NODES == 0:
+        near = zone.Near + near_index(zone.blocks, block, key_block, EXACT)
+        down, across = key0 % BLOCK // TILE, row0 % BLOCK // TILE
+        if EXACT:
+            bias = load_near(near + (down * 2 + across) * (TILE * TILE), BN)
+        else:
+            bias = tl.trans(load_near(near + (across * 2 + down) * (TILE * TILE), BM))
+        logits = logits * (zone.scale * LOG2E) + bias.to(tl.float32)
+        unit = 1.0
+    else:
+        N: tl.constexpr = 16 if BN // TILE * NODES < 16 else BN // TILE * NODES
+        column = tl.arange(0, N)[:, None]
+        row = tl.arange(0, 16)[None, :]
+        index = tile_index(zone.blocks, row0 // TILE, key0 // TILE + column // NODES, NODES != 16)
+        offsets = index * (NODES * NODES) + row * NODES + column % NODES
+        there = (row < NODES) & (column < BN // TILE * NODES)
+        nodes = tl.load(zone.Nodes + offsets, mask=there, other=0.0)  # [≥16, 16]
+        mixed = tl.dot(zone.rows, nodes, input_precision=PRECISION).to(nodes.dtype)  # [BN, ≥16] · [≥16, 16]
+        logits = tl.dot(mixed, zone.columns, logits, input_precision=PRECISION)  # [BN, 16] · [16, BM]
+        unit = zone.scale * LOG2E
+    reference = tl.load(zone.Reference + block - key_block) * LOG2E if zone.Reference is not None else 0.0  # []
+    return logits, unit, reference
 
 
 @triton.jit
 def walk_queries(
-    dk, dv, k, v, Q, dOut, Lse, Delta, KeyMask, Near, Nodes, Reference, weights, row_weights, seed, key0, query0,
-    head, shift,
-    lo, hi, T, S, q_stride, do_stride, scale, dropout_p, first_block, near, middle,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
-    EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, EVEN: tl.constexpr, DROPOUT: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    dk, dv, k, v,  # [BN, DP]
+    Q, dOut, q_stride, do_stride, Lse, Delta, T,  # of one sequence and head
+    keys, zone, dropout, key0, query0, lo, hi,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
+    DIAGONAL: tl.constexpr, EXACT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Tiles are [BN, BM] here: keys down, queries across."""
+    """What the queries from lo to hi add to dk and dv."""
     j = key0 + tl.arange(0, BN)
     for row0 in tl.range(lo, hi, BM, num_stages=STAGES):
         row0 = tl.multiple_of(row0, BM)
         i = row0 + tl.arange(0, BM)
         rows = i - query0
-        q = load_rows(Q, rows, q_stride, T, D, DP, not EVEN)
-        do = load_rows(dOut, rows, do_stride, T, D, DP, not EVEN)
+        q = load_rows(Q, rows, q_stride, T, D, DP, not EVEN)  # [BM, DP]
+        do = load_rows(dOut, rows, do_stride, T, D, DP, not EVEN)  # [BM, DP]
         if EVEN:
-            lse, delta = tl.load(Lse + rows), tl.load(Delta + rows)
+            lse, delta = tl.load(Lse + rows), tl.load(Delta + rows)  # [BM]
         else:
             inside = (rows >= 0) & (rows < T)
-            lse = tl.load(Lse + rows, mask=inside, other=float("inf"))
-            delta = tl.load(Delta + rows, mask=inside, other=0.0)
-        scores, unit, reference = column_scores(
-            q, k, weights, row_weights, Near, Nodes, Reference, tl.maximum(row0, 0), key0, scale, first_block, near,
-            middle,
-            BM, BN, ZONE, EXACT, REFERENCE, PRECISION,
-        )  # fmt: skip
-        p = tl.exp2(scores * unit - (lse - reference)[None, :])
-        if DIAGONAL or MASK:
-            p = tl.where(visible(i[None, :], j[:, None], shift, S, KeyMask, DIAGONAL, MASK), p, 0.0)
+            lse = tl.load(Lse + rows, mask=inside, other=float("inf"))  # [BM]
+            delta = tl.load(Delta + rows, mask=inside, other=0.0)  # [BM]
+        s, unit, reference = key_scores(q, k, zone, tl.maximum(row0, 0), key0, BM, BN, NODES, EXACT, PRECISION)
+        p = tl.exp2(s * unit - (lse - reference)[None, :])  # [BN, BM]
+        if DIAGONAL or keys.Mask is not None:
+            p = tl.where(visible(i[None, :], j[:, None], keys, DIAGONAL), p, 0.0)
         weight = p
-        dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
-        if DROPOUT:
-            keep = kept(seed, rows[None, :], (j + shift)[:, None], head, dropout_p)
-            weight = tl.where(keep, p / (1 - dropout_p), 0.0)
-            dp = tl.where(keep, dp / (1 - dropout_p), 0.0)
-        dv = tl.dot(weight.to(do.dtype), do, dv, input_precision=PRECISION)
+        dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)  # [BN, DP] · [DP, BM]
+        if dropout.seed is not None:
+            keep = kept(dropout, rows[None, :], (j + keys.shift)[:, None])
+            weight = tl.where(keep, p / (1 - dropout.p), 0.0)
+            dp = tl.where(keep, dp / (1 - dropout.p), 0.0)
+        dv = tl.dot(weight.to(do.dtype), do, dv, input_precision=PRECISION)  # [BN, BM] · [BM, DP]
         ds = p * (dp - delta[None, :])
-        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)  # [BN, BM] · [BM, DP]
     return dk, dv
 
 
-@triton.jit
-def column_scores(
-    q, k, weights, row_weights, Near, Nodes, Reference, row0, key0, scale, first_block, near, middle,
-    BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """As `row_scores`, with keys down and queries across: [BN, BM]. If EXACT, so are near biases already."""
-    block, key_block = row0 // BLOCK, key0 // BLOCK
-    logits = tl.dot(k, tl.trans(q), input_precision=PRECISION)
-    if ZONE == 0:
-        Near += near_index(block, key_block, first_block, near, EXACT)
-        down, across = key0 % BLOCK // TILE, row0 % BLOCK // TILE
-        if EXACT:
-            bias = load_near(Near + (down * 2 + across) * (TILE * TILE), BN)
-        else:
-            bias = tl.trans(load_near(Near + (across * 2 + down) * (TILE * TILE), BM))
-        logits = logits * (scale * LOG2E) + bias.to(tl.float32)
-        unit = 1.0
-    else:
-        N: tl.constexpr = 16 if BN // TILE * ZONE < 16 else BN // TILE * ZONE
-        column = tl.arange(0, N)[:, None]
-        row = tl.arange(0, 16)[None, :]
-        index = tile_index(row0 // TILE, key0 // TILE + column // ZONE, first_block, near, middle, ZONE != 16)
-        offsets = index * (ZONE * ZONE) + row * ZONE + column % ZONE
-        nodes = tl.load(Nodes + offsets, mask=(row < ZONE) & (column < BN // TILE * ZONE), other=0.0)  # [≥16, 16]
-        mixed = tl.dot(weights, nodes, input_precision=PRECISION).to(nodes.dtype)  # [BN, 16]
-        logits = tl.dot(mixed, row_weights, logits, input_precision=PRECISION)
-        unit = scale * LOG2E
-    reference = tl.load(Reference + block - key_block) * LOG2E if REFERENCE else 0.0
-    return logits, unit, reference
-
-
 @triton.jit(do_not_specialize=LENGTHS)
-def keys(
-    Q, K, V, dOut, Lse, Delta, dK, dV, KeyMask, Shift, Near, Middle, Far, Reference, Seed,
-    q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, do_b, do_h, do_t, dk_b, dk_h, dk_s, dv_b, dv_h, dv_s,
+def key_grad(
+    Q, K, V, dOut, dK, dV,  # Heads: (B, H, T, D), (B, G, S, D) twice, (B, H, T, D), (B, H, S, D) twice
+    Lse, Delta,  # (B, H, T)
+    KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
+    Near, Middle, Far,  # PerHead; Middle and Far may be None
+    Reference,  # (H, near_blocks), or None
     B, H, T, S, group, tiles, scale, dropout_p,
-    near_per_head, middle_per_head, far_per_head, references_per_head, first_block, near, middle,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
-    HAS_MIDDLE: tl.constexpr, HAS_FAR: tl.constexpr, MASK: tl.constexpr, SHIFT: tl.constexpr, EVEN: tl.constexpr,
-    DROPOUT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
+    first_block, near_blocks, middle_blocks,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    EXACT: tl.constexpr, EVEN: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV (B, H, S, D), for each query head. (A loop over those that share a key head would spill registers.)"""
+    """A tile of keys for one query head. (Looping over the query heads that share a key head spills registers.)"""
     pid = tl.program_id(0)
     tile = pid % tiles  # the longest first
     b = pid // tiles % B
     h = pid // tiles // B
     g = h // group
-    shift = tl.load(Shift + b) if SHIFT else 0
+    shift = tl.load(Shift + b) if Shift is not None else 0  # []
     query0 = S - T - shift
     key0 = tl.multiple_of(tile * BN, BN)
     j = key0 + tl.arange(0, BN)
 
-    K += b.to(tl.int64) * k_b + g.to(tl.int64) * k_h
-    V += b.to(tl.int64) * v_b + g.to(tl.int64) * v_h
-    KeyMask += b.to(tl.int64) * S
-    seed = tl.load(Seed) if DROPOUT else 0
-    k = load_rows(K, j + shift, k_s, S, D, DP, True)
-    v = load_rows(V, j + shift, v_s, S, D, DP, True)
+    mask = KeyMask + b.to(tl.int64) * S if KeyMask is not None else None
+    keys = Keys(head_at(K, b, g), head_at(V, b, g), K.row, V.row, mask, shift, S)
+    seed = tl.load(Seed) if Seed is not None else None  # []
+    k = load_rows(keys.K, j + shift, K.row, S, D, DP, True)  # [BN, DP]
+    v = load_rows(keys.V, j + shift, V.row, S, D, DP, True)  # [BN, DP]
     dk = tl.zeros([BN, DP], tl.float32)
     dv = tl.zeros([BN, DP], tl.float32)
 
@@ -275,59 +373,60 @@ def keys(
     first = floor_to(query0, BM)
     last = query0 + T
     diagonal = first if key0 == 0 else tl.maximum(first, key0)  # padding sees the first key
+    diagonal_end = tl.minimum(tl.maximum(key0 + BN, diagonal), last)
     full = tl.minimum(tl.maximum(first, key0 + BN), last)
-    middle_start = tl.minimum(tl.maximum(full, (key_block + near) * BLOCK), last)
-    far_start = tl.minimum(tl.maximum(full, (key_block + middle) * BLOCK), last)
+    middle_start = tl.minimum(tl.maximum(full, (key_block + near_blocks) * BLOCK), last)
+    far_start = tl.minimum(tl.maximum(full, (key_block + middle_blocks) * BLOCK), last)
     head = b * H + h
-    q = Q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
-    do = dOut + b.to(tl.int64) * do_b + h.to(tl.int64) * do_h
-    lse = Lse + head.to(tl.int64) * T
-    delta = Delta + head.to(tl.int64) * T
-    biases = Near + h.to(tl.int64) * near_per_head
-    middles = Middle + h.to(tl.int64) * middle_per_head
-    fars = Far + h.to(tl.int64) * far_per_head
-    references = Reference + h * references_per_head
+    q, do = head_at(Q, b, h), head_at(dOut, b, h)
+    lse, delta = Lse + head.to(tl.int64) * T, Delta + head.to(tl.int64) * T
+    near = Near.at + h.to(tl.int64) * Near.h
+    reference = Reference + h * near_blocks if Reference is not None else None
+    dropout = Dropout(seed, dropout_p, head)
+    blocks = Blocks(first_block, near_blocks, middle_blocks)
+    zone = Zone(near, None, None, None, reference, blocks, scale)
     dk, dv = walk_queries(
-        dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
-        diagonal, tl.minimum(tl.maximum(key0 + BN, diagonal), last), T, S, q_t, do_t, scale, dropout_p, first_block,
-        near,
-        middle, D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, False, DROPOUT, NEAR_STAGES, PRECISION,
+        dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0, diagonal, diagonal_end,
+        D, DP, BM, BN, 0, True, EXACT, False, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     dk, dv = walk_queries(
-        dk, dv, k, v, q, do, lse, delta, KeyMask, biases, biases, references, 0, 0, seed, key0, query0, head, shift,
-        full, middle_start, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, NEAR_STAGES, PRECISION,
+        dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0, full, middle_start,
+        D, DP, BM, BN, 0, False, EXACT, EVEN, NEAR_STAGES, PRECISION,
     )  # fmt: skip
-    if HAS_MIDDLE:
-        w, r = zone_weights(scale, BN, BM, 16, Middle.dtype.element_ty)
+    if Middle is not None:
+        w, r = node_weights(scale, BN, BM, 16, Middle.at.dtype.element_ty)
+        zone = Zone(near, Middle.at + h.to(tl.int64) * Middle.h, w, r, reference, blocks, scale)
         dk, dv = walk_queries(
-            dk, dv, k, v, q, do, lse, delta, KeyMask, biases, middles, references, w, r, seed, key0, query0, head,
-            shift, middle_start, far_start, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, STAGES, PRECISION,
+            dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0,
+            middle_start, far_start, D, DP, BM, BN, 16, False, EXACT, EVEN, STAGES, PRECISION,
         )  # fmt: skip
-    if HAS_FAR:
-        w, r = zone_weights(scale, BN, BM, 4, Far.dtype.element_ty)
+    if Far is not None:
+        w, r = node_weights(scale, BN, BM, 4, Far.at.dtype.element_ty)
+        zone = Zone(near, Far.at + h.to(tl.int64) * Far.h, w, r, reference, blocks, scale)
         dk, dv = walk_queries(
-            dk, dv, k, v, q, do, lse, delta, KeyMask, biases, fars, references, w, r, seed, key0, query0, head,
-            shift, far_start, last, T, S, q_t, do_t, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, EVEN, DROPOUT, STAGES, PRECISION,
+            dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0,
+            far_start, last, D, DP, BM, BN, 4, False, EXACT, EVEN, STAGES, PRECISION,
         )  # fmt: skip
-    dK += b.to(tl.int64) * dk_b + h.to(tl.int64) * dk_h
-    dV += b.to(tl.int64) * dv_b + h.to(tl.int64) * dv_h
-    store_rows(dK, (dk * scale).to(dK.dtype.element_ty), j + shift, dk_s, S, D, DP)
-    store_rows(dV, dv.to(dV.dtype.element_ty), j + shift, dv_s, S, D, DP)
+    store_rows(head_at(dK, b, h), (dk * scale).to(dK.at.dtype.element_ty), j + shift, dK.row, S, D, DP)  # [BN, DP]
+    store_rows(head_at(dV, b, h), dv.to(dV.at.dtype.element_ty), j + shift, dV.row, S, D, DP)  # [BN, DP]
+
+
+# --- near biases ----------------------------------------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def near_biases(
-    Q, K, V, dOut, Lse, Delta, dNear, KeyMask, Shift, Near, Reference, Seed,
-    q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, do_b, do_h, do_t,
+def near_grad(
+    Q, K, V, dOut,  # Heads: (B, H, T, D), (B, G, S, D) twice, (B, H, T, D)
+    Lse, Delta,  # (B, H, T)
+    dNear,  # (heads, groups of rows of blocks, blocks apart, 128, 128)
+    KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
+    Near,  # PerHead
+    Reference,  # (H, near_blocks), or None
     B, H, T, S, group, first_head, groups, scale, dropout_p,
-    near_per_head, references_per_head, first_block, last_block, near, rows_per_group,
-    D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr,
-    SHIFT: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    first_block, last_block, near_blocks, rows_per_group,
+    D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dNear (heads, groups of rows of blocks, blocks apart, 128, 128): a tile of 64 × 64 of it."""
+    """A tile of 64 × 64 of dNear."""
     apart = tl.program_id(0) // 4
     part = tl.program_id(0) % 4
     part_i, part_j = part // 2, part % 2
@@ -335,13 +434,14 @@ def near_biases(
     h = tl.program_id(2) + first_head
     if (apart == 0) & (part_j > part_i):
         return
-    Q += h.to(tl.int64) * q_h
-    K += (h // group).to(tl.int64) * k_h
-    V += (h // group).to(tl.int64) * v_h
-    dOut += h.to(tl.int64) * do_h
-    Near += h.to(tl.int64) * near_per_head
-    Reference += h * references_per_head
-    seed = tl.load(Seed) if DROPOUT else 0
+    Qh = Q.at + h.to(tl.int64) * Q.h
+    Kh = K.at + (h // group).to(tl.int64) * K.h
+    Vh = V.at + (h // group).to(tl.int64) * V.h
+    dOh = dOut.at + h.to(tl.int64) * dOut.h
+    near = Near.at + h.to(tl.int64) * Near.h
+    reference = Reference + h * near_blocks if Reference is not None else None
+    seed = tl.load(Seed) if Seed is not None else None  # []
+    zone = Zone(near, None, None, None, reference, Blocks(first_block, near_blocks, near_blocks), scale)
     total = tl.zeros([TILE, TILE], tl.float32)
     first = tl.maximum(first_block + chunk * rows_per_group, apart)
     last = tl.minimum(first_block + (chunk + 1) * rows_per_group, last_block)
@@ -351,24 +451,25 @@ def near_biases(
         i = row0 + tl.arange(0, TILE)
         j = start + tl.arange(0, TILE)
         for b in range(B):
-            shift = tl.load(Shift + b) if SHIFT else 0
+            shift = tl.load(Shift + b) if Shift is not None else 0  # []
             query0 = S - T - shift
             rows = i - query0
             inside = (rows >= 0) & (rows < T)
             head = b * H + h
             at = (head // H).to(tl.int64)
-            q = load_rows(Q + at * q_b, rows, q_t, T, D, DP, True)
-            do = load_rows(dOut + at * do_b, rows, do_t, T, D, DP, True)
-            k = load_rows(K + at * k_b, j + shift, k_s, S, D, DP, True)
-            v = load_rows(V + at * v_b, j + shift, v_s, S, D, DP, True)
-            lse = tl.load(Lse + head.to(tl.int64) * T + rows, mask=inside, other=float("inf"))
-            delta = tl.load(Delta + head.to(tl.int64) * T + rows, mask=inside, other=0.0)
-            total += row_gradient(
-                q, do, k, v, lse, delta, KeyMask + at * S, Near, Near, Reference, 0, 0, seed, i, j, row0, start, query0,
-                head, shift, S, scale, dropout_p, first_block, near, near,
-                TILE, TILE, 0, True, EXACT, REFERENCE, MASK, DROPOUT, PRECISION,
+            q = load_rows(Qh + at * Q.b, rows, Q.row, T, D, DP, True)  # [TILE, DP]
+            do = load_rows(dOh + at * dOut.b, rows, dOut.row, T, D, DP, True)  # [TILE, DP]
+            k = load_rows(Kh + at * K.b, j + shift, K.row, S, D, DP, True)  # [TILE, DP]
+            v = load_rows(Vh + at * V.b, j + shift, V.row, S, D, DP, True)  # [TILE, DP]
+            lse = tl.load(Lse + head.to(tl.int64) * T + rows, mask=inside, other=float("inf"))  # [TILE]
+            delta = tl.load(Delta + head.to(tl.int64) * T + rows, mask=inside, other=0.0)  # [TILE]
+            mask = KeyMask + at * S if KeyMask is not None else None
+            keys = Keys(Kh, Vh, K.row, V.row, mask, shift, S)
+            total += logit_grad(
+                q, do, k, v, lse, delta, keys, zone, Dropout(seed, dropout_p, head), i, j, row0, start, query0,
+                TILE, 0, True, EXACT, PRECISION,
             )  # fmt: skip
-    at = ((h - first_head) * groups + chunk).to(tl.int64) * near + apart
+    at = ((h - first_head) * groups + chunk).to(tl.int64) * near_blocks + apart
     r = part_i * TILE + tl.arange(0, TILE)[:, None]
     c = part_j * TILE + tl.arange(0, TILE)[None, :]
-    tl.store(dNear + at * (BLOCK * BLOCK) + r * BLOCK + c, total)
+    tl.store(dNear + at * (BLOCK * BLOCK) + r * BLOCK + c, total)  # [TILE, TILE]

@@ -1,4 +1,4 @@
-"""A bias as the kernels take it: values that the encoding itself makes at a few positions."""
+"""A bias as the kernels take it: the encoding's own values at a few positions."""
 
 from dataclasses import dataclass, field
 
@@ -6,49 +6,46 @@ import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
-from longfire.engines.fused.geometry import BLOCK, Geometry, smoothness
-from longfire.engines.fused.spec import interpolated
+from longfire.engines.fused.reference import interpolated
+from longfire.engines.fused.zones import BLOCK, Zones
 
 
 @dataclass(frozen=True, eq=False)
-class FusedBias:
-    """Made once, used by as many layers as share it; gradients from all of them add up in `values`."""
+class SampledBias:
+    """Made once and used by every layer that shares it; gradients from all of them add up in `samples`."""
 
-    values: Tensor  # (A, H, E)
-    geometry: Geometry
-    kept: dict[tuple[bool, float], tuple[Tensor, ...]] = field(default_factory=dict)
+    samples: Tensor  # (A, H, E)
+    zones: Zones
+    _expanded: dict[tuple[bool, float], tuple[Tensor, ...]] = field(default_factory=dict)
 
-    def expand(self, like: Tensor) -> None:
-        """Make what the kernels read for q like this, now."""
-        dtype = computed_in(like)
-        key = dtype != torch.float32, like.shape[-1] ** -0.5
-        self.kept[key] = self._expanded(*key)
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """The zones as an operator takes them."""
+        return self.zones.keys, self.zones.first, self.zones.smooth or 0
 
-    def expanded(self, relative: bool, scale: float) -> tuple[Tensor, ...]:
-        """What the kernels read, made for the first layer that asks."""
-        found = self.kept.get((relative, scale))
+    def expanded(self, relative: bool, scale: float, keep: bool | None = None) -> tuple[Tensor, ...]:
+        """What the kernels read, made for the first layer that asks.
+
+        `keep` it for the next layer: by default unless compiling, where one graph may serve many layers.
+        """
+        found = self._expanded.get((relative, scale))
         if found is None:
-            found = self._expanded(relative, scale)
-            if not torch.compiler.is_compiling():
-                self.kept[relative, scale] = found
+            from longfire.engines.fused.ops import expand_bias
+
+            found = expand_bias(self.samples.detach(), *self.numbers, relative, scale)
+            if keep or (keep is None and not torch.compiler.is_compiling()):
+                self._expanded[relative, scale] = found
         return found
 
-    def _expanded(self, relative: bool, scale: float) -> tuple[Tensor, ...]:
-        from longfire.engines.fused.ops import expand_bias
 
-        g = self.geometry
-        made: tuple[Tensor, ...] = expand_bias(self.values.detach(), g.keys, g.first, g.smooth or 0, relative, scale)
-        return made
-
-
-def computed_in(q: Tensor) -> torch.dtype:
-    """The precision of q, or what autocast makes of it."""
+def compute_dtype(q: Tensor) -> torch.dtype:
+    """The precision of q, or autocast's."""
     device = q.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else q.dtype
 
 
 def refuses(encoding: PositionEncoding, keys: int) -> str | None:
-    """Why the kernels cannot take the bias of an encoding for so many keys; None if they can."""
+    """Why the kernels cannot take an encoding's bias for this many keys; None if they can."""
     name = type(encoding).__name__
     if encoding.distance_only:
         return None
@@ -59,71 +56,68 @@ def refuses(encoding: PositionEncoding, keys: int) -> str | None:
         )
     whole_blocks = -(-keys // BLOCK) * BLOCK
     if encoding.max_length is not None and encoding.max_length < whole_blocks:
-        return f"it looks at {name}'s bias up to position {whole_blocks - 1}, and max_length is {encoding.max_length}"
+        return f"it samples {name}'s bias up to position {whole_blocks - 1}, and max_length is {encoding.max_length}"
     return None
 
 
-def fused_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.device) -> FusedBias:
+def sample_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.device) -> SampledBias:
     """The encoding's bias for queries first…keys−1."""
-    geometry = Geometry(keys, first, None if encoding.distance_only else smoothness(encoding.smooth_beyond or 0))
-    q_positions, k_positions = positions(geometry, device)
-    bias = encoding(q_positions, k_positions)
-    A, E = geometry.row_nodes, geometry.distance_nodes
+    zones = Zones.of(encoding, keys, first)
+    bias = encoding(*_positions(zones, device))
+    A, E = zones.row_nodes, zones.distance_nodes
     if bias is None:
-        raise ValueError(f"{type(encoding).__name__}.bias gave None, though the class defines it; it must be a tensor.")
+        raise ValueError(f"{type(encoding).__name__}.bias returned None, though the class defines it.")
     if bias.ndim != 4 or (bias.shape[0], bias.shape[2], bias.shape[3]) != (A, 1, E):
         raise ValueError(
             f"{type(encoding).__name__}.bias must be (B, H, T, S) = ({A}, heads, 1, {E}) for q_positions of shape "
             f"({A}, 1) and k_positions of shape ({A}, {E}), not {tuple(bias.shape)}."
         )
-    return FusedBias(bias[:, :, 0].float().contiguous(), geometry)
+    return SampledBias(bias[:, :, 0].float().contiguous(), zones)
 
 
-_POSITIONS: dict[tuple[Geometry, torch.device], tuple[Tensor, Tensor]] = {}
+_POSITIONS: dict[tuple[Zones, torch.device], tuple[Tensor, Tensor]] = {}
 _KEPT = 16
-_PINNED: dict[tuple[Geometry, torch.device], tuple[Tensor, Tensor]] = {}
-"""What CUDA graphs have seen: their replays will read it again."""
+_PINNED: dict[tuple[Zones, torch.device], tuple[Tensor, Tensor]] = {}
+"""What CUDA graphs have captured: replays read it again."""
 
 
-def positions(geometry: Geometry, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`Geometry.positions`, kept for the next layer and the next step."""
+def _positions(zones: Zones, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`Zones.positions`, kept for the next layer and the next step."""
     if torch.compiler.is_compiling():
-        return geometry.positions(device)
-    found = _POSITIONS.get((geometry, device))
+        return zones.positions(device)
+    found = _POSITIONS.get((zones, device))
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if found is not None and capturing:
-        _PINNED[geometry, device] = found
+        _PINNED[zones, device] = found
     if found is None:
         with torch.inference_mode(False):  # training may use them next
-            found = geometry.positions(device)
+            found = zones.positions(device)
         plain = all(type(tensor) is Tensor for tensor in found)  # not a tracer's
         if plain and not capturing:
             if len(_POSITIONS) >= _KEPT:
                 _POSITIONS.pop(next(iter(_POSITIONS)), None)
-            _POSITIONS[geometry, device] = found
+            _POSITIONS[zones, device] = found
     return found
 
 
 @torch.no_grad()
-def interpolation_error(encoding: PositionEncoding, bias: FusedBias, rows: int = 64) -> tuple[float, float]:
+def interpolation_error(encoding: PositionEncoding, bias: SampledBias, rows: int = 64) -> tuple[float, float]:
     """Largest and root-mean-square difference between the bias that the kernels add and the encoding's own.
 
-    Over `rows` queries (all of them if there are no more), spread evenly, and all keys that they see. Looks at values,
-    so it waits for the device.
+    Over `rows` queries, spread evenly, and all keys that they see. Reads values, so it waits for the device.
     """
-    geometry = bias.geometry
-    if geometry.exact:
+    zones, device = bias.zones, bias.samples.device
+    if zones.exact:
         return 0.0, 0.0
-    count = geometry.keys - geometry.first
-    step = max(1, count // rows)
-    chosen = torch.arange(geometry.keys - 1, geometry.first - 1, -step, device=bias.values.device)
-    keys = torch.arange(geometry.keys, device=bias.values.device)
+    step = max(1, (zones.keys - zones.first) // rows)
+    chosen = torch.arange(zones.keys - 1, zones.first - 1, -step, device=device)
+    keys = torch.arange(zones.keys, device=device)
     largest, squares, pairs = 0.0, 0.0, 0
     for row in chosen.split(8):
         own = encoding(row, keys)
         assert own is not None
         seen = keys <= row[:, None]
-        error = (interpolated(bias.values.double(), geometry, row) - own).masked_fill(~seen, 0.0)
+        error = (interpolated(bias.samples.double(), zones, row) - own).masked_fill(~seen, 0.0)
         largest = max(largest, error.abs().max().item())
         squares += error.square().sum().item()
         pairs += int(seen.sum()) * error.shape[0]

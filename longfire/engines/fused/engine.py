@@ -1,4 +1,4 @@
-"""The engine: what the kernels can serve, and calling them."""
+"""The engine: which requests the kernels can serve, and calling them."""
 
 from functools import lru_cache
 
@@ -8,101 +8,82 @@ from torch import Tensor
 from longfire.custom_ops import HAS_TRITON, INTERPRETED
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
-from longfire.engines.fused.geometry import smoothness
+from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolation_error, refuses, sample_bias
+from longfire.engines.fused.zones import decode_nodes, smooth_width
 from longfire.engines.layout import Layout, fused_layout
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request
 
 LARGEST_HEAD = 128
-LEAST_SCALE = 2e-5  # its reciprocal is a float16
+LEAST_SCALE = 2e-5  # its reciprocal fits float16
 
 
 class Fused:
-    """One kernel for logits, bias, softmax and values; no (queries × keys) tensor in any direction."""
+    """One kernel for logits, bias, softmax and values; no (queries × keys) tensor in either direction."""
 
     name = "fused"
     dense = False
     replays = True
-    """A CUDA graph can hold it."""
+    """CUDA graphs can capture it."""
 
     def refuses(self, request: Request) -> str | None:
         refusal = _refuses_call(request)
-        if refusal is not None or _decodes(request):
+        if refusal is not None or _is_decoding(request):
             return refusal
         return _refuses_bias(request) or _refuses_positions(request)
 
     def declines(self, request: Request) -> str | None:
         if request.q.device.type != "cuda":
             return "Triton's interpreter is for tests"
-        from longfire.engines.fused.bias import computed_in
-
-        if _decodes(request):
+        if _is_decoding(request):
             plain = not (request.has_bias or request.masks_causally or request.key_mask is not None)
             return "there is neither a bias nor a mask; sdpa has a kernel for that" if plain else None
         encoding = _encoding(request)
-        if computed_in(request.q) == torch.float32 and not encoding.distance_only:
+        if compute_dtype(request.q) == torch.float32 and not encoding.distance_only:
             return f"q is float32, and {type(encoding).__name__}'s bias would be interpolated"
         return None
 
     def interpolates(self, encoding: PositionEncoding) -> bool:
-        """Whether the bias that it adds is not quite the encoding's."""
+        """Whether the bias that it adds differs from the encoding's."""
         return not encoding.distance_only
 
     def describe(self, request: Request) -> str:
-        if _decodes(request):
+        if _is_decoding(request):
             bias = "the bias is exact" if request.has_bias else "no bias"
-            bias = "the bias is interpolated along the distance" if _by_nodes(request) else bias
+            bias = "the bias is interpolated along the distance" if _interpolates_row(request) else bias
             return f"a Triton kernel for single queries, which reads the keys and values once; {bias}"
         encoding = _encoding(request)
         if encoding.distance_only:
             return f"Triton kernels; {type(encoding).__name__}'s bias is a table of distances, exact"
-        W = smoothness(encoding.smooth_beyond or 0)
+        W = smooth_width(encoding)
         return f"Triton kernels; smooth_beyond={2 * W} would be more exact than {W}: the bias is interpolated"
 
     def error(self, request: Request) -> float:
-        from longfire.engines.fused.bias import interpolation_error
-
-        if _decodes(request):
-            return _row_error(request) if _by_nodes(request) else 0.0
+        if _is_decoding(request):
+            return _row_error(request) if _interpolates_row(request) else 0.0
         return interpolation_error(_encoding(request), _bias(request, _shift(request)))[0]
 
     def run(self, request: Request) -> Tensor:
-        from longfire.engines.fused import ops
-        from longfire.engines.fused.bias import computed_in
+        from longfire.engines.fused.ops import fused_attention
 
-        dtype = computed_in(request.q)
-        q, k, v = (_rows(tensor.to(dtype)) for tensor in (request.q, request.k, request.v))
-        if _decodes(request):
+        dtype = compute_dtype(request.q)
+        q, k, v = (_with_contiguous_rows(tensor.to(dtype)) for tensor in (request.q, request.k, request.v))
+        if _is_decoding(request):
             return _decode(request, q, k, v).to(request.q.dtype)
         shift = _shift(request)
         bias = _bias(request, shift)
-        request.check_heads(bias.values.shape[1], type(_encoding(request)).__name__)
-        g = bias.geometry
-        numbers = g.keys, g.first, g.smooth or 0
+        request.check_heads(bias.samples.shape[1], type(_encoding(request)).__name__)
         expanded = bias.expanded(dtype != torch.float32, request.scaling)
-        seed = None
-        if request.dropout_p:
-            seed = torch.randint(0, 2**62, (1,), device=q.device)
+        seed = torch.randint(0, 2**62, (1,), device=q.device) if request.dropout_p else None
         key_mask = None if request.key_mask is None else request.key_mask.to(torch.uint8).contiguous()
-        out, _ = ops.fused_attention(
-            q,
-            k,
-            v,
-            bias.values,
-            *expanded,
-            key_mask,
-            shift,
-            seed,
-            *numbers,
-            request.scaling,
-            request.dropout_p,
-        )
-        result: Tensor = out.to(request.q.dtype)
-        return result
+        optional = key_mask, shift, seed
+        scalars = *bias.numbers, request.scaling, request.dropout_p
+        out: Tensor = fused_attention(q, k, v, bias.samples, *expanded, *optional, *scalars)[0]
+        return out.to(request.q.dtype)
 
 
 def _refuses_call(request: Request) -> str | None:
-    q = request.q
+    q, decoding = request.q, _is_decoding(request)
     if not HAS_TRITON:
         return "it needs Triton: pip install triton"
     if q.device.type != "cuda" and not INTERPRETED:
@@ -111,9 +92,9 @@ def _refuses_call(request: Request) -> str | None:
         return f"it computes in float32, float16 or bfloat16, and q is {q.dtype}"
     if q.shape[-1] > LARGEST_HEAD:
         return f"its largest head size is {LARGEST_HEAD}, and this is {q.shape[-1]}"
-    if not request.causal and not _decodes(request):
+    if not request.causal and not decoding:
         return "it is causal only"
-    if not request.has_bias and not _decodes(request):
+    if not request.has_bias and not decoding:
         return "there is no bias; sdpa has faster kernels for that"
     if request.scaling < LEAST_SCALE:
         return f"scale must be at least {LEAST_SCALE}, not {request.scaling}"
@@ -121,36 +102,34 @@ def _refuses_call(request: Request) -> str | None:
         return "there is nothing to compute"
     if in_transform():
         return "it cannot run inside torch.func transforms"
-    if q.is_cuda and not torch.compiler.is_compiling() and not _capable(q.device):
+    if q.is_cuda and not torch.compiler.is_compiling() and not _has_tensor_cores(q.device):
         return "its kernels are for NVIDIA GPUs from the A100 on"
     return None
 
 
 @lru_cache(maxsize=64)
-def _capable(device: torch.device) -> bool:
+def _has_tensor_cores(device: torch.device) -> bool:
     return not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _refuses_bias(request: Request) -> str | None:
     if not isinstance(request.bias, PositionEncoding | PreparedBias):
         return "a bias given as a tensor is dense already; sdpa takes it"
-    from longfire.engines.fused.bias import refuses
-
     return refuses(_encoding(request), request.shape[3])
 
 
-def _padding(request: Request) -> Tensor | None:
-    """Where it is promised that positions are in order after it."""
-    return request.bias.padding if isinstance(request.bias, PreparedBias) else None
-
-
 def _refuses_positions(request: Request) -> str | None:
-    if request.in_order or _padding(request) is not None:
+    if request.in_order or _promised_padding(request) is not None:
         return None
     if torch.compiler.is_compiling():
-        return "positions cannot be looked at while compiling: leave them out where they are 0, 1, 2, …"
+        return "positions cannot be read while compiling: leave them out where they are 0, 1, 2, …"
     found = _layout(request)
     return found if isinstance(found, str) else None
+
+
+def _promised_padding(request: Request) -> Tensor | None:
+    """Padding after which positions are in order, as promised by `prepare_bias`."""
+    return request.bias.padding if isinstance(request.bias, PreparedBias) else None
 
 
 def _layout(request: Request) -> Layout | str:
@@ -158,9 +137,10 @@ def _layout(request: Request) -> Layout | str:
 
 
 def _shift(request: Request) -> Tensor | None:
+    """Padding before each sequence's first key, (B,) int32; None: none."""
     if request.in_order:
         return None
-    padding = _padding(request)
+    padding = _promised_padding(request)
     if padding is not None:
         return padding.int()
     found = _layout(request)
@@ -173,51 +153,53 @@ def _encoding(request: Request) -> PositionEncoding:
     return request.encoding
 
 
-def _bias(request: Request, shift: Tensor | None):  # type: ignore[no-untyped-def]
-    from longfire.engines.fused.bias import fused_bias
-
+def _bias(request: Request, shift: Tensor | None) -> SampledBias:
     if isinstance(request.bias, PreparedBias) and request.bias.fused is not None:
         return request.bias.fused
     _, _, T, S = request.shape
     first = S - T if shift is None else 0
-    return fused_bias(_encoding(request), S, first, request.q.device)
+    return sample_bias(_encoding(request), S, first, request.q.device)
 
 
-def _decodes(request: Request) -> bool:
-    """A single query a sequence, without gradients."""
+def _with_contiguous_rows(tensor: Tensor) -> Tensor:
+    fits = tensor.shape[2] * tensor.stride(2) < 2**31  # offsets within a head are 32-bit
+    return tensor if tensor.stride(-1) == 1 and fits else tensor.contiguous()
+
+
+# --- decoding -------------------------------------------------------------------------------------------------------
+
+
+def _is_decoding(request: Request) -> bool:
+    """A single query per sequence, without gradients."""
     return request.shape[2] == 1 and not request.dropout_p and not torch.is_grad_enabled()
 
 
-def _by_nodes(request: Request) -> bool:
-    """Whether a single query's bias is made at nodes: if they are fewer than the keys, and precision is low."""
-    from longfire.engines.fused.bias import computed_in
-    from longfire.engines.fused.decode_bias import nodes_of
-
+def _interpolates_row(request: Request) -> bool:
+    """Whether a single query's bias is sampled: in low precision, if there are fewer nodes than keys."""
     if isinstance(request.bias, PreparedBias):
-        return request.bias.drawn
-    if request.encoding is None or computed_in(request.q) == torch.float32:
+        return request.bias.interpolated_row
+    if request.encoding is None or compute_dtype(request.q) == torch.float32:
         return False
     if not (request.causal or request.in_order):  # keys after the query have a bias of their own
         return False
-    nodes = nodes_of(request.encoding)
+    nodes = decode_nodes(request.encoding)
     return nodes is not None and nodes < request.shape[3]
 
 
-def _row(request: Request) -> tuple[Tensor, Tensor | None]:
-    """A bias made at nodes, (1 or B, H, S), and what else hides keys."""
-    from longfire.engines.fused.decode_bias import row_biases
+def _interpolated_row(request: Request) -> tuple[Tensor, Tensor | None]:
+    """The bias (1 or B, H, S), and the key mask that it does not include yet."""
+    from longfire.engines.fused.decode import decode_biases
 
     if isinstance(request.bias, PreparedBias):
         assert request.bias.tensor is not None
         return request.bias.tensor[:, :, 0], None if request.bias.key_mask is not None else request.key_mask
-    return row_biases([_encoding(request)], *request.positions, request.key_mask)[0], None
+    return decode_biases([_encoding(request)], *request.positions, request.key_mask)[0], None
 
 
 def _row_error(request: Request) -> float:
-    own = _encoding(request)(*request.positions)
-    visible = request.visible()
+    own, visible = _encoding(request)(*request.positions), request.visible()
     assert own is not None
-    error = _row(request)[0][:, :, None] - own
+    error = _interpolated_row(request)[0][:, :, None] - own
     return float((error if visible is None else error.masked_fill(~visible, 0.0)).abs().max())
 
 
@@ -226,8 +208,8 @@ def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     B, H, _, S = request.shape
     bias = None
-    if _by_nodes(request):
-        bias, kept = _row(request)
+    if _interpolates_row(request):
+        bias, kept = _interpolated_row(request)
         request.check_heads(bias.shape[1], type(_encoding(request)).__name__)
     else:
         visible = request.visible()
@@ -237,9 +219,3 @@ def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     mask = None if kept is None else kept.to(torch.uint8).contiguous()
     out: Tensor = decode_attention(q, k, v, bias, mask, request.scaling)
     return out
-
-
-def _rows(tensor: Tensor) -> Tensor:
-    """With the elements of a head next to each other."""
-    near_enough = tensor.shape[2] * tensor.stride(2) < 2**31  # offsets within a head are 32-bit
-    return tensor if tensor.stride(-1) == 1 and near_enough else tensor.contiguous()

@@ -1,203 +1,191 @@
-"""Attention, forward: one program owns a tile of queries and walks over the keys, from far to near."""
+"""Attention, forward: a program owns a tile of queries and walks over the keys, from far to near."""
 
+from typing import Any, NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from longfire.engines.fused.bias_kernels import Blocks, load_near, near_index, node_offsets, node_weights
 from longfire.engines.fused.tiles import (
     BLOCK,
     LENGTHS,
     LOG2E,
     TILE,
+    Call,
+    Dropout,
+    Keys,
+    Tiling,
+    Tilings,
     floor_to,
-    hats,
+    head_at,
+    heads,
     kept,
-    load_near,
     load_rows,
-    near_index,
     store_rows,
-    tile_index,
+    visible,
 )
+
+TILINGS = Tilings(short=Tiling(registers=128), long=Tiling(stages=3), wide=Tiling())
+
+
+def forward(call: Call) -> tuple[Tensor, Tensor]:
+    """Out (B, H, T, D), and the base-2 logarithms of the softmax's sums (B, H, T)."""
+    out = torch.empty_like(call.q)
+    lse = call.q.new_empty(call.B, call.H, call.T, dtype=torch.float32)
+    tiling = TILINGS.choose(call.q, call.S)
+    tiles = call.query_tiles(tiling.BM)
+    attention_forward[(tiles * call.B * call.H,)](
+        Out=heads(out), Lse=lse, tiles=tiles, **call.arguments, **call.nodes, **tiling.zones(), **tiling.launch()
+    )
+    return out, lse
+
+
+class Zone(NamedTuple):
+    """One head's bias in one zone."""
+
+    Near: Any
+    Nodes: Any
+    rows: Any  # node weights over queries
+    columns: Any  # node weights over keys
+    Reference: Any  # (blocks,), or None
+    blocks: Any
+    scale: Any  # of the logits
 
 
 @triton.jit
-def row_scores(
-    q, k, weights, column_weights, Near, Nodes, Reference, row0, start, scale, first_block, near, middle,
-    BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Logits of a tile [BM, BN] and what to multiply them by: units of log 2 then. Third, what was left out of them.
+def scores(
+    q, k, zone, row0, start, BM: tl.constexpr, NODES: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Logits of a tile [BM, 64], the factor that turns them into units of log 2, and the reference they leave out.
 
-    ZONE is how many nodes a tile has, 0 for near.
+    NODES along a tile's side; 0 in the near zone.
     """
     block, key_block = row0 // BLOCK, start // BLOCK
-    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    if ZONE == 0:
+    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)  # [BM, DP] · [DP, BN]
+    if NODES == 0:
         tile = row0 % BLOCK // TILE * 2 + start % BLOCK // TILE
-        bias = load_near(Near + near_index(block, key_block, first_block, near, EXACT) + tile * (TILE * TILE), BM)
-        logits = logits * (scale * LOG2E) + bias.to(tl.float32)
+        bias = load_near(zone.Near + near_index(zone.blocks, block, key_block, EXACT) + tile * (TILE * TILE), BM)
+        logits = logits * (zone.scale * LOG2E) + bias.to(tl.float32)
         unit = 1.0
     else:
-        nodes = load_nodes(Nodes, row0, start, first_block, near, middle, BM, ZONE)  # [≥16, 16]
-        mixed = tl.dot(weights, nodes, input_precision=PRECISION).to(nodes.dtype)  # [BM, 16]
-        logits = tl.dot(mixed, column_weights, logits, input_precision=PRECISION)
-        unit = scale * LOG2E
-    reference = tl.load(Reference + block - key_block) * LOG2E if REFERENCE else 0.0
+        offsets, there = node_offsets(zone.blocks, row0, start, BM, NODES)
+        at = zone.Nodes + offsets
+        nodes = tl.load(at) if NODES == 16 else tl.load(at, mask=there, other=0.0)  # [≥16, 16]
+        mixed = tl.dot(zone.rows, nodes, input_precision=PRECISION).to(nodes.dtype)  # [BM, ≥16] · [≥16, 16]
+        logits = tl.dot(mixed, zone.columns, logits, input_precision=PRECISION)  # [BM, 16] · [16, BN]
+        unit = zone.scale * LOG2E
+    reference = tl.load(zone.Reference + block - key_block) * LOG2E if zone.Reference is not None else 0.0  # []
     return logits, unit, reference
 
 
 @triton.jit
-def node_offsets(row0, start, first_block, near, middle, BM: tl.constexpr, ZONE: tl.constexpr):
-    """Where the nodes of a tile [BM, 64] are: offsets [≥16, 16] and which of them there are."""
-    N: tl.constexpr = 16 if BM // TILE * ZONE < 16 else BM // TILE * ZONE
-    row = tl.arange(0, N)[:, None]
-    column = tl.arange(0, 16)[None, :]
-    there = (row < BM // TILE * ZONE) & (column < ZONE)
-    tile = row0 // TILE + row // ZONE
-    index = tile_index(tile, start // TILE, first_block, near, middle, ZONE != 16)
-    return index * (ZONE * ZONE) + row % ZONE * ZONE + column, there
-
-
-@triton.jit
-def load_nodes(Nodes, row0, start, first_block, near, middle, BM: tl.constexpr, ZONE: tl.constexpr):
-    """The nodes of a tile [BM, 64]: [≥16, 16]."""
-    offsets, there = node_offsets(row0, start, first_block, near, middle, BM, ZONE)
-    if ZONE == 16:
-        return tl.load(Nodes + offsets)
-    return tl.load(Nodes + offsets, mask=there, other=0.0)
-
-
-@triton.jit
-def visible(i, j, shift, S, KeyMask, DIAGONAL: tl.constexpr, MASK: tl.constexpr):
-    """Which pairs count. Queries before the first key (padding) see that key alone. [rows, columns]"""
-    seen = (i >= -(1 << 24)) & (j >= 0)
-    if DIAGONAL:
-        seen &= (j <= tl.maximum(i, 0)) & (j + shift < S)
-    if MASK:
-        seen &= tl.load(KeyMask + j + shift, mask=j + shift < S, other=0) != 0
-    return seen
-
-
-@triton.jit
 def walk(
-    acc, total, top, q, K, V, KeyMask, Near, Nodes, Reference, weights, column_weights, seed, row0, query0, head,
-    shift, lo, hi, T, S,
-    k_stride, v_stride, scale, dropout_p, first_block, near, middle,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DIAGONAL: tl.constexpr,
-    EXACT: tl.constexpr, REFERENCE: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
+    acc, total, top,  # softmax so far: [BM, DP], [BM], [BM]
+    q,  # [BM, DP]
+    keys, zone, dropout, row0, query0, lo, hi,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
+    DIAGONAL: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Softmax over the keys from lo to hi, on line."""
+    """Online softmax over the keys from lo to hi."""
     i = row0 + tl.arange(0, BM)
     for start in tl.range(lo, hi, BN, num_stages=STAGES):
         start = tl.multiple_of(start, BN)
         j = start + tl.arange(0, BN)
-        k = load_rows(K, j + shift, k_stride, S, D, DP, DIAGONAL)
-        scores, unit, reference = row_scores(
-            q, k, weights, column_weights, Near, Nodes, Reference, tl.maximum(row0, 0), start, scale, first_block, near,
-            middle, BM, BN, ZONE, EXACT, REFERENCE, PRECISION,
-        )  # fmt: skip
-        if DIAGONAL or MASK:
-            seen = visible(i[:, None], j[None, :], shift, S, KeyMask, DIAGONAL, MASK)
-            scores = tl.where(seen, scores, float("-inf"))
-        highest = tl.maximum(top, tl.max(scores, 1) * unit + reference)
-        finite = tl.where(highest == float("-inf"), 0.0, highest) if DIAGONAL or MASK else highest
-        p = tl.exp2(scores * unit - (finite - reference)[:, None])
+        k = load_rows(keys.K, j + keys.shift, keys.k_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
+        s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, EXACT, PRECISION)  # [BM, BN]
+        if DIAGONAL or keys.Mask is not None:
+            s = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL), s, float("-inf"))
+        highest = tl.maximum(top, tl.max(s, 1) * unit + reference)
+        finite = highest
+        if DIAGONAL or keys.Mask is not None:
+            finite = tl.where(highest == float("-inf"), 0.0, highest)
+        p = tl.exp2(s * unit - (finite - reference)[:, None])
         rescale = tl.exp2(top - finite)
         total = total * rescale + tl.sum(p, 1)
-        if DROPOUT:
-            keep = kept(seed, (i - query0)[:, None], (j + shift)[None, :], head, dropout_p)
-            p = tl.where(keep, p / (1 - dropout_p), 0.0)
+        if dropout.seed is not None:
+            keep = kept(dropout, (i - query0)[:, None], (j + keys.shift)[None, :])
+            p = tl.where(keep, p / (1 - dropout.p), 0.0)
         acc = acc * rescale[:, None]
-        v = load_rows(V, j + shift, v_stride, S, D, DP, DIAGONAL)
-        acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
+        v = load_rows(keys.V, j + keys.shift, keys.v_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
+        acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)  # [BM, BN] · [BN, DP]
         top = highest
     return acc, total, top
 
 
+@triton.jit
+def zone_ends(row0, S, shift, blocks, BM: tl.constexpr, BN: tl.constexpr):
+    """Where a tile of queries ends its walks: of the far zone, the middle zone, whole near tiles, all keys."""
+    block = tl.maximum(row0, 0) // BLOCK
+    far = tl.maximum(block - blocks.middle + 1, 0) * BLOCK
+    middle = tl.maximum(block - blocks.near + 1, 0) * BLOCK
+    diagonal = tl.maximum(row0, 0) // BN * BN
+    return far, middle, diagonal, tl.minimum(tl.maximum(row0 + BM, BN), S - shift)
+
+
 @triton.jit(do_not_specialize=LENGTHS)
-def forward(
-    Q, K, V, Out, Lse, KeyMask, Shift, Near, Middle, Far, Reference, Seed,
-    q_b, q_h, q_t, k_b, k_h, k_s, v_b, v_h, v_s, o_b, o_h, o_t,
+def attention_forward(
+    Q, K, V, Out,  # Heads: (B, H, T, D), (B, G, S, D), (B, G, S, D), (B, H, T, D)
+    Lse,  # (B, H, T)
+    KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
+    Near, Middle, Far,  # PerHead; Middle and Far may be None
+    Reference,  # (H, near_blocks), or None
     B, H, T, S, group, tiles, scale, dropout_p,
-    near_per_head, middle_per_head, far_per_head, references_per_head, first_block, near, middle,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, REFERENCE: tl.constexpr,
-    HAS_MIDDLE: tl.constexpr, HAS_FAR: tl.constexpr, MASK: tl.constexpr, SHIFT: tl.constexpr, DROPOUT: tl.constexpr,
-    NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    first_block, near_blocks, middle_blocks,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    EXACT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Out (B, H, T, D) and Lse (B, H, T), the logarithm to base 2 of each query's sum."""
+    """A tile of queries of one sequence and head."""
     pid = tl.program_id(0)
     tile = tiles - 1 - pid % tiles  # the longest first
     b = pid // tiles % B
     h = pid // tiles // B
-    shift = tl.load(Shift + b) if SHIFT else 0
+    shift = tl.load(Shift + b) if Shift is not None else 0  # []
     query0 = S - T - shift  # the first query's position
     row0 = tl.multiple_of(floor_to(query0, BM) + tile * BM, BM)
     if row0 >= query0 + T:
         return
-    i = row0 + tl.arange(0, BM)
+    rows = row0 + tl.arange(0, BM) - query0
 
-    Q += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
-    K += b.to(tl.int64) * k_b + (h // group).to(tl.int64) * k_h
-    V += b.to(tl.int64) * v_b + (h // group).to(tl.int64) * v_h
-    Out += b.to(tl.int64) * o_b + h.to(tl.int64) * o_h
-    Lse += (b * H + h).to(tl.int64) * T
-    KeyMask += b.to(tl.int64) * S
-    Near += h.to(tl.int64) * near_per_head
-    Middle += h.to(tl.int64) * middle_per_head
-    Far += h.to(tl.int64) * far_per_head
-    Reference += h * references_per_head
-    seed = tl.load(Seed) if DROPOUT else 0
-    q = load_rows(Q, i - query0, q_t, T, D, DP, True)  # [BM, DP]
+    mask = KeyMask + b.to(tl.int64) * S if KeyMask is not None else None
+    reference = Reference + h * near_blocks if Reference is not None else None
+    near = Near.at + h.to(tl.int64) * Near.h
+    keys = Keys(head_at(K, b, h // group), head_at(V, b, h // group), K.row, V.row, mask, shift, S)
+    dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, b * H + h)  # []
+    blocks = Blocks(first_block, near_blocks, middle_blocks)
+    q = load_rows(head_at(Q, b, h), rows, Q.row, T, D, DP, True)  # [BM, DP]
 
-    block = tl.maximum(row0, 0) // BLOCK
-    far_end = tl.maximum(block - middle + 1, 0) * BLOCK
-    middle_end = tl.maximum(block - near + 1, 0) * BLOCK
-    diagonal = tl.maximum(row0, 0) // BN * BN
-    end = tl.minimum(tl.maximum(row0 + BM, BN), S - shift)
+    far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, blocks, BM, BN)
     acc = tl.zeros([BM, DP], tl.float32)
     total = tl.zeros([BM], tl.float32)
     top = tl.full([BM], float("-inf"), tl.float32)
-    if HAS_FAR:
-        w, c = zone_weights(scale, BM, BN, 4, Far.dtype.element_ty)
+    if Far is not None:
+        w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
+        zone = Zone(near, Far.at + h.to(tl.int64) * Far.h, w, c, reference, blocks, scale)
         acc, total, top = walk(
-            acc, total, top, q, K, V, KeyMask, Near, Far, Reference, w, c, seed, row0, query0, b * H + h, shift, 0,
-            far_end, T, S,
-            k_s, v_s, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 4, False, EXACT, REFERENCE, MASK, DROPOUT, STAGES, PRECISION,
+            acc, total, top, q, keys, zone, dropout, row0, query0, 0, far_end,
+            D, DP, BM, BN, 4, False, EXACT, STAGES, PRECISION,
         )  # fmt: skip
-    if HAS_MIDDLE:
-        w, c = zone_weights(scale, BM, BN, 16, Middle.dtype.element_ty)
+    if Middle is not None:
+        w, c = node_weights(scale, BM, BN, 16, Middle.at.dtype.element_ty)
+        zone = Zone(near, Middle.at + h.to(tl.int64) * Middle.h, w, c, reference, blocks, scale)
         acc, total, top = walk(
-            acc, total, top, q, K, V, KeyMask, Near, Middle, Reference, w, c, seed, row0, query0, b * H + h, shift,
-            far_end,
-            middle_end, T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-            D, DP, BM, BN, 16, False, EXACT, REFERENCE, MASK, DROPOUT, STAGES, PRECISION,
+            acc, total, top, q, keys, zone, dropout, row0, query0, far_end, middle_end,
+            D, DP, BM, BN, 16, False, EXACT, STAGES, PRECISION,
         )  # fmt: skip
+    zone = Zone(near, None, None, None, reference, blocks, scale)
     acc, total, top = walk(
-        acc, total, top, q, K, V, KeyMask, Near, Near, Reference, 0, 0, seed, row0, query0, b * H + h, shift,
-        middle_end, diagonal,
-        T, S, k_s, v_s, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, False, EXACT, REFERENCE, MASK, DROPOUT, NEAR_STAGES, PRECISION,
+        acc, total, top, q, keys, zone, dropout, row0, query0, middle_end, diagonal,
+        D, DP, BM, BN, 0, False, EXACT, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     acc, total, top = walk(
-        acc, total, top, q, K, V, KeyMask, Near, Near, Reference, 0, 0, seed, row0, query0, b * H + h, shift,
-        diagonal, end, T, S,
-        k_s, v_s, scale, dropout_p, first_block, near, middle,
-        D, DP, BM, BN, 0, True, EXACT, REFERENCE, MASK, DROPOUT, NEAR_STAGES, PRECISION,
+        acc, total, top, q, keys, zone, dropout, row0, query0, diagonal, end,
+        D, DP, BM, BN, 0, True, EXACT, NEAR_STAGES, PRECISION,
     )  # fmt: skip
 
     blind = total == 0.0
     acc = acc / tl.where(blind, 1.0, total)[:, None]
     lse = tl.where(blind, float("inf"), top + tl.log2(tl.where(blind, 1.0, total)))  # inf: no weight in backward
-    store_rows(Out, acc.to(Out.dtype.element_ty), i - query0, o_t, T, D, DP)
-    rows = i - query0
-    tl.store(Lse + rows, lse, mask=(rows >= 0) & (rows < T))
-
-
-@triton.jit
-def zone_weights(scale, BM: tl.constexpr, BN: tl.constexpr, ZONE: tl.constexpr, DTYPE: tl.constexpr):
-    """How nodes are mixed into a tile's biases: over rows [BM, ≥16], divided by the scale; over columns [16, BN]."""
-    N: tl.constexpr = 16 if BM // TILE * ZONE < 16 else BM // TILE * ZONE
-    rows = (hats(BM, ZONE, N) / scale).to(DTYPE)
-    columns = tl.trans(hats(BN, ZONE, 16)).to(DTYPE)
-    return rows, columns
+    store_rows(head_at(Out, b, h), acc.to(Out.at.dtype.element_ty), rows, Out.row, T, D, DP)  # [BM, DP]
+    tl.store(Lse + (b * H + h).to(tl.int64) * T + rows, lse, mask=(rows >= 0) & (rows < T))  # [BM]

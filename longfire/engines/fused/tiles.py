@@ -1,129 +1,221 @@
-"""What the kernels share: addresses of biases, hat weights, loads, dropout. Tile shapes are comments."""
+"""What the attention kernels share: one call's arguments, tile sizes, and loading and storing tiles."""
 
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from longfire.engines.fused import geometry
+from longfire.engines.fused import zones
 
-BLOCK = tl.constexpr(geometry.BLOCK)
-TILE = tl.constexpr(geometry.TILE)
+BLOCK = tl.constexpr(zones.BLOCK)
+TILE = tl.constexpr(zones.TILE)
+LOG2E = tl.constexpr(1.4426950408889634)
 LENGTHS = [
     "B", "H", "T", "S", "E", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
-    "first_far",
-    "first_block", "last_block", "near", "middle", "near_blocks", "middle_blocks", "rows_per_group",
-    "references_per_head",
-    "farthest",
+    "first_far", "first_block", "last_block", "near_blocks", "middle_blocks", "rows_per_group", "references_per_head",
+    "farthest", "length", "splits",
 ]  # fmt: skip
-"""Arguments whose value must not bring about another compilation."""
-LOG2E = tl.constexpr(1.4426950408889634)
+"""Arguments whose values must not trigger a recompilation."""
+
+
+class Heads(NamedTuple):
+    """A (B, H, rows, D) tensor and its strides; D is contiguous."""
+
+    at: Any
+    b: Any
+    h: Any
+    row: Any
+
+
+class PerHead(NamedTuple):
+    """A (H, …) tensor and the stride of H."""
+
+    at: Any
+    h: Any
+
+
+class Keys(NamedTuple):
+    """Keys and values of one sequence and head, as kernels walk over them."""
+
+    K: Any
+    V: Any
+    k_stride: Any
+    v_stride: Any
+    Mask: Any  # (S,), or None
+    shift: Any  # padding before the first key
+    S: Any
+
+
+class Dropout(NamedTuple):
+    """Of one sequence and head."""
+
+    seed: Any  # None: no dropout
+    p: Any
+    head: Any  # b·H + h
+
+
+class ExpandedBias(NamedTuple):
+    """A bias as attention reads it, (H, …) each: see `bias_kernels`."""
+
+    near: Tensor
+    middle: Tensor
+    far: Tensor
+    reference: Tensor
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a kernel is cut and compiled."""
+
+    BM: int = 64
+    """Queries in a tile."""
+    BN: int = 64
+    """Keys in a tile."""
+    warps: int = 4
+    stages: int = 2
+    """Of the pipeline."""
+    near_stages: int | None = None
+    """Of the pipeline in the near zone, where loading ahead takes registers (default: `stages`)."""
+    registers: int | None = None
+    """Limit per thread."""
+
+    def launch(self) -> dict[str, int]:
+        """Triton's own launch options."""
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages, **limit}
+
+    def zones(self) -> dict[str, int]:
+        """Constants of a kernel that loops over zones."""
+        return {"BM": self.BM, "BN": self.BN, "STAGES": self.stages, "NEAR_STAGES": self.near_stages or self.stages}
+
+
+class Tilings(NamedTuple):
+    """What was fastest on an H200 in half precision."""
+
+    short: Tiling
+    long: Tiling  # from 16,384 keys
+    wide: Tiling  # head sizes above 64
+
+    def choose(self, q: Tensor, S: int) -> Tiling:
+        D = q.shape[-1]
+        if q.dtype == torch.float32:
+            return Tiling(warps=4 if D <= 64 else 8, stages=1)
+        return self.wide if D > 64 else self.short if S < 16384 else self.long
+
+
+class Call:
+    """One call of attention: the arguments that its kernels have in common."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: ExpandedBias,
+        key_mask: Tensor | None,
+        shift: Tensor | None,
+        seed: Tensor | None,
+        where: zones.Zones,
+        scale: float,
+        dropout_p: float,
+    ) -> None:
+        g = self.zones = zones.evaluated(where)
+        self.q, self.k, self.v, self.bias, self.shift = q, k, v, bias, shift
+        self.B, self.H, self.T, self.D = q.shape
+        self.S, self.group = k.shape[2], q.shape[1] // k.shape[1]
+        relative = bias.near.dtype == torch.float16
+        self.arguments: dict[str, Any] = {
+            "Q": heads(q),
+            "K": heads(k),
+            "V": heads(v),
+            "KeyMask": key_mask,
+            "Shift": shift,
+            "Seed": seed,
+            "Near": PerHead(bias.near, bias.near.shape[1]),
+            "Reference": bias.reference if g.exact and relative else None,
+            "B": self.B,
+            "H": self.H,
+            "T": self.T,
+            "S": self.S,
+            "group": self.group,
+            "scale": scale,
+            "dropout_p": dropout_p,
+            "first_block": g.first_block,
+            "near_blocks": g.near,
+            "D": self.D,
+            "DP": max(16, triton.next_power_of_2(self.D)),
+            "EXACT": g.exact,
+            "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+        }
+        self.nodes: dict[str, Any] = {
+            "Middle": PerHead(bias.middle, bias.middle.shape[1]) if g.has_middle else None,
+            "Far": PerHead(bias.far, bias.far.shape[1]) if g.has_far else None,
+            "middle_blocks": g.middle,
+        }
+
+    def query_tiles(self, BM: int) -> int:
+        """Tiles of queries: one more where sequences are shifted, since they may start anywhere in a tile."""
+        if self.shift is not None:
+            return -(-self.T // BM) + 1
+        return -(-self.S // BM) - (self.S - self.T) // BM
+
+    def has_whole_tiles(self, rows: int) -> bool:
+        """Every tile of this many queries is full."""
+        return self.shift is None and self.T % rows == 0 and self.S % rows == 0
+
+
+def heads(tensor: Tensor) -> Heads:
+    """A (B, H, rows, D) tensor as kernels take it."""
+    return Heads(tensor, *tensor.stride()[:3])
 
 
 @triton.jit
-def node_at(p, NODES: tl.constexpr):
-    """Where in its tile a node is."""
-    return (p * (TILE - 1) + (NODES - 1) // 2) // (NODES - 1)
-
-
-@triton.jit
-def hats(X: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr):
-    """How much each of N nodes counts at each of X positions, linear between nodes: [X, N]."""
-    x = tl.arange(0, X)[:, None]
-    node = tl.arange(0, N)[None, :]
-    p = node % NODES
-    inside = x % TILE
-    here = node_at(p, NODES)
-    before = node_at(p - 1, NODES)
-    after = node_at(p + 1, NODES)
-    rising = (inside - before).to(tl.float32) / (here - before).to(tl.float32)
-    falling = (after - inside).to(tl.float32) / (after - here).to(tl.float32)
-    weight = tl.maximum(tl.where(inside <= here, rising, falling), 0.0)
-    return tl.where(x // TILE == node // NODES, weight, 0.0)
-
-
-@triton.jit
-def near_index(block, key_block, first_block, near, EXACT: tl.constexpr):
-    """Of the first element of a near block of 128 × 128, kept as 2 × 2 tiles."""
-    if EXACT:
-        return (block - key_block) * BLOCK * BLOCK
-    return ((block - first_block) * near + key_block - block + near - 1) * BLOCK * BLOCK
-
-
-@triton.jit
-def fragment_position(element):
-    """Row and column of a tile's elements, kept in the order in which tensor cores hold an accumulator."""
-    c_high = element // 1024
-    thread = element // 8 % 128
-    row = thread // 32 * 16 + element // 2 % 2 * 8 + thread % 32 // 4
-    column = c_high * 16 + element // 4 % 2 * 8 + thread % 4 * 2 + element % 2
-    return row, column
-
-
-@triton.jit
-def fragment_offset(row, column):
-    """Where in a tile an element is that `fragment_position` has at this row and column."""
-    thread = row // 16 * 32 + row % 8 * 4 + column % 8 // 2
-    return column // 16 * 1024 + thread * 8 + column // 8 % 2 * 4 + row // 8 % 2 * 2 + column % 2
-
-
-@triton.jit
-def near_offsets(X: tl.constexpr):
-    """Of a column [X, 64] of tiles of a block, as threads hold them: 16 bytes at a time."""
-    tile = tl.arange(0, X // TILE * 4)[:, None, None]
-    offset = tile // 4 * (2 * TILE * TILE) + tile % 4 * 1024
-    return offset + tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
-
-
-@triton.jit
-def load_near(at, X: tl.constexpr):
-    """A column [X, 64] of tiles of a block: each thread reads what it will hold, with no exchange between threads."""
-    return rows_of(tl.load(at + near_offsets(X)), X)
-
-
-@triton.jit
-def rows_of(held, X: tl.constexpr):
-    """What is at `near_offsets`, by row and column: [X, 64]."""
-    held = tl.reshape(held, [X // TILE, 4, 4, 8, 4, 2, 2, 2])
-    return tl.reshape(tl.permute(held, (0, 2, 6, 3, 1, 5, 4, 7)), [X, TILE])
-
-
-@triton.jit
-def tile_index(tile, key_tile, first_block, near, middle, FAR: tl.constexpr):
-    """Of a tile of 64 × 64 in the middle or far zone."""
-    if FAR:
-        rows = tl.maximum(tile // 2 - middle + 1, 0)
-        skipped = tl.maximum(first_block - middle + 1, 0)
-        return 2 * rows * (rows - 1) + tile % 2 * 2 * rows - 2 * skipped * (skipped - 1) + key_tile
-    width = 2 * (middle - near)
-    return (tile - 2 * first_block) * width + key_tile - 2 * (tile // 2 - middle + 1)
+def head_at(X, b, h):
+    """Pointer to the rows of one head."""
+    return X.at + (b.to(tl.int64) * X.b + h.to(tl.int64) * X.h)
 
 
 @triton.jit
 def load_rows(at, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr, BOUND: tl.constexpr):
     """[rows, DP]; 0 outside."""
     d = tl.arange(0, DP)
-    pointers = at + rows[:, None] * stride + d[None, :]
+    pointers = at + rows[:, None] * stride + d[None, :]  # [rows, DP]
     if BOUND:
         inside = (rows >= 0) & (rows < limit)
-        return tl.load(pointers, mask=inside[:, None] & (d < D)[None, :], other=0.0)
+        return tl.load(pointers, mask=inside[:, None] & (d < D)[None, :], other=0.0)  # [rows, DP]
     if D != DP:
-        return tl.load(pointers, mask=(d < D)[None, :], other=0.0)
-    return tl.load(pointers)
+        return tl.load(pointers, mask=(d < D)[None, :], other=0.0)  # [rows, DP]
+    return tl.load(pointers)  # [rows, DP]
 
 
 @triton.jit
 def store_rows(at, value, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr):
-    """[rows, DP], but for what is outside."""
+    """The rows of value [rows, DP] that are inside."""
     d = tl.arange(0, DP)
     inside = (rows >= 0) & (rows < limit)
-    tl.store(at + rows[:, None] * stride + d[None, :], value, mask=inside[:, None] & (d < D)[None, :])
+    tl.store(at + rows[:, None] * stride + d[None, :], value, mask=inside[:, None] & (d < D)[None, :])  # [rows, DP]
 
 
 @triton.jit
-def kept(seed, rows, columns, head, dropout_p):
-    """Which weights dropout keeps: a function of the seed, the head and the pair alone, so the same in all kernels."""
+def visible(i, j, keys, DIAGONAL: tl.constexpr):
+    """Which pairs count. Queries before the first key (padding) see that key alone. [rows, columns]"""
+    seen = (i >= -(1 << 24)) & (j >= 0)
+    if DIAGONAL:
+        seen &= (j <= tl.maximum(i, 0)) & (j + keys.shift < keys.S)
+    if keys.Mask is not None:
+        seen &= tl.load(keys.Mask + j + keys.shift, mask=j + keys.shift < keys.S, other=0) != 0  # like j
+    return seen
+
+
+@triton.jit
+def kept(dropout, rows, columns):
+    """Which weights dropout keeps: a function of seed, head and pair alone, so the same in all kernels."""
     zero = (rows + columns) * 0
-    random, _, _, _ = tl.philox(seed, rows + zero, columns + zero, head + zero, zero)
-    return tl.uint_to_uniform_float(random) >= dropout_p
+    random, _, _, _ = tl.philox(dropout.seed, rows + zero, columns + zero, dropout.head + zero, zero)
+    return tl.uint_to_uniform_float(random) >= dropout.p
 
 
 @triton.jit

@@ -1,1 +1,1 @@
-"""Checkpoints fine-tuned on tasks and tested, side by side."""
+"""Fine-tune checkpoints on tasks and test them, or test them as they are."""

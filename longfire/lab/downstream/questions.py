@@ -1,34 +1,28 @@
-"""The questions of tasks: which there are, to train on, to judge by and to test on."""
+"""The questions of an experiment: to train on, to choose the best model by, and to test on. All are known to fit."""
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from longfire.data.cache import short_hash
-from longfire.lab.downstream.brief import MOST, Brief, NoRoomError, Room, bare
-from longfire.tasks import SUITES, TASKS, Example, Task, divide, load_examples, prompt_ids, training_rows
-from longfire.tasks.placeholder import MADE_UP
-from longfire.tasks.rows import document_key
-from longfire.tasks.sources import HUB
+from longfire.evaluation.answers import check_answer_length
+from longfire.tasks import SUITES, TASKS, Example, Task, load_examples, prompt_ids, split_train_dev, training_rows
+from longfire.tasks.load import HUB, SplitNotFoundError
+from longfire.tasks.parse import document_key
+from longfire.tasks.placeholder import is_placeholder
 from longfire.training.start import vocabulary
 from longfire.validation import hint
 
+if TYPE_CHECKING:
+    from longfire.lab.downstream.plan import Experiment
 
-@dataclass(frozen=True)
-class Questions:
-    """Of one task."""
-
-    task: Task
-    test: list[Example]
-    train: list[Example]
-    dev: list[Example]
-    """Cut from what was to train on, by document."""
-    split: str = "validation"
-    """That `test` is of; the others are of train."""
+ALL = "all"
+"""Both suites."""
+UNBOUNDED = 1 << 62
+"""A length that no prompt reaches."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +33,33 @@ class Mixture:
     tasks: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Questions:
+    """Of one task."""
+
+    task: Task
+    test: list[Example]
+    train: list[Example]
+    dev: list[Example]
+    """Cut from the train split, by document."""
+    judge: list[Example]
+    """To choose the best model by: a sample of dev, or all of test."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Limits for a quick trial. Questions that do not fit are left out instead of refused."""
+
+    rows: int
+    """Read only the first rows of a split."""
+    max_answer: int
+    """Generate fewer tokens."""
+
+
 def mixtures_of(name: str) -> list[Mixture]:
-    """A task; several, joined by +, as one mixture; "scrolls", each task by itself; "glue", one mixture of all."""
+    """A task; several joined by + as one mixture; "scrolls": a mixture per task; "glue": one mixture; "all": both."""
+    if name == ALL:
+        return [mixture for suite in SUITES for mixture in mixtures_of(suite)]
     if name == "scrolls":
         return [Mixture(task, (task,)) for task in SUITES[name]]
     if name in SUITES:
@@ -48,89 +67,88 @@ def mixtures_of(name: str) -> list[Mixture]:
     tasks = tuple(dict.fromkeys(name.split("+")))
     for task in tasks:
         if task not in TASKS:
-            known = TASKS if len(tasks) > 1 else [*SUITES, "all", *TASKS]
-            raise ValueError(f"there is no task {task!r}{' to join' * (len(tasks) > 1)}. {hint(task, known)}")
+            known = TASKS if len(tasks) > 1 else [*SUITES, ALL, *TASKS]
+            raise ValueError(f"there is no task {task!r}{' to combine' * (len(tasks) > 1)}. {hint(task, known)}")
     return [Mixture(name, tasks)]
 
 
 def load_questions(
-    tasks: Sequence[str],
-    data: str | Path | None,
-    *,
-    split: str = "validation",
-    to_train: bool = False,
-    with_dev: bool = False,
-    limit: int | None = None,
-    must: bool = True,
-    brief: Brief | None = None,
-    room: Room | None = None,
+    experiment: "Experiment", tokenizers: Sequence[Any], lengths: Sequence[int]
 ) -> tuple[dict[str, Questions], dict[str, str]]:
-    """The questions of each task that is there, and of each that is not, why.
+    """The questions of each task, and why other tasks are missing.
 
     Args:
-        tasks: names.
-        data: as `load_examples` takes it.
-        split: to test on.
-        to_train: whether the train split is needed too.
-        with_dev: whether a part of it is kept to judge by.
-        limit: so many questions to test on, drawn evenly.
-        must: a task that is not there is an error, and not left out.
-        brief: how short a trial is, if it is one.
-        room: what has none is left out.
+        experiment: What to load.
+        tokenizers: Those that questions must fit by. Empty if not known yet.
+        lengths: To test at.
     """
-    _refuse_data(data, to_train)
-    limits: dict[str, Any] = {} if brief is None else {"limit": brief.rows}
+    _check_source(experiment)
     found: dict[str, Questions] = {}
     missing: dict[str, str] = {}
-    for name in tasks:
-        task = TASKS[name] if brief is None else brief.task(TASKS[name])
+    too_long: list[str] = []
+    room = Room(tokenizers, lengths, experiment.trained_length)
+    for name in tqdm(experiment.tasks, "checking questions", unit="task", delay=1, leave=False, disable=None):
         try:
-            train = load_examples(task, data, "train", **limits) if to_train else []
-            test = load_examples(task, data, split, **limits)
-            if room is not None:
-                train = room.to_train(task, train, 1 + with_dev) if to_train else []
-                test = room.to_test(task, test)
-        except (FileNotFoundError, NoRoomError) as error:
-            if must:
+            found[name] = _load_task(name, experiment, room)
+            if experiment.trial is None:
+                room.check(found[name], experiment.split)
+        except SplitNotFoundError as error:
+            if experiment.requires_all:
                 raise
-            missing[name] = _why(error)
-            continue
-        train, dev = divide(train) if with_dev else (train, [])
-        if with_dev and not dev:
-            raise ValueError(
-                f"{name} has too little to train on for a part of it to judge by: {len(train)} questions on one "
-                f"document. Choose the model otherwise: --select validation, or last."
-            )
-        found[name] = Questions(task, sample(task, test, limit), train, dev, split)
+            missing[name] = f"the data has no {error.split} split of it"
+        except TooFewRowsError as error:
+            if experiment.requires_all:
+                raise
+            missing[name] = str(error).partition(". ")[0]
+        except TooLongError as error:
+            too_long.append(str(error))
+    if too_long:
+        several = [f"the questions of {len(too_long)} tasks do not fit:"] if len(too_long) > 1 else []
+        raise ValueError("\n  ".join([*several, *too_long]))
     if not found:
-        raise FileNotFoundError(f"{data} has none of these tasks whole: {', '.join(tasks)}.")
+        raise FileNotFoundError(f"{experiment.data} has none of these tasks complete: {', '.join(experiment.tasks)}.")
     return found, missing
 
 
-def _refuse_data(data: str | Path | None, to_train: bool) -> None:
-    """Refuse what is not there, or cannot be divided."""
-    if data is None or str(data) in (HUB, MADE_UP):
+def _check_source(experiment: "Experiment") -> None:
+    data = experiment.data
+    if data is None or str(data) == HUB or is_placeholder(data):
         return
     path = Path(data).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {data}. Check the path, or give '{HUB}'.")
-    if to_train and path.is_file() and path.suffix.lower() != ".zip":
+    if experiment.recipe is not None and path.is_file() and path.suffix.lower() != ".zip":
         raise ValueError(
-            f"{data} is one file, which would be trained on and tested on alike. Give a folder with train.jsonl and "
+            f"{data} is one file, which would be both trained on and tested on. Give a folder with train.jsonl and "
             f"validation.jsonl."
         )
 
 
-def _why(error: Exception) -> str:
-    """Without paths and remedies."""
-    if isinstance(error, NoRoomError):
-        return str(error).partition(". ")[0]
-    short = re.search(r"has no .+? (of \w+|in it)", str(error))
-    return f"the data {re.sub(r' of .+', ' of it', short[0])}" if short else str(error)
+def _load_task(name: str, experiment: "Experiment", room: "Room") -> Questions:
+    task, trial = TASKS[name], experiment.trial
+    trains, with_dev = experiment.recipe is not None, experiment.select in ("dev", "loss")
+    limit = None if trial is None else trial.rows
+    if trial is not None:
+        task = replace(task, max_answer=min(task.max_answer, trial.max_answer))
+    train = load_examples(task, experiment.data, "train", limit=limit) if trains else []
+    test = load_examples(task, experiment.data, experiment.split, limit=limit)
+    if trial is not None:
+        train = room.keep_fitting(task, train, 1 + with_dev, to_train=True) if trains else []
+        test = room.keep_fitting(task, test, 1)
+    test = sample(task, test, experiment.limit)
+    if not trains or not with_dev:
+        return Questions(task, test, train, [], test if experiment.select == "validation" else [])
+    rest, dev = split_train_dev(train)
+    if not dev:
+        raise ValueError(
+            f"{name} has too few training questions to cut a dev split from: {len(train)} on one document. Choose the "
+            f"model differently: --select validation, or last."
+        )
+    return Questions(task, test, rest, dev, sample(task, dev, experiment.dev_examples))
 
 
 def sample(task: Task, examples: Sequence[Example], number: int | None) -> list[Example]:
-    """So many of them, evenly spaced; of what counts in groups, whole groups of about so many in all."""
+    """About `number` of them, evenly spaced; whole groups, if those are scored as one."""
     if number is None or number >= len(examples):
         return list(examples)
     if task.metric != "group_exact_match":
@@ -141,83 +159,99 @@ def sample(task: Task, examples: Sequence[Example], number: int | None) -> list[
     return [example for example in examples if example.group in chosen]
 
 
-def refuse_tasks_without_room(
-    questions: Iterable[Questions], tokenizers: Iterable[Any], lengths: Sequence[int], trained: int | None
-) -> None:
-    """`refuse_no_room` of each task, by each of the tokenizers that differ: all that have none are named at once."""
-    different = {tokens_of(tokenizer): tokenizer for tokenizer in tokenizers}.values()
-    said: dict[str, str] = {}
-    for of in tqdm(list(questions), "looking over", unit="task", delay=1, leave=False, disable=None):
-        for tokenizer in different:
-            try:
-                refuse_no_room(of, tokenizer, lengths, trained)
-            except ValueError as error:
-                said.setdefault(of.task.name, str(error))
-    several = [f"{len(said)} tasks have no room:"] if len(said) > 1 else []
-    if said:
-        raise ValueError("\n  ".join([*several, *said.values()]))
+class TooFewRowsError(ValueError):
+    """In a trial, too few rows of a task fit."""
 
 
-def refuse_no_room(questions: Questions, tokenizer: Any, lengths: Sequence[int], trained: int | None) -> None:
-    """Refuse lengths in which a question and its answer have no room, of all that are not to be cut.
-
-    Args:
-        questions: of a task.
-        tokenizer: the model's.
-        lengths: to test at.
-        trained: the length to train at, if any.
-    """
-    task, shortest = questions.task, min([*lengths, *([] if trained is None else [trained])])
-    if shortest <= task.max_answer:
-        raise ValueError(
-            f"a length of {shortest} tokens leaves no room for a prompt: {task.name}'s answers may take "
-            f"{task.max_answer} of them. Give a greater length."
-        )
-    if trained is not None:
-        _refuse_no_room_to_train(questions, tokenizer, trained)
-    of_splits = [
-        (split, [(one.id, len(prompt_ids(bare(one), tokenizer, MOST)) + task.max_answer) for one in examples])
-        for split, examples in ((questions.split, questions.test), ("train", questions.dev))
-    ]
-    if (needed := max(size for _, sizes in of_splits for _, size in sizes)) > shortest:
-        found = [_too_long(sizes, shortest, split) for split, sizes in of_splits]
-        raise ValueError(
-            f"{task.name}, to test on: {shortest} tokens, of which {task.max_answer} are for the answer, have no room "
-            f"for {' and '.join(filter(None, found))}. Question and cue, which are never cut, take up to "
-            f"{needed - task.max_answer}. Give lengths of at least {needed}, or take those rows out of the file."
-        )
+class TooLongError(ValueError):
+    """Questions of a task do not fit."""
 
 
-def _refuse_no_room_to_train(questions: Questions, tokenizer: Any, length: int) -> None:
-    learned = [bare(one) for one in (*questions.train, *questions.dev)]
-    names = [one.id for one in learned for _ in one.references]
-    rows = training_rows(learned, tokenizer, MOST)
-    sizes = [(name, len(row["input_ids"])) for name, row in zip(names, rows, strict=True)]
-    if (needed := max(size for _, size in sizes)) > length:
-        raise ValueError(
-            f"{questions.task.name}, to train on: {length} tokens have no room for "
-            f"{_too_long(sizes, length, 'train')}. Question and answer, which are never cut, take up to {needed} with "
-            f"the cue. Give a length of at least {needed} (--length {needed}), or take those rows out of the file."
-        )
+@dataclass(frozen=True)
+class Room:
+    """Whether questions and answers, which are never truncated, fit the lengths of an experiment."""
+
+    tokenizers: Sequence[Any]
+    lengths: Sequence[int]
+    """To test at."""
+    trained: int
+    """To train at; 0 if nothing is trained."""
+
+    @property
+    def shortest(self) -> int:
+        """Models are tested at `lengths`, and judged at the training length."""
+        return min([*self.lengths, *([self.trained] if self.trained else [])])
+
+    def tokens_to_learn(self, example: Example) -> int:
+        """Question, cue and the longest reference."""
+        alone = [replace(example, document="")]
+        rows = [row for tokenizer in self.tokenizers for row in training_rows(alone, tokenizer, UNBOUNDED)]
+        return max((len(row["input_ids"]) for row in rows), default=0)
+
+    def tokens_to_answer(self, example: Example, task: Task) -> int:
+        """Question, cue and the longest answer that may be generated."""
+        alone = replace(example, document="")
+        prompts = [prompt_ids(alone, tokenizer, UNBOUNDED) for tokenizer in self.tokenizers]
+        return max(map(len, prompts), default=0) + task.max_answer
+
+    def keep_fitting(self, task: Task, examples: list[Example], least: int, to_train: bool = False) -> list[Example]:
+        """Those that fit; training questions must fit with their own answers too."""
+        kept = [
+            one
+            for one in examples
+            if self.tokens_to_answer(one, task) <= self.shortest
+            and not (to_train and self.tokens_to_learn(one) > self.shortest)
+        ]
+        if len(kept) < least:
+            purpose = "train" if to_train else "test"
+            raise TooFewRowsError(
+                f"only {len(kept)} of {len(examples)} rows of {task.name} to {purpose} on fit {self.shortest:,} "
+                f"tokens, and {least} must. Give shorter questions and answers, or a larger scale."
+            )
+        return kept
+
+    def check(self, questions: Questions, split: str) -> None:
+        """Refuse questions that do not fit. `split` names the split that is tested on."""
+        task = questions.task
+        try:
+            check_answer_length(task, self.shortest)
+        except ValueError as error:
+            raise TooLongError(str(error)) from error
+        if self.trained:
+            sizes = {one.id: self.tokens_to_learn(one) for one in (*questions.train, *questions.dev)}
+            if (needed := max(sizes.values())) > self.trained:
+                raise TooLongError(
+                    f"{task.name}: {self.trained} tokens to train on are too few for "
+                    f"{_describe_excess(sizes, self.trained, 'train')}. Without their document they need up to "
+                    f"{needed}. Give a length of at least {needed} (--length {needed}), or remove those rows."
+                )
+        asked = ((split, questions.test), ("train", questions.dev))
+        by_split = [(name, {one.id: self.tokens_to_answer(one, task) for one in examples}) for name, examples in asked]
+        if (needed := max(size for _, sizes in by_split for size in sizes.values())) > self.shortest:
+            excess = filter(None, (_describe_excess(sizes, self.shortest, name) for name, sizes in by_split))
+            raise TooLongError(
+                f"{task.name}: {self.shortest} tokens to test on are too few for {' and '.join(excess)}. Without their "
+                f"document, but with {task.max_answer} tokens for the answer, they need up to {needed}. Give lengths "
+                f"of at least {needed}, or remove those rows."
+            )
 
 
-def _too_long(sizes: Sequence[tuple[str, int]], room: int, split: str) -> str:
-    """`5 of the 250 rows of the train split (12, 40, 7, …)`, by their ids; nothing, if all have room."""
-    names = [name for name, size in sizes if size > room]
-    shown = [*dict.fromkeys(names)]
-    named = ", ".join([*shown[:3], *(["…"] if len(shown) > 3 else [])])
-    return f"{len(names)} of the {len(sizes)} rows of the {split} split ({named})" if names else ""
+def _describe_excess(sizes: dict[str, int], length: int, split: str) -> str:
+    """`5 of 250 questions of the train split (12, 40, 7, …)`, by id; empty if all fit."""
+    names = [name for name, size in sizes.items() if size > length]
+    shown = ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+    return f"{len(names)} of {len(sizes)} questions of the {split} split ({shown})" if names else ""
 
 
 def fingerprint(examples: Sequence[Example]) -> str:
-    """The same for the same questions and answers in the same order."""
-    documents: dict[int, str] = {}  # many questions are on one
+    """A hash of questions and answers in their order."""
+    documents: dict[int, str] = {}  # shared by many questions
     for example in examples:
         if id(example.document) not in documents:
             documents[id(example.document)] = document_key(example.document)
     return short_hash([[one.id, one.question, documents[id(one.document)], *one.references] for one in examples])
 
 
-def tokens_of(tokenizer: Any) -> str:
-    """The same for tokenizers that make the same tokens."""
+def tokenizer_hash(tokenizer: Any) -> str:
+    """The same for tokenizers that produce the same tokens."""
     return short_hash(vocabulary(tokenizer.backend_tokenizer))

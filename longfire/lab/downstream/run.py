@@ -1,178 +1,218 @@
-"""Checkpoints fine-tuned on tasks and tested, side by side; or tested as they are.
+"""Carry out a plan: fine-tune checkpoints on tasks and test them, or test them as they are.
 
-    OUT/downstream.json          the record of all, which later commands add to
-        runs/CHECKPOINT/MIXTURE/ a run of its own each, by `longfire.training.finetune`
-            test/TASK-LENGTH/    its answers and scores; of a part of the questions in TASK-LENGTH-limit-N/
-        test/CHECKPOINT/TASK-LENGTH/  the same of a checkpoint that is not fine-tuned here
+    OUT/downstream.json               the record; later commands add to it
+        runs/CHECKPOINT/MIXTURE/      a run of `longfire.training.finetune`
+            test/TASK-LENGTH/         its answers and scores; TASK-LENGTH-limit-N/ for a subset of the questions
+        test/CHECKPOINT/TASK-LENGTH/  the same for a checkpoint that is tested as it is
 
-What is done is not done again: started anew, it goes on.
+Completed work is skipped; interrupted runs resume.
 """
 
 import gc
-import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
+from longfire.atomic_io import read_json
 from longfire.data.cache import short_hash
+from longfire.evaluation.metrics import METRICS
 from longfire.evaluation.record import Save, interruptible
 from longfire.evaluation.seeds import with_seed
-from longfire.lab.downstream.brief import Brief
-from longfire.lab.downstream.entrants import Entrant, Known, entrants
-from longfire.lab.downstream.exam import examined_or_failed, folder_of, is_first, say
-from longfire.lab.downstream.part import Part, Rows, release
-from longfire.lab.downstream.plan import Plan, refuse_other_experiment, refuse_other_kind
-from longfire.lab.downstream.questions import load_questions, refuse_tasks_without_room
-from longfire.lab.downstream.record import Record, begun, renewed
+from longfire.lab.downstream.candidates import load_for_testing
+from longfire.lab.downstream.plan import Part, Plan
+from longfire.lab.downstream.record import PREVIOUS, RECORD, Record, replace_by, set_aside, start_record
+from longfire.lab.downstream.task_score import (
+    Load,
+    Score,
+    answer_all,
+    describe_failure,
+    folder_name,
+    is_first,
+    say,
+    score_or_failure,
+    world_size,
+)
+from longfire.tasks import training_rows
+from longfire.training import finetune
+from longfire.training.finetune import keep_corpus
 from longfire.training.start import digest
-from longfire.validation import at_least
+
+Rows = list[Any]
 
 
 def downstream(
-    ready: Plan,
-    out: Path,
+    plan: Plan,
     *,
-    tracker: str = "none",
     save: Save = lambda record: None,
+    tracker: str = "none",
     batch_tokens: int | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
     **options: Any,
 ) -> Record:
-    """Fine-tune and test all that is not yet, and return the record, which is saved after each part.
+    """Do what is not done yet, and return the record.
 
     Args:
-        ready: what `plan` found.
-        out: the folder.
-        tracker: of training: "tensorboard", "wandb", "trackio" or "none".
-        save: called with the record after each part, on the first process.
-        batch_tokens: of answers.
-        options: for `longfire.training.finetune`, and by it for Hugging Face's TrainingArguments.
+        plan: What `longfire.lab.downstream.plan.plan` returned.
+        save: Called with the record as it grows, on the first process.
+        tracker: For training: "tensorboard", "wandb", "trackio" or "none".
+        batch_tokens: Tokens in a batch when answering questions.
+        device: For checkpoints that are tested as they are. None: the GPU, if there is one.
+        dtype: Likewise. None: bfloat16 on a GPU, otherwise as saved.
+        options: Passed to `longfire.training.finetune`, which passes them to Hugging Face's TrainingArguments.
     """
-    setting = ready.setting()
-    refuse_other_kind(out, "finetune")
-    refuse_other_experiment(out, setting, ready.experiment.recipe)
-    rows: dict[str, Record] = {one.key: {**one.about(), "parts": [], "scores": []} for one in ready.entrants}
-    record = begun(out, setting, list(rows.values()))
-    parts = [(mixture, entrant) for mixture in ready.mixtures() for entrant in ready.entrants]
-    made = Rows(ready)
-    with interruptible(record, save := _by_the_first(save)), _loaded_for_good(), _cores(ready.experiment.brief):
-        for number, (mixture, entrant) in enumerate(parts, 1):
-            row = rows[entrant.key]
-            say(f"[{number}/{len(parts)}] {_called(row, record['rows'])}, {mixture.name}")
-            part = Part(ready, mixture, entrant, out, made, batch_tokens)
-            part.carry_out(tracker, options)
-            row["parts"] = renewed(row["parts"], [part.found], "mixture")
-            void = mixture.tasks if "failed" in part.found else ()
-            kept = [one for one in row["scores"] if one["task"] not in void]
-            row["scores"] = renewed(kept, part.scores, "task", "length")
-            save(record)
-    return record
-
-
-@dataclass(frozen=True)
-class Exam:
-    """What checkpoints are tested on, as they are."""
-
-    name: str
-    tasks: tuple[str, ...]
-    data: str | Path | None
-    lengths: tuple[int, ...] = ()
-    """Empty: what the first checkpoint was fine-tuned at, or trained."""
-    split: str = "validation"
-    limit: int | None = None
-    """So many questions of a task. None: all."""
-    must: bool = True
-    """Whether a task that is not in the data is an error, and not left out."""
-    batch_tokens: int | None = None
-    device: str | None = None
-    dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        for length in self.lengths:
-            at_least("a length", length, 1)
-        if self.limit is not None:
-            at_least("limit", self.limit, 1)
-
-    def tested_lengths(self, first: Entrant) -> list[int]:
-        """In order."""
-        own = first.about()
-        length = own["finetuned_length"] or own["trained_length"]
-        if not self.lengths and length is None:
-            raise ValueError(f"{first.given} does not say at which length it was trained. Give one (--length N).")
-        return sorted(set(self.lengths)) or [length]
-
-
-def examine(exam: Exam, checkpoints: Sequence[str | Path], out: Path, save: Save = lambda record: None) -> Record:
-    """Test checkpoints without training them; the record is saved after each task and length."""
-    refuse_other_kind(out, "evaluate")
-    found = entrants(checkpoints)
-    lengths = exam.tested_lengths(found[0])
-    for entrant in found:
-        entrant.refuse_beyond(max(lengths))
-    questions, missing = load_questions(exam.tasks, exam.data, split=exam.split, limit=exam.limit, must=exam.must)
-    refuse_tasks_without_room(questions.values(), [one.tokenizer() for one in found], lengths, None)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    trains = plan.experiment.recipe is not None
+    rows: dict[str, Record] = {
+        one.key: {**one.describe(), **({"parts": []} if trains else {}), "scores": []} for one in plan.candidates
+    }
+    record, conflict = start_record(plan.out, plan.setting(), list(rows.values()))
+    if conflict:
+        if is_first():
+            set_aside(plan.out)
+        say(f"{plan.out / RECORD} has a different setting ({conflict}). It is kept as {PREVIOUS}.")
+    save = save if is_first() else lambda record: None
+    if not trains and world_size() > 1:
         from accelerate import PartialState  # type: ignore[import-untyped]
 
-        PartialState(cpu=not torch.cuda.is_available())  # they know each other, and each has a device of its own
-    setting = {
-        **{"kind": "evaluate", "name": exam.name, "tasks": list(exam.tasks), "missing": missing, "lengths": lengths},
-        **{"data": str(exam.data or "hub"), "split": exam.split, "limit": exam.limit},
-    }
-    rows: list[Record] = [{**entrant.about(), "scores": []} for entrant in found]
-    record = begun(out, setting, rows)
-    with interruptible(record, save := _by_the_first(save)):
-        for entrant, row in zip(found, rows, strict=True):
-            known, model = Known(entrant, exam.device, exam.dtype), short_hash([digest(entrant.folder), entrant.key])
-            say(_called(row, record["rows"]))
-            for of in questions.values():
-                for length in lengths:
-                    where = out / "test" / entrant.key / folder_of(of.task.name, length, exam.limit, exam.split)
-                    options = {"length": length, "dtype": exam.dtype, "batch_tokens": exam.batch_tokens}
-                    one = examined_or_failed(known, of.task, of.test, where, model=model, **options)
-                    row["scores"] = renewed(row["scores"], [one], "task", "length")
-                    save(record)
-            del known
-            release()
+        PartialState(cpu=not torch.cuda.is_available())  # connects the processes and assigns devices
+    make_rows = lru_cache(maxsize=1)(partial(_training_rows, plan))
+    with interruptible(record, save), _single_thread(plan.experiment.trial is not None):
+        for number, part in enumerate(plan.parts, 1):
+            row = rows[part.candidate.key]
+            say(f"[{number}/{len(plan.parts)}] {_label(row, record)}, {part.mixture.name}")
+            if trains:
+                train = partial(_train, plan, part, make_rows, tracker=tracker, batch_tokens=batch_tokens, **options)
+                scores = _finetune_and_test(plan, part, row, train, batch_tokens)
+            else:
+                scores = _test_as_is(plan, part, device=device, dtype=dtype, batch_tokens=batch_tokens)
+            for score in scores:
+                row["scores"] = replace_by(["task", "length"], row["scores"], [score])
+                save(record)
+            save(record)
+            _free_memory()
     return record
 
 
-def _called(row: Record, rows: Iterable[Record]) -> str:
-    """A row's label, with its seed where several have the same."""
-    shared = sum(one["label"] == row["label"] for one in rows) > 1
+def _finetune_and_test(
+    plan: Plan, part: Part, row: Record, train: Callable[[], tuple[Path, Record]], batch_tokens: int | None
+) -> Iterator[Score]:
+    """Scores as they come. A failure goes into the record, and the next part is run."""
+    began = time.perf_counter()
+    entry: Record = {"mixture": part.mixture.name, "run": str(part.folder.relative_to(plan.out))}
+    try:
+        folder, trained = train()
+        entry |= trained
+        _free_memory()
+        load = cache(partial(load_for_testing, folder))
+        yield from _test(plan, part, load, part.folder / "test", model=digest(folder), batch_tokens=batch_tokens)
+    except BrokenPipeError:  # the reader of our output is gone; the part did not fail
+        raise
+    except Exception as error:
+        entry["failed"] = describe_failure(error)
+        say(f"failed: {entry['failed']}")
+        row["scores"] = [one for one in row["scores"] if one["task"] not in part.mixture.tasks]
+    entry["took"] = round(time.perf_counter() - began, 2)
+    row["parts"] = replace_by(["mixture"], row["parts"], [entry])
+
+
+def _test_as_is(plan: Plan, part: Part, *, device: str | None, dtype: str | None, **options: Any) -> Iterator[Score]:
+    load = cache(partial(part.candidate.load, device, dtype))
+    model = short_hash([digest(part.candidate.folder), part.candidate.key])
+    yield from _test(plan, part, load, part.folder, model=model, dtype=dtype, **options)
+
+
+def _test(plan: Plan, part: Part, load: Load, folder: Path, **options: Any) -> Iterator[Score]:
+    """On all tasks of the mixture, at all lengths."""
+    experiment = plan.experiment
+    for task in part.mixture.tasks:
+        asked = plan.questions[task]
+        for length in plan.lengths:
+            where = folder / folder_name(task, length, experiment.limit, experiment.split)
+            yield score_or_failure(load, asked.task, asked.test, where, length=length, **options)
+
+
+def _training_rows(plan: Plan, tasks: tuple[str, ...], tokenizer: str) -> tuple[Rows, Rows | None]:
+    """Rows to train on, and rows to choose a model by its loss on."""
+    length, own = plan.experiment.trained_length, plan.tokenizers[tokenizer]
+    train = [example for task in tasks for example in plan.questions[task].train]
+    judge = [example for task in tasks for example in plan.questions[task].judge]
+    rows = training_rows(train, own, length, progress=is_first())
+    return rows, training_rows(judge, own, length) if plan.experiment.select == "loss" else None
+
+
+def _train(
+    plan: Plan,
+    part: Part,
+    make_rows: Callable[[tuple[str, ...], str], tuple[Rows, Rows | None]],
+    *,
+    tracker: str,
+    batch_tokens: int | None,
+    **options: Any,
+) -> tuple[Path, Record]:
+    """The folder of the run's best model, and what the record says about the run."""
+    candidate, tasks, select = part.candidate, part.mixture.tasks, plan.experiment.select
+    tokenizer = candidate.tokenizer()
+    rows, dev_rows = make_rows(tasks, part.identity["tokenizer"])
+    answering: Record = {"length": plan.experiment.trained_length, "batch_tokens": batch_tokens}
+    answering["share"] = not options.get("fsdp")
+
+    def judge(model: Any, step: int) -> float:
+        """The mean of the tasks' scores."""
+        asked = [plan.questions[task] for task in tasks]
+        return fmean(
+            METRICS[one.task.metric](answer_all(model, tokenizer, one.task, one.judge, **answering)) for one in asked
+        )
+
+    folder = finetune(
+        plan.experiment.recipe,  # type: ignore[arg-type]
+        candidate.initial_model(),
+        rows,
+        part.folder,
+        tokenizer=tokenizer,
+        identity=part.identity,
+        dev_rows=dev_rows,
+        score=judge if select in ("dev", "validation") else None,
+        tracker=tracker,
+        **options,
+    )
+    if candidate.extension is not None and is_first():
+        keep_corpus(candidate.folder, folder)
+    done = read_json(part.folder / "done.json")
+    return folder, {
+        "train_examples": {task: len(plan.questions[task].train) for task in tasks},
+        "train_rows": len(rows),
+        "judged_by": {task: len(plan.questions[task].judge) for task in tasks if select != "last"},
+        **{key: done[key] for key in ("step", "score", "seconds", "tokens", "final_loss")},
+        "tokens_per_second": done["tokens/s"],
+    }
+
+
+def _label(row: Record, record: Record) -> str:
+    """With the seed, if rows share the label."""
+    shared = sum(one["label"] == row["label"] for one in record["rows"]) > 1
     return with_seed(row) if shared else str(row["label"])
 
 
-@contextmanager
-def _loaded_for_good() -> Iterator[None]:
-    """What is there by now is not looked through whenever memory is released: half of the time of a short run.
-
-    Where the program has done so itself, it is left alone.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+def _free_memory() -> None:
+    """Drop what was compiled and cached for the last model."""
+    torch.compiler.reset()
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 @contextmanager
-def _cores(brief: Brief | None) -> Iterator[None]:
-    """One in a trial: what is so small is slower on several, and much slower where they are busy."""
+def _single_thread(trial: bool) -> Iterator[None]:
+    """In a trial, whose models are so small that threads slow them down."""
     before = torch.get_num_threads()
-    torch.set_num_threads(before if brief is None else 1)
+    torch.set_num_threads(1 if trial else before)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _by_the_first(save: Save) -> Save:
-    """Of several processes, that one alone saves."""
-    return save if is_first() else lambda record: None

@@ -1,12 +1,12 @@
-"""The paper's numbers (Li et al. 2024, arXiv:2310.04418) as CSV, a file for each table.
+"""The paper's numbers (Li et al. 2024, arXiv:2310.04418), one CSV file per table.
 
-    perplexity    log perplexity by length on C4, base models trained at 2048; so also sharing (FIRE-S), and the
+    perplexity    log perplexity by length on C4, base models trained at 2048; likewise sharing (FIRE-S) and the
                   ablations transform, transform_baselines, depth, activation and final_activation
     scrolls       base and large; FIRE-S from the table on sharing
     narrative_qa  F1 by context length, base
-    glue          GLUE and SuperGLUE, base and large; of averages only those that the text states
+    glue          GLUE and SuperGLUE, base and large; averages only where the text states them
 
-A number that the paper does not give is missing.
+Numbers that the paper does not give are missing.
 """
 
 import csv
@@ -20,7 +20,7 @@ TABLES = (*LENGTHS, "scrolls", "narrative_qa", "glue")
 
 
 def reported(name: str) -> list[dict[str, Any]]:
-    """The rows of a table: `size`, `encoding`, `label`, then numbers by column; None where there is none."""
+    """The rows of a table: `size`, `encoding`, `label`, then numbers by column; None where the paper has none."""
     one_of("the table", name, TABLES)
     text = files(__package__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
     words = ("size", "encoding", "label")

@@ -6,7 +6,7 @@ from longfire.encodings.registry import title_of
 PLAIN, NO_THRESHOLD, FIXED = "fire:log=False,threshold=None", "fire:threshold=None", "fire:threshold=fixed"
 LINEAR, ONE_LAYER, GELU = "fire:hidden_layers=0", "fire:hidden_layers=1", "fire:activation=gelu"
 CONSTANT = "fire:threshold=fixed,init_L=512,horizon=512"
-OURS, OURS_AT_128 = "fire:start=kerple_log,horizon=512", "fire:start=kerple_log,horizon=128"
+OURS, OURS_AT_128 = "fire:init=kerple_log,horizon=512", "fire:init=kerple_log,horizon=128"
 FINAL = "fire:hidden_layers=1,final_activation=True"
 WRITTEN = {
     **dict.fromkeys((OURS, OURS_AT_128), "FIRE as we train it"),

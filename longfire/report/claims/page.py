@@ -7,9 +7,10 @@ from longfire.report.claims.claim import FAILS, HOLDS, VERDICTS, Claim, Finding
 from longfire.report.claims.quote import Papers
 from longfire.report.claims.rows import fewer_tasks, seeds_in, tuned_length
 from longfire.report.claims.runs import AND, Records, record_named, run_keys
-from longfire.report.downstream import what_was_done
-from longfire.report.speed import batch_and_type
-from longfire.report.summary import Record, seeds_of, sentences, shared_sentences
+from longfire.report.description import description
+from longfire.report.downstream import describe_tasks
+from longfire.report.model_speed import batch_and_type
+from longfire.report.summary import Record, seeds_of
 
 Judged = dict[str, list[tuple[Claim, Finding]]]
 
@@ -42,16 +43,29 @@ def _counted(judged: Judged) -> str:
     return f"{table}\n\nNot counted: what is beyond the paper, and what is part of another claim ({parts})."
 
 
+def shared_description(records: list[Record]) -> list[str]:
+    """What most of several records have in common, so that a page can say it once."""
+    found = [description(record) for record in records if record["runs"]]
+    if len(found) < 2:
+        return []
+    distinct = dict.fromkeys(one for own in found for one in own)
+    usual = [one for one in distinct if 2 * sum(one in own for own in found) > len(found)]
+    return [
+        *usual,
+        *(["This applies unless stated otherwise."] if any(one not in own for one in usual for own in found) else []),
+    ]
+
+
 def _listed(records: Records) -> str:
     """What each was, but what all have in common is said once, and so are runs that several have."""
     trained = {name: record for name, record in records.items() if "runs" in record}
-    common = shared_sentences(list(trained.values()))
+    common = shared_description(list(trained.values()))
     lines, runs = [], set[object]()
     for name, record in records.items():
         if name not in trained:
             lines.append(f"- `{name}`: {_done(record)} {_made(record)}")
             continue
-        own = [sentence for sentence in sentences(record) if sentence not in common]
+        own = [sentence for sentence in description(record) if sentence not in common]
         lines.append(f"- `{name}`: {' '.join([*own, *_same_runs(name, trained), _made(record)])}")
         runs |= run_keys(record)
     if not trained:
@@ -80,7 +94,7 @@ def _made(record: Record) -> str:
 def _done(record: Record) -> str:
     setting = record["setting"]
     if "tasks" in setting:
-        return what_was_done(record)
+        return describe_tasks(record)
     if setting.get("subject") == "model":
         return f"The {setting['size']} model in {setting['dtype']}."
     return f"All positions below {setting['max_length']:,}, in {setting['dtype']}."

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from longfire.evaluation.seeds import alike
-from longfire.report.beside import encoding_of
 from longfire.report.summary import Record
+from longfire.report.task_rows import encoding_of
 from longfire.tasks import SUITES, TASKS
 
 Row = dict[str, Any]

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from longfire.report.summary import Record, changes_in_rows, changes_to_fire, lengths_of, seeds_of
+from longfire.report.description import changes_in_rows, changes_to_fire
+from longfire.report.summary import Record, lengths_of, seeds_of
 
 Records = Mapping[str, Record]
 """By folder and name, such as reproduce/perplexity-base."""

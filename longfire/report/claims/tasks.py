@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from longfire.report.beside import papers_size
 from longfire.report.claims.claim import MISSING, Claim, Finding, Step, by, found
 from longfire.report.claims.names import NO_THRESHOLD, PLAIN
 from longfire.report.claims.quote import AVERAGE, Quote
 from longfire.report.claims.rows import FARTHEST, rows_of, stretched, tuned_on
 from longfire.report.claims.scores import best_on, drops, higher, on_a_par, stays, stretched_is_worse
-from longfire.report.summary import Record, in_a_row
+from longfire.report.summary import Record, join_words
+from longfire.report.task_rows import papers_size
 
 BASELINES = ("nope", "rope", "rope_pi", "alibi", "kerple_log", "t5")
 NARRATIVE = ("512", "2048", "4096", "8192", "16384", "24576", "32768")
@@ -48,7 +48,7 @@ def by_context(compared: Callable[..., list[Step]], *arguments: Any) -> Callable
         tasks = tuned_on(record)
         if not record["rows"] or "narrative_qa" in tasks:
             return found(compared(record, *arguments))
-        on = in_a_row([f"`{task}`" for task in tasks]) if tasks else "other tasks"
+        on = join_words([f"`{task}`" for task in tasks]) if tasks else "other tasks"
         return Finding(MISSING, why=f"it needs models fine-tuned on NarrativeQA; those tested were on {on}")
 
     return judge

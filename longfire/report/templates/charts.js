@@ -1,5 +1,5 @@
 "use strict";
-// Line charts as SVG, drawn by hand: small enough to travel inside a page.
+// Line charts as SVG, without a library, so that a page stays small.
 
 const page = JSON.parse(document.getElementById("data").textContent);
 
@@ -15,7 +15,7 @@ const count = (n) => Number(n).toLocaleString("en");
 const fixed = (x, digits = 3) => (Number.isFinite(x) ? x.toFixed(digits).replace(/^-/, "−") : "–");
 
 function scale(axis, from, to) {
-  // "log1" is log(1 + x), for distances, which begin at 0
+  // "log1" is log(1 + x), for distances, which start at 0
   const f = { log: Math.log, log1: Math.log1p }[axis.scale] || ((x) => x);
   const [low, high] = [f(axis.domain[0]), f(axis.domain[1])];
   return (x) => from + ((f(x) - low) / (high - low || 1)) * (to - from);
@@ -47,11 +47,34 @@ const SHAPES = [
   (x, y) => `M${x - 1.7},${y - 5}h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3Z`,
 ];
 
+const LINE = 14, LONGEST = 22;
+
+// Labels of the curves that reach the right end, from the top down; none if they do not fit.
+function endLabels(s, width, height) {
+  if (!s.ends || width < 480) return [];
+  const known = s.series.map(({ label, cls, points }) => {
+    const [x, value] = points.filter((p) => Number.isFinite(p[1])).at(-1) || [-Infinity];
+    return { x, value, cls, text: label.length > LONGEST ? `${label.slice(0, LONGEST - 1)}…` : label };
+  });
+  const right = Math.max(...known.map((one) => one.x));
+  const names = known.filter((one) => one.x === right && Number.isFinite(right)).sort((a, b) => b.value - a.value);
+  return names.length * LINE <= height ? names : [];
+}
+
+// Ascending places from low to high, moved up and down alike to be at least `gap` apart.
+function spreadApart(places, gap, low, high) {
+  const up = (all) => all.reduce((found, place) => [...found, Math.max(place, (found.at(-1) ?? -Infinity) + gap)], []);
+  const down = (all) => up(all.map((place) => -place).reverse()).map((place) => -place).reverse();
+  const above = up(places), below = down(places);
+  return down(up(places.map((_, i) => Math.max(low, (above[i] + below[i]) / 2))).map((place) => Math.min(high, place)));
+}
+
 let charts = 0;
 
-// spec(): {alt, height, x: {scale, domain, label, ticks, name}, y: {domain, label}, marks: [{x, text}], nearest,
+// spec(): {alt, height, x: {scale, domain, label, ticks, name}, y: {domain, label}, marks: [{x, text}], nearest, ends,
 //          series: [{label, cls, strong, faint, marker, points: [[x, y, low, high, note], …]}]}
-// A chart shows at the pointer the values of all series, or with `nearest` those of the nearest curve.
+// The tooltip has the values of all series at the pointer, or with `nearest` those of the nearest curve.
+// With `ends`, curves are labelled at their right ends if there is room.
 function lineChart(box, spec) {
   const chart = el("div", { class: "chart" });
   const tip = el("div", { class: "tip", role: "status" });
@@ -64,7 +87,8 @@ function lineChart(box, spec) {
     const s = spec();
     const width = chart.clientWidth, height = s.height || 340;
     if (!width) return;
-    const m = { left: 50, right: 14, top: s.marks?.length ? 26 : 14, bottom: s.x.label ? 44 : 26 };
+    const names = endLabels(s, width, height - 70);
+    const m = { left: 50, right: names.length ? 22 + 6.6 * Math.max(...names.map((name) => name.text.length)) : 14, top: s.marks?.length ? 26 : 14, bottom: s.x.label ? 44 : 26 };
     const x = scale(s.x, m.left, width - m.right), y = scale(s.y, height - m.bottom, m.top);
     const svg = el("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": s.alt, tabindex: 0 });
     const inside = { x: m.left, y: m.top, width: Math.max(1, width - m.left - m.right), height: height - m.top - m.bottom };
@@ -116,6 +140,10 @@ function lineChart(box, spec) {
         for (const p of known)
           body.append(el("path", { class: `dot ${one.cls}`, d: SHAPES[one.marker % SHAPES.length](x(p[0]), y(p[1])) }));
     }
+    spreadApart(names.map((name) => y(name.value)), LINE, m.top, height - m.bottom).forEach((at, i) => {
+      const { text, cls } = names[i];
+      svg.append(el("text", { class: `end ${cls}`, x: width - m.right + 12, y: at + 4 }, text));
+    });
     const guide = el("g");
     svg.append(body, guide);
     chart.replaceChildren(svg, tip);
@@ -196,8 +224,9 @@ function range(values, margin = 0.05) {
   return [low - room, high + room];
 }
 
-// What is hidden is hidden in every chart of the page.
+// Buttons that show and hide a series in every chart of the page.
 function legend(box, series, hidden, redraw) {
+  if (series.length < 2) return () => {};
   const buttons = series.map((one) => {
     const button = el("button", { type: "button" }, el("span", { class: `swatch ${one.cls}` }), one.label);
     button.addEventListener("click", () => {
@@ -206,7 +235,7 @@ function legend(box, series, hidden, redraw) {
     });
     return button;
   });
-  box.append(el("div", { class: "legend", role: "group", "aria-label": "show or hide" }, ...buttons));
+  box.append(el("div", { class: "legend", role: "group", "aria-label": "Show or hide" }, ...buttons));
   return () => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(!hidden.has(series[i].label))));
 }
 

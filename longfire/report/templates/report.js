@@ -1,4 +1,4 @@
-// The charts of a comparison. What they show is in the table too.
+// The charts of a comparison.
 const hidden = new Set();
 const redraws = [];
 const shown = () => page.series.filter((one) => !hidden.has(one.label));
@@ -20,12 +20,13 @@ function byLength(text) {
   const values = series.flatMap((one) => one.points.flatMap((p) => [p[1], p[2], p[3]]));
   const on = page.texts.length > 1 ? ` on ${text.name}` : "";
   return {
-    alt: `Log perplexity by length${on}, one line for each encoding. The table above has the same numbers.`,
+    alt: `Log perplexity by length${on}, one line per encoding. The table below has the same numbers.`,
     series,
     x: { scale: "log", domain: [page.lengths[0] / 1.12, page.lengths.at(-1) * 1.12], ticks: page.lengths,
-      label: "tokens in a sequence", name: (n) => `${count(n)} tokens${n === page.trained ? ", as trained" : ""}` },
+      label: "sequence length in tokens", name: (n) => `${count(n)} tokens${n === page.trained ? " (training length)" : ""}` },
     y: { domain: range(values) },
-    marks: [{ x: page.trained, text: "trained here" }],
+    marks: [{ x: page.trained, text: "training length" }],
+    ends: true,
   };
 }
 
@@ -33,13 +34,13 @@ if (page.texts.length === 1) {
   section("perplexity", () => byLength(page.texts[0]));
 } else {
   const panels = el("div", { class: "panels maps" });
+  redraws.push(legend(at("perplexity"), page.series, hidden, update));
   at("perplexity").append(panels);
   for (const text of page.texts) {
     const panel = el("div", { class: "panel" }, el("h3", {}, text.name));
     panels.append(panel);
     redraws.push(lineChart(panel, () => byLength(text)));
   }
-  redraws.push(legend(at("perplexity"), page.series, hidden, update));
 }
 
 if (at("losses")) section("losses", () => {
@@ -48,7 +49,7 @@ if (at("losses")) section("losses", () => {
   const [first, last] = [Math.min(...steps), Math.max(...steps)];
   const later = series.flatMap((one) => one.points.filter((p) => p[0] >= first + (last - first) / 20));
   return {
-    alt: "Training loss by step, one line for each encoding.",
+    alt: "Training loss by step, one line per encoding.",
     series,
     x: { domain: steps.length ? [0, last] : [0, 1], label: "step", name: (n) => `step ${count(Math.round(n))}` },
     y: { domain: range(later.flatMap((p) => [p[1], p[2], p[3]])) },
@@ -72,7 +73,8 @@ if (at("positions")) {
       return { ...look(one, i), points };
     }).filter((one) => !hidden.has(one.label));
     return {
-      alt: "Loss by position in the sequence, one line for each encoding.",
+      alt: "Loss by position in the sequence, one line per encoding.",
+      ends: true,
       series,
       x: { scale: "log", domain: [1, Number(select.value)], label: "position in the sequence", name: (x) => bins.get(x) },
       y: { domain: range(series.flatMap((one) => one.points.map((p) => p[1]))) },
@@ -89,7 +91,7 @@ if (at("biases")) {
 
   function build() {
     const models = page.biases.map((one) => [one.label, one.label]);
-    const queries = model.queries.map((n) => [String(n), count(n + 1)]); // in the record positions count from 0
+    const queries = model.queries.map((n) => [String(n), count(n + 1)]); // the record counts positions from 0
     controls.replaceChildren(
       ...(models.length > 1 ? [choice("encoding", models, model.label, (label) => {
         model = page.biases.find((one) => one.label === label);
@@ -99,7 +101,7 @@ if (at("biases")) {
       choice("query at", queries, String(query), (n) => { query = Number(n); build(); }),
       choice("keys by", [["distance", "distance"], ["position", "position"]], by, (way) => { by = way; build(); }));
     panels.replaceChildren();
-    // less each head's highest; a logit 10 below it is worth e^−10 of its weight: the key is never looked at
+    // relative to each head's maximum; 10 below it, a key gets e^−10 of the weight: practically nothing
     const layers = model.layers.map((layer) => ({ ...layer, heads: layer.heads.filter((one) => one.query === query)
       .map((one) => ({ ...one, top: Math.max(...one.points.map((p) => p[1])) })) }));
     const lowest = Math.min(...layers.flatMap((layer) => layer.heads.flatMap((one) => one.points.map((p) => p[1] - one.top))));

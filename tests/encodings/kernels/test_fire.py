@@ -21,6 +21,7 @@ from tests.tolerance import assert_as_accurate
 pytest.importorskip("triton")
 
 from longfire.encodings.kernels import fire as fire_kernel
+from longfire.encodings.kernels import fire_kernels
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -139,7 +140,7 @@ def test_no_positions():
 
 def test_programs_take_turns(monkeypatch):
     """Fewer programs than pairs of a query and a chunk of keys."""
-    monkeypatch.setattr(fire_kernel, "PROGRAMS", 3)
+    monkeypatch.setattr(fire_kernels, "MAX_PROGRAMS", 3)
     check(made(), torch.tensor([0, 3, 29, 30]), torch.arange(111))
 
 

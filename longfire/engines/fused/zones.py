@@ -1,0 +1,190 @@
+"""Where a bias is sampled, and how it is stored by distance: the numbers that kernels and reference share.
+
+    distance   0 ──────────── 2W ─────────────────── 10W ─────────────────────→
+               near: every     middle: 16 × 16 nodes   far: 4 × 4 nodes
+               pair stored     a tile of 64 × 64       a tile of 64 × 64
+
+W is the encoding's `smooth_beyond`. The zone of a pair (i, j) depends only on its block of 128 × 128, so all kernels
+agree whatever tiles they use. Positions are logical: 0 is the first key of the sequence.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longfire.encodings import PositionEncoding
+from longfire.encodings.base import LEAST_SMOOTH_BEYOND
+
+BLOCK, TILE = 128, 64
+MIDDLE, FAR = 16, 4
+"""Nodes along the side of a tile in the middle and far zones."""
+
+FLOAT16_MAX = 60000.0  # with room for rounding
+MAX_DISTANCE = 1 << 24
+"""Decoding interpolates distances below this: larger ones are not exact in float32."""
+
+
+@dataclass(frozen=True)
+class Zones:
+    """Of one sequence of keys 0…keys−1, seen by queries first…keys−1."""
+
+    keys: int
+    first: int
+    smooth: int | None
+    """W, a power of two; None: the bias depends on the distance alone, and every pair is near."""
+
+    @classmethod
+    def of(cls, encoding: PositionEncoding, keys: int, first: int) -> "Zones":
+        """For the bias that an encoding declares."""
+        return cls(keys, first, None if encoding.distance_only else smooth_width(encoding))
+
+    @property
+    def exact(self) -> bool:
+        """Nothing is interpolated."""
+        return self.smooth is None
+
+    @property
+    def first_block(self) -> int:
+        return self.first // BLOCK
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of queries, from `first_block` on."""
+        return (self.keys + BLOCK - 1) // BLOCK - self.first_block
+
+    @property
+    def last_block(self) -> int:
+        """One past the last block of queries."""
+        return self.first_block + self.blocks
+
+    @property
+    def last(self) -> int:
+        """The last sampled position: the last tile has all its nodes even if its rows end early."""
+        return self.last_block * BLOCK - 1
+
+    @property
+    def near(self) -> int:
+        """Blocks of keys that are near, the query's own included."""
+        near = self.last_block if self.smooth is None else (2 * self.smooth + 2 * BLOCK - 2) // BLOCK
+        return near if near < self.last_block else self.last_block
+
+    @property
+    def middle(self) -> int:
+        """Blocks of keys that are near or in the middle zone."""
+        return self.last_block if self.smooth is None else (10 * self.smooth + 2 * BLOCK - 2) // BLOCK
+
+    @property
+    def rows_per_octave(self) -> int:
+        return 0 if self.smooth is None else self.smooth // 4
+
+    @property
+    def distances_per_octave(self) -> int:
+        return 0 if self.smooth is None else self.smooth // 2
+
+    @property
+    def first_node(self) -> int:
+        return 0 if self.smooth is None else node_index(self.first_block * BLOCK, self.rows_per_octave)
+
+    @property
+    def row_nodes(self) -> int:
+        """Sampled queries: A."""
+        if self.smooth is None:
+            return 1
+        return node_index(self.last, self.rows_per_octave) + 2 - self.first_node
+
+    @property
+    def distance_nodes(self) -> int:
+        """Sampled distances: E."""
+        return self.keys if self.smooth is None else node_index(self.last, self.distances_per_octave) + 2
+
+    @property
+    def middle_tiles(self) -> int:
+        """Middle tiles in a row of tiles, counting those before the first key so that all rows are alike."""
+        return 2 * (self.middle - self.near)
+
+    @property
+    def far_tiles(self) -> int:
+        """Far tiles in total."""
+        return far_tiles_before(2 * self.last_block, self.middle) - far_tiles_before(2 * self.first_block, self.middle)
+
+    @property
+    def has_middle(self) -> bool:
+        return self.smooth is not None and self.last_block > self.near
+
+    @property
+    def has_far(self) -> bool:
+        return self.smooth is not None and self.last_block > self.middle
+
+    @property
+    def references(self) -> int:
+        """Numbers per head that biases are stored relative to: one per row node, or one per distance in blocks."""
+        return self.near if self.smooth is None else self.row_nodes
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Elements per head: near biases, middle nodes, far nodes."""
+        near = BLOCK * BLOCK * self.near * (1 if self.exact else self.blocks)
+        middle = 2 * self.blocks * self.middle_tiles * MIDDLE**2 if self.has_middle else 0
+        return near, middle, self.far_tiles * FAR**2 if self.has_far else 0
+
+    def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Query positions (A, 1) and key positions (A, E) at which the encoding is sampled.
+
+        Dense at first, then so many per octave. Where a row has no key at a distance, its first key stands in.
+        """
+        if self.smooth is None:
+            distance = torch.arange(self.keys, device=device)
+            return distance[-1:, None], (self.keys - 1 - distance)[None]
+        rows = torch.arange(self.first_node, self.first_node + self.row_nodes, device=device)
+        rows = node_position(rows, self.rows_per_octave).clamp(max=self.last)[:, None]
+        distance = node_position(torch.arange(self.distance_nodes, device=device), self.distances_per_octave)
+        return rows, (rows - distance).clamp(min=0)
+
+
+@lru_cache(maxsize=64)
+def evaluated(zones: Zones) -> Any:
+    """The zones with every property computed once: a launch reads dozens of them."""
+    properties = [name for name, member in vars(Zones).items() if isinstance(member, property)]
+    return SimpleNamespace(keys=zones.keys, first=zones.first, **{name: getattr(zones, name) for name in properties})
+
+
+def smooth_width(encoding: PositionEncoding) -> int:
+    """W: `smooth_beyond`, rounded up to a power of two."""
+    W = LEAST_SMOOTH_BEYOND
+    while (encoding.smooth_beyond or 0) > W:
+        W *= 2
+    return W
+
+
+def decode_nodes(encoding: PositionEncoding) -> int | None:
+    """At how many distances a single query's bias is sampled. None: it cannot be interpolated, or need not be."""
+    if encoding.distance_only or encoding.smooth_beyond is None or not encoding.has_bias:
+        return None
+    return node_index(MAX_DISTANCE - 1, smooth_width(encoding) // 2) + 2
+
+
+def node_index(position: int, per_octave: int) -> int:
+    """The last node at or before a position: nodes are at 0, 1, … 2·per_octave, then `per_octave` per octave.
+
+    A few comparisons, so that a compiled graph is valid for a whole octave of lengths.
+    """
+    octave = 0
+    while position >= 2 * per_octave << octave:
+        octave += 1
+    return octave * per_octave + position // (1 << octave)
+
+
+def node_position(index: Tensor, per_octave: int) -> Tensor:
+    """The positions of nodes."""
+    octave = (index // per_octave - 1).clamp(min=0)
+    return (index - octave * per_octave) << octave
+
+
+def far_tiles_before(tile: int, middle: int) -> int:
+    """Far tiles in all rows of tiles before this one."""
+    rows = max(tile // 2 - middle + 1, 0)
+    return 2 * rows * (rows - 1) + tile % 2 * 2 * rows

@@ -1,0 +1,203 @@
+"""The checkpoints of an experiment: how they are given, labelled and described in the record."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from longfire.atomic_io import read_json
+from longfire.encodings import ENCODINGS
+from longfire.encodings.fire import RANDOM
+from longfire.encodings.labels import label_title
+from longfire.encodings.registry import SHARED, changed_options, has_starts, option_names
+from longfire.evaluation.answers import check_positions
+from longfire.evaluation.seeds import are_seeds
+from longfire.model import LongfireConfig, LongfireForCausalLM, extend
+from longfire.model.extension import EXTENSIONS, extended_encoding
+from longfire.model.generate import TOKENIZER_FILES, load_model
+from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
+from longfire.validation import at_least, load_without_code, one_of
+
+EXTENDED = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
+"""FOLDER:rope_pi=N or FOLDER:yarn=N."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint to fine-tune or to test, optionally with RoPE extended."""
+
+    given: str
+    """As on the command line."""
+    folder: Path
+    """Where its config.json is."""
+    config: Any
+    """Including the extension."""
+    label: str
+    encoding: str
+    """A name in `ENCODINGS`, with -s if shared by all layers; the model type for other models."""
+    key: str
+    """For folder names: depends on the weights and the extension only."""
+    extension: tuple[str, int] | None = None
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The checkpoint's tokenizer."""
+        if not any((self.folder / name).is_file() for name in TOKENIZER_FILES):
+            raise ValueError(f"{self.folder} has no tokenizer. Save the model's tokenizer there.")
+        found: Any = load_without_code(AutoTokenizer, self.folder, local_files_only=True)
+        if not isinstance(found, PreTrainedTokenizerFast):
+            raise ValueError(
+                f"the tokenizer in {self.folder} is a {type(found).__name__}; a fast tokenizer (tokenizer.json) is "
+                f"needed."
+            )
+        return found
+
+    def initial_model(self) -> Path | LongfireForCausalLM:
+        """What fine-tuning starts from."""
+        return self.folder if self.extension is None else extend(self.folder, *self.extension)
+
+    def load(self, device: str | None, dtype: str | None) -> tuple[Any, Any]:
+        """Model and tokenizer."""
+        model, tokenizer = load_for_testing(self.folder, device, dtype)
+        return model if self.extension is None else extend(model, *self.extension), tokenizer
+
+    def _empty_model(self) -> Any:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(self.config, trust_remote_code=False)
+
+    def check_length(self, length: int) -> None:
+        """Refuse a length that the model has no positions for."""
+        try:
+            check_positions(self._empty_model(), length)
+        except ValueError as error:
+            raise ValueError(f"{self.given}: {error}") from error
+
+    def describe(self) -> dict[str, Any]:
+        """For the record: what the checkpoint is, and what it was trained on, as far as known."""
+        run, pretraining = run_of(self.folder), pretrained_by(self.folder)
+        finetuning = run if "chosen_by" in run else {}
+        recipe, on = finetuning.get("recipe", {}), finetuning.get("identity", {}).get("on", {})
+        finetuned = {key: recipe.get(key) for key in ("name", "steps", "batch_size", "seed")}
+        options = encoding_options(self.config)
+        return {
+            "label": self.label,
+            "key": self.key,
+            "encoding": self.encoding,
+            "seed": pretraining.get("seed"),
+            "options": {key: value for key, value in options.items() if key != "name"},
+            "checkpoint": self.given,
+            "parameters": sum(p.numel() for p in self._empty_model().parameters()),
+            "trained_length": getattr(self.config, "max_position_embeddings", None),
+            "extended_to": options.get("target_length"),
+            "tokens_seen": run.get("tokens_seen"),
+            "corpus": read_json(self.folder / "corpus.json").get("name"),
+            "start": self._initialised_as(pretraining),
+            "horizon": options.get("horizon"),
+            "finetuned_length": recipe.get("length"),
+            "finetuned_on": on.get("tasks"),
+            "finetuned": {**finetuned, "select": on.get("select")} if finetuning else None,
+        }
+
+    def _initialised_as(self, recipe: dict[str, Any]) -> str | None:
+        """FIRE's `init`, from its configuration or, in older checkpoints, from the recipe."""
+        init = (getattr(self.config, "position_encoding", None) or {}).get("init")
+        if init is not None:
+            return None if init == RANDOM else str(init)
+        name = self.encoding.removesuffix(SHARED)
+        known = name in ENCODINGS and has_starts(ENCODINGS[name]) and not recipe.get("init_from")
+        return recipe.get("init") if known else None
+
+
+def load_for_testing(folder: Path, device: str | None = None, dtype: str | None = None) -> tuple[Any, Any]:
+    """Model and tokenizer in a folder; in bfloat16 on a GPU by default."""
+    on_gpu = torch.cuda.is_available() if device is None else device != "cpu"
+    return load_model(folder, None, device, dtype or ("bfloat16" if on_gpu else None))
+
+
+def load_candidates(given: Sequence[str | Path]) -> list[Candidate]:
+    """Each checkpoint, FOLDER or FOLDER:rope_pi=N or FOLDER:yarn=N. Labels are unique, except among seeds."""
+    if not given:
+        raise ValueError("give at least one checkpoint.")
+    found = [_candidate(str(one)) for one in given]
+    counts = Counter(one.key for one in found)
+    if twice := [one.given for one in found if counts[one.key] > 1]:
+        raise ValueError(f"the checkpoint {twice[-1]} is given twice. Give it once.")
+    for suffix in (_length_suffix, _options_suffix):
+        shared = _shared_labels(found)
+        found = [replace(one, label=one.label + suffix(one, shared.get(one.label, []))) for one in found]
+    unclear = {label for label, same in _shared_labels(found).items() if not are_seeds([c.describe() for c in same])}
+    return [replace(one, label=f"{one.label} ({one.given})") if one.label in unclear else one for one in found]
+
+
+def _candidate(given: str) -> Candidate:
+    source, extension = _parse_extension(given)
+    folder = checkpoint_folder(source)
+    config: Any = load_without_code(AutoConfig, folder, local_files_only=True)
+    if extension is not None:
+        if not isinstance(config, LongfireConfig):
+            raise ValueError(f"{given}: only a longfire model can be extended; this is a {config.model_type!r} model.")
+        config.position_encoding = extended_encoding(config, *extension)
+    label, encoding = _name_encoding(config, Path(source))
+    target = "" if extension is None else f"-{extension[1]}"
+    key = f"{encoding.replace('_', '-')}{target}-{digest(folder)[:8]}"
+    return Candidate(given, folder, config, label, encoding, key, extension)
+
+
+def _parse_extension(given: str) -> tuple[str, tuple[str, int] | None]:
+    """Folder and extension."""
+    matched = EXTENDED.fullmatch(given)
+    if matched is None or Path(given).exists():
+        return given, None
+    one_of(f"the extension of {matched['folder']}", matched["name"], EXTENSIONS)
+    if not matched["length"].isdigit():
+        raise ValueError(f"{given}: the length to extend to must be a whole number, not {matched['length']!r}.")
+    at_least("the length to extend to", int(matched["length"]), 1)
+    return matched["folder"], (matched["name"], int(matched["length"]))
+
+
+def _name_encoding(config: Any, folder: Path) -> tuple[str, str]:
+    """Label and encoding; other models are labelled with their folder's name."""
+    own = encoding_options(config)
+    name = own.pop("name", None)
+    if name not in ENCODINGS:
+        return folder.name, str(config.model_type)
+    shared = getattr(config, "share_position_encoding", False) and ENCODINGS[name].scope == "layer"
+    encoding = name + (SHARED if shared else "")
+    return label_title(encoding) + _in_brackets(changed_options(name, own)), encoding
+
+
+def _shared_labels(found: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+    counts = Counter(one.label for one in found)
+    return {label: [one for one in found if one.label == label] for label in counts if counts[label] > 1}
+
+
+def _length_suffix(one: Candidate, same_label: list[Candidate]) -> str:
+    target = encoding_options(one.config).get("target_length")
+    return f" {target}" if same_label and target else ""
+
+
+def _options_suffix(one: Candidate, same_label: list[Candidate]) -> str:
+    """The options in which they differ."""
+    others = [_with_defaults(encoding_options(other.config)) for other in same_label]
+    own = encoding_options(one.config)
+    return _in_brackets({key: value for key, value in own.items() if any(o.get(key) != value for o in others)})
+
+
+def _in_brackets(options: dict[str, Any]) -> str:
+    return f" ({', '.join(f'{key}={value}' for key, value in options.items())})" if options else ""
+
+
+def encoding_options(config: Any) -> dict[str, Any]:
+    """The encoding's name and options, `init` aside; empty for other models."""
+    options = dict(getattr(config, "position_encoding", None) or {})
+    options.pop("init", None)
+    return options
+
+
+def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    defaults = option_names(ENCODINGS[options["name"]]) if options.get("name") in ENCODINGS else {}
+    return {**{name: option.default for name, option in defaults.items()}, **options}

@@ -1,0 +1,146 @@
+"""One run of a comparison: one encoding with one seed, trained, and tested at every length.
+
+    RUN/perplexity.json, perplexity-TEXT.json   what it was tested on, and the results
+        learned.json                            what the encoding learned, and on which machine that was measured
+
+Completed work is skipped and needs no weights, so runs can be collected from several machines without them.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longfire.atomic_io import read_json
+from longfire.data import TokenSplit
+from longfire.encodings import position_parameters
+from longfire.encodings.labels import label_title
+from longfire.evaluation.learned import learned_by_layer
+from longfire.evaluation.perplexity import perplexity_by_length
+from longfire.lab.comparison import EXTENSION_SOURCE, Comparison, PlannedRun
+from longfire.lab.comparison_plan import ComparisonPlan
+from longfire.lab.result_cache import cached_result
+from longfire.model import LongfireForCausalLM
+from longfire.provenance import provenance
+from longfire.training import pretrain
+from longfire.training.callbacks import LOSSES, read_losses
+from longfire.validation import error_summary
+
+NEAR_QUERY = 128
+"""The query in the left half of the paper's figure of learned biases."""
+
+Model = Callable[[], LongfireForCausalLM]
+"""Loads the model when something has to be measured."""
+
+
+def train_and_test(plan: ComparisonPlan, run: PlannedRun) -> dict[str, Any]:
+    """Carry out one run. A failure becomes part of the record and does not affect other runs."""
+    found: dict[str, Any] = {"encoding": run.label, "label": label_title(run.label), "seed": run.seed}
+    started = time.perf_counter()
+    try:
+        if run.is_extension:
+            found["extended"] = {
+                "from": label_title(EXTENSION_SOURCE),
+                "to": run.recipe.extend_to,
+                "steps": run.recipe.steps,
+            }
+        options = {"tracker": "none", "wait": True, **plan.options}
+        folder = pretrain(run.recipe, plan.corpus, run.folder, planned=run.identity, **options)
+        found |= _training_record(run.folder)
+        model = cache(lambda: _load(folder))
+        found |= _test(plan, run.folder, model)
+        found |= _measure_encoding(plan.comparison, run.folder, model)
+        if run.seed != plan.comparison.seeds[0]:
+            found["biases"] = []  # a record keeps those of one seed
+        found["checkpoint"] = str(folder.relative_to(plan.out))
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except Exception as error:
+        found["failed"] = error_summary(error)
+    torch.compiler.reset()  # graphs compiled for one encoding are useless to the next
+    found["took"] = round(time.perf_counter() - started, 2)
+    return found
+
+
+def _training_record(run: Path) -> dict[str, Any]:
+    done = read_json(run / "done.json")
+    return {
+        **{key: done[key] for key in ("parameters", "tokens_seen", "unique_tokens", "seconds")},
+        "tokens_per_second": done["tokens/s"],
+        "commit": done["provenance"]["commit"],
+        "losses": [[line["step"], round(line["loss"], 4)] for line in read_losses(run / LOSSES)],
+    }
+
+
+def _load(folder: Path) -> LongfireForCausalLM:
+    model: Any = LongfireForCausalLM.from_pretrained(folder).eval()
+    return model.to("cuda", torch.bfloat16) if torch.cuda.is_available() else model  # type: ignore[no-any-return]
+
+
+def _test(plan: ComparisonPlan, run: Path, model: Model) -> dict[str, Any]:
+    """Perplexity by length on the held-out split, and on every other text."""
+    comparison, corpus = plan.comparison, plan.corpus
+    lengths = comparison.tested_lengths()
+
+    def perplexity(file: str, split: Callable[[], TokenSplit], *asked: Any) -> dict[str, Any]:
+        return cached_result(
+            run / file,
+            [lengths, comparison.protocol, comparison.tokens, comparison.split, *asked],
+            lambda: perplexity_by_length(
+                model(), split(), lengths, protocol=comparison.protocol, tokens=comparison.tokens, progress=False
+            ),
+        )
+
+    own = perplexity("perplexity.json", lambda: getattr(corpus, comparison.split), corpus.fingerprint)
+    others = {
+        text.name: perplexity(
+            f"perplexity-{text.name}.json",
+            text.split,
+            text.corpus.fingerprint,
+            *([text.left_out] if text.left_out else []),
+        )
+        for text in plan.texts
+    }
+    return {"perplexity": own, **({"also": others} if others else {})}
+
+
+def _measure_encoding(comparison: Comparison, run: Path, model: Model) -> dict[str, Any]:
+    """What the encodings of the layers learned, and the machine it was measured on."""
+    length = comparison.recipe.length
+
+    def measure() -> dict[str, Any]:
+        learned = learned_by_layer(model().model.encodings, length)
+        return {
+            "position_parameters": sum(p.numel() for p in position_parameters(model())),
+            **({"learned": learned} if learned else {}),
+            "biases": _sample_biases(model(), bias_queries(comparison)),
+            "provenance": provenance(),
+        }
+
+    return cached_result(run / "learned.json", [length, *bias_queries(comparison)], measure)
+
+
+def bias_queries(comparison: Comparison) -> list[int]:
+    """Queries whose biases are recorded, counted from 1: the paper's, the last in training and the last in any test."""
+    longest = max(comparison.tested_lengths())
+    return sorted({min(NEAR_QUERY, longest), min(comparison.recipe.length, longest), longest})
+
+
+@torch.no_grad()
+def _sample_biases(model: LongfireForCausalLM, queries: list[int]) -> list[dict[str, Any]]:
+    """The bias of each layer and head, at distances that grow geometrically."""
+    rows = []
+    device = next(model.parameters()).device
+    for query in (counted - 1 for counted in queries):
+        distances = torch.logspace(0, math.log2(query + 1), 64, base=2, device=device).round().long().unique() - 1
+        keys = (query - distances).flip(0)
+        for layer, encoding in enumerate(model.model.encodings):
+            bias = encoding(torch.tensor([query], device=device), keys) if encoding.has_bias else None
+            for head, values in enumerate([] if bias is None else bias[:, 0].tolist()):
+                short = [round(value, 4) for value in values]
+                rows.append({"layer": layer, "head": head, "query": query, "positions": keys.tolist(), "values": short})
+    return rows

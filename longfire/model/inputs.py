@@ -1,0 +1,237 @@
+"""Mask and positions of a forward pass, from the attention mask, the cache and position ids.
+
+    attention_mask   0 0 1 1 1 1 | 0          positions   0 0 0 1 2 3 | 4
+                     padding       padding
+
+Left padding is masked and does not count, so a sequence has the same positions padded and alone. Right padding, which
+causal attention hides anyway, keeps counting.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.masking_utils import create_causal_mask
+
+from longfire.encodings import PositionEncoding
+from longfire.encodings.positions import strictly_increase
+from longfire.engines import PreparedBias, prepare_bias
+
+LONGFIRE = "longfire"
+"""The `attn_implementation` of `longfire.attention`."""
+NOT_BINARY = "attention_mask must be 1 for tokens and 0 for padding, but it has other values"
+PACKED = "position_ids restart within a sequence, as they do when documents are packed into one row"
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Positions of the queries and keys of one forward pass, the same in all layers."""
+
+    queries: Tensor  # (T,) or (B, T)
+    keys: Tensor  # (S,) or (B, S)
+    key_mask: Tensor | None = None
+    """(B, S), True for keys to attend to. None: all of them."""
+    in_order: bool = False
+    """Keys are 0…S−1 and queries the last T of them."""
+    padding: Tensor | None = None
+    """(B,), left padding of each sequence whose keys are otherwise in order. Set only where values cannot be read."""
+    packed: bool | None = False
+    """Whether position ids restart within a sequence, once per document. None: unknown, values cannot be read."""
+
+    def prepare(self, encoding: PositionEncoding, like: Tensor | None = None) -> PreparedBias:
+        """The encoding's bias, for several layers to share or for a compiled graph, which cannot read positions."""
+        return prepare_bias(
+            encoding,
+            self.queries,
+            self.keys,
+            in_order=self.in_order or self.padding is not None,
+            padding=self.padding,
+            key_mask=self.key_mask,
+            like=like,
+        )
+
+
+def mask_and_positions(
+    config: Any, x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
+) -> tuple[Tensor | None, Positions]:
+    """The mask that the attention implementation expects, and the positions of the tokens x (B, T, C)."""
+    T = x.shape[1]
+    ours = config._attn_implementation == LONGFIRE
+    past = 0 if cache is None else cache.get_seq_length()
+    slots = past + T if cache is None else cache.get_mask_sizes(T, 0)[0]
+    token_mask = attention_mask
+    if not ours and attention_mask is not None and attention_mask.ndim == 4:  # passed on unchanged
+        token_mask = None
+        if not (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
+            raise ValueError(
+                f"a 4-D attention mask must be boolean (True: attend) or floating point (added to the logits), not "
+                f"{attention_mask.dtype}. Convert it with attention_mask.bool()."
+            )
+        if attention_mask.shape[2] != T:
+            raise ValueError(
+                f"a 4-D attention mask must be (B, 1, T, S) with a row for each of the {T} queries, not "
+                f"{tuple(attention_mask.shape)}: a single row would let tokens see later ones. For padding, pass "
+                f"(B, tokens so far)."
+            )
+    positions = find_positions(x, past, slots, token_mask, position_ids, packed=not ours)
+    if ours:
+        return None, positions
+    if positions.packed and (token_mask is not None or (cache is not None and attention_mask is None)):
+        raise ValueError(
+            f"{PACKED}. Documents are kept apart only without an attention mask and without a cache: omit "
+            f"attention_mask and pass use_cache=False."
+        )
+    mask: Any = create_causal_mask(
+        config=config,
+        inputs_embeds=x,
+        attention_mask=attention_mask,
+        past_key_values=cache,
+        position_ids=None if positions.packed is False else position_ids,  # a gap does not start a document
+    )
+    S = positions.keys.shape[-1]
+    return mask if mask is None or mask.shape[-1] == S else mask[..., :S], positions
+
+
+def find_positions(
+    x: Tensor,
+    past: int | Tensor,
+    slots: int,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    packed: bool = False,
+) -> Positions:
+    """Positions of the tokens x (B, T, C), which follow `past` cached ones.
+
+    Args:
+        x: embeddings; only shape and device matter.
+        past: number of cached tokens; a tensor for a static cache in a compiled graph.
+        slots: number of keys S: past + T, or a static cache's size.
+        attention_mask: (B, tokens so far), True or 1 for tokens to attend to.
+        position_ids: (B or 1, T), in place of counting.
+        packed: whether position ids may restart, once per document.
+    """
+    B, T = x.shape[:2]
+    traced = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    past = past if traced else int(past)
+    mask = None if attention_mask is None else _check_mask(attention_mask, B, T, past, slots).to(x.device)
+    binary = None if mask is None or mask.dtype == torch.bool else ((mask == 0) | (mask == 1)).all()
+    mask = None if mask is None else mask.bool()
+    if position_ids is not None:
+        position_ids = _check_ids(position_ids, B, T).to(x.device)
+    if traced:
+        if binary is not None:
+            torch._assert_async(binary, NOT_BINARY)
+        return _traced_positions(x, past, slots, mask, position_ids, packed)
+    return _eager_positions(x, int(past), mask, binary, position_ids, packed)
+
+
+def count_positions(mask: Tensor) -> Tensor:
+    """Mask (B, S) → positions (B, S): kept tokens count up from 0, and everything after the last one keeps counting."""
+    after_last = mask.long().flip(-1).cumsum(-1).flip(-1) == 0
+    skipped = (~mask & ~after_last).long().cumsum(-1)
+    return (torch.arange(mask.shape[-1], device=mask.device) - skipped).clamp(min=0)
+
+
+def _eager_positions(
+    x: Tensor, past: int, mask: Tensor | None, binary: Tensor | None, ids: Tensor | None, packed: bool
+) -> Positions:
+    """Where values can be read: checked once, for all layers."""
+    total = past + x.shape[1]
+    index = torch.arange(total, device=x.device)
+    if mask is None and ids is None:  # nothing to check, no device synchronisation
+        return Positions(index[past:], index, in_order=True)
+    if mask is not None:
+        mask = mask[:, :total]
+    elif ids is not None and past:
+        mask = index >= total - 1 - ids[:, -1:]  # the last position tells how much is padding
+    keys = index if mask is None else count_positions(mask)
+    queries = keys[..., past:]
+    yes = index.new_ones((), dtype=torch.bool)  # all questions go to the host in one transfer
+    questions = [yes if binary is None else binary, yes if mask is None else mask.all(), yes, yes, yes]
+    if ids is not None:
+        if mask is not None:
+            ids = torch.where(mask[:, past:], ids, queries)  # libraries differ in the ids of padding
+        one_document = strictly_increase(ids, None if mask is None else mask[:, past:])
+        questions[2:] = [(ids == index[past:]).all(), (ids == queries).all(), one_document]
+    zeros_and_ones, kept, in_order, continues, one_document = torch.stack(questions).tolist()
+    if not zeros_and_ones:
+        raise ValueError(f"{NOT_BINARY}. To separate packed documents, use position_ids that restart in each.")
+    if ids is not None and past and not continues:
+        row = int((ids != queries).any(-1).int().argmax())
+        raise ValueError(
+            f"position_ids do not continue the {past} tokens in the cache: in sequence {row} they are "
+            f"{_preview(ids[row])}, but the attention mask puts these tokens at "
+            f"{_preview(queries.expand_as(ids)[row])}. Pad prompts on the left and omit position_ids, or run without "
+            f"a cache."
+        )
+    if not one_document and not packed:
+        raise ValueError(
+            f"{PACKED}. attn_implementation='sdpa' and 'eager' keep documents apart; with 'longfire', give each its "
+            f"own row."
+        )
+    if kept and in_order:
+        return Positions(index[past:], index, in_order=True)
+    if ids is not None and not past:
+        queries = keys = ids
+    return Positions(queries, keys, None if kept else mask, packed=not one_document)
+
+
+def _traced_positions(
+    x: Tensor, past: int | Tensor, slots: int, mask: Tensor | None, ids: Tensor | None, packed: bool
+) -> Positions:
+    """In a compiled or captured graph, where values cannot be read."""
+    T = x.shape[1]
+    index = torch.arange(slots, device=x.device)
+    queries = torch.arange(T, device=x.device) + past
+    in_order = isinstance(past, int)
+    if mask is not None:
+        mask = torch.cat([mask, mask.new_ones(len(mask), slots - mask.shape[1])], dim=1)
+        keys = count_positions(mask)
+        padding = (mask.long().cumsum(-1) == 0).sum(-1) if in_order else None
+        if padding is not None:
+            no_holes = ((index - padding[:, None] == keys) | ~mask).all()
+            torch._assert_async(no_holes, "in a compiled graph, attention_mask may mask only the ends of a sequence")
+        return Positions(keys[:, queries], keys, mask, padding=padding)
+    if ids is None:
+        return Positions(queries, index, in_order=in_order)
+    if T > 1 and not packed:
+        raise ValueError(
+            "position_ids cannot be checked in a compiled graph. Omit them if they are 0, 1, 2, …, pass an "
+            "attention mask for padding, or use attn_implementation='sdpa'."
+        )
+    if isinstance(past, int) and past == 0:
+        return Positions(ids, ids, packed=None)
+    padding = queries[-1] - ids[:, -1:]
+    return Positions(ids, (index - padding).clamp(min=0), index >= padding)
+
+
+def _check_mask(mask: Tensor, B: int, T: int, past: int | Tensor, slots: int) -> Tensor:
+    if mask.ndim == 4:
+        if mask.is_floating_point() or mask.shape[1:3] != (1, 1):
+            raise ValueError(
+                f"attn_implementation='longfire' takes an attention mask of shape (B, tokens so far), 1 for tokens and "
+                f"0 for padding, not {tuple(mask.shape)} of {mask.dtype}. 'sdpa' and 'eager' support (B, 1, T, S): "
+                f"model.set_attn_implementation('sdpa')."
+            )
+        mask = mask[:, 0, 0]  # the form that `longfire_mask` returns
+    fits = mask.ndim == 2 and mask.shape[0] == B
+    if isinstance(past, int) and not (fits and mask.shape[1] in (past + T, slots)):
+        raise ValueError(
+            f"attention_mask must have shape (B, tokens so far) = ({B}, {past + T}), 1 for tokens and 0 for padding, "
+            f"not {tuple(mask.shape)}. Cached tokens count."
+        )
+    return mask
+
+
+def _check_ids(ids: Tensor, B: int, T: int) -> Tensor:
+    ids = ids.unsqueeze(0) if ids.ndim == 1 else ids
+    if ids.ndim != 2 or ids.shape[0] not in (1, B) or ids.shape[1] != T:
+        raise ValueError(f"position_ids must have shape (B, T) = ({B}, {T}), not {tuple(ids.shape)}.")
+    return ids.expand(B, T)
+
+
+def _preview(positions: Tensor) -> str:
+    first = positions[:4].tolist()
+    return f"{first}…" if len(positions) > 4 else str(first)

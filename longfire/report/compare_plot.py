@@ -1,0 +1,188 @@
+"""Pictures of a comparison: perplexity by length, and training loss."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean
+from textwrap import fill
+from typing import Any
+
+from longfire.report.description import extensions
+from longfire.report.summary import (
+    Line,
+    Record,
+    is_number,
+    lengths_of,
+    lines_of,
+    mean_and_deviation,
+    seeds_of,
+    texts_of,
+)
+
+HOLDS = 0.5
+"""Nats: an encoding holds while it stays within this of its log perplexity at the shortest length."""
+MARKERS = ("o", "s", "^", "D", "v", "P")
+BAND = 0.08
+"""Opacity of the bands over seeds."""
+MAX_LINES, MAX_LABEL = 8, 24
+"""The most lines, and the longest label in characters, to label at their ends; otherwise there is a legend."""
+LABEL_GAP = 0.05
+"""Least distance between labels, as a share of the axis."""
+
+
+def plot_compare(record: Record, folder: Path) -> list[Path]:
+    """Write perplexity.png, with panels for each text, and losses.png to a folder. Returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {f" on {name}": one for name, one in texts_of(record).items()}
+    if len(texts) == 1:
+        texts = {"": record}
+    whole = [partial(_draw_perplexity, one, suffix) for suffix, one in texts.items()]
+    zoomed = [partial(_draw_zoomed, one, suffix) for suffix, one in texts.items() if zoom_limits(one)]
+    labels = [line.label for line in lines_of(record)]
+    direct = len(labels) <= MAX_LINES and max(map(len, labels), default=0) <= MAX_LABEL
+    return [
+        _save([*whole, *zoomed], folder / "perplexity.png", legend=not direct),
+        _save([partial(_draw_losses, record)], folder / "losses.png", legend=True),
+    ]
+
+
+def _save(panels: Sequence[Callable[[Any], None]], path: Path, *, legend: bool) -> Path:
+    from matplotlib.figure import Figure
+
+    across = 2 if len(panels) == 4 else min(3, len(panels))
+    down = -(-len(panels) // across)
+    width = {1: 9.0, 2: 13.0}.get(across, 4.6 * across + 2)
+    figure = Figure(figsize=(width, 5.2 if down == 1 else 4.4 * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, draw in zip(grid.flat, panels, strict=False):
+        draw(axes)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if not legend:
+            _label_ends(axes)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    if handles and legend:
+        names = [fill(label, 22, break_long_words=False) for label in labels]
+        figure.legend(handles, names, loc="outside right center", frameon=False)
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def _label_ends(axes: Any) -> None:
+    """Write each line's name beside its last point, far enough apart to read."""
+    low, high = axes.get_ylim()
+    lines = [line for line in axes.lines if not line.get_label().startswith("_")]
+    right = max((line.get_xdata()[-1] for line in lines), default=0)
+    ends = {line: (line.get_ydata()[-1] - low) / (high - low) for line in lines if line.get_xdata()[-1] == right}
+    shown = sorted((line for line, y in ends.items() if 0 <= y <= 1), key=lambda line: ends[line])
+    at = spread_apart([ends[line] for line in shown], LABEL_GAP)
+    for line, y in zip(shown, at, strict=True):
+        axes.annotate(
+            line.get_label(), (1, y), xycoords="axes fraction", xytext=(4, 0),
+            textcoords="offset points", va="center", color=line.get_color(), fontsize=9, annotation_clip=False,
+        )  # fmt: skip
+
+
+def spread_apart(places: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
+    """Ascending places from low to high, moved up and down alike to be at least `gap` apart."""
+    middle = [fmean(pair) for pair in zip(_pushed_up(places, gap), _pushed_down(places, gap), strict=True)]
+    inside = _pushed_up([max(low, place) for place in middle], gap)
+    return _pushed_down([min(high, place) for place in inside], gap)
+
+
+def _pushed_up(places: Sequence[float], gap: float) -> list[float]:
+    return list(accumulate(places, lambda last, place: max(place, last + gap)))
+
+
+def _pushed_down(places: Sequence[float], gap: float) -> list[float]:
+    return [-place for place in reversed(_pushed_up([-place for place in reversed(places)], gap))]
+
+
+def _draw_zoomed(record: Record, suffix: str, axes: Any) -> None:
+    _draw_perplexity(record, suffix, axes)
+    axes.set_ylim(zoom_limits(record))
+    axes.set_ylabel("")
+    axes.set_title(f"Zoomed in{suffix}")
+
+
+def zoom_limits(record: Record) -> tuple[float, float] | None:
+    """Axis limits around the encodings that hold, if there are several and others leave them far behind."""
+    means = [[mean for n in lengths_of(record) if (mean := line.mean(n)) is not None] for line in lines_of(record)]
+    means = [line for line in means if line]
+    holding = [line for line in means if max(line) < line[0] + HOLDS]
+    if len(holding) < 2 or len(holding) == len(means):
+        return None
+    low, high = min(min(line) for line in means), max(max(line) for line in holding)
+    margin = 0.06 * (high - low)
+    return low - margin, high + margin
+
+
+def _style(line: Line) -> dict[str, Any]:
+    fire = line.encoding == "fire"
+    return {"color": line.colors[0], "linewidth": 2.6 if fire else 1.6, "zorder": 4 if fire else 3, "label": line.label}
+
+
+def _draw_perplexity(record: Record, suffix: str, axes: Any) -> None:
+    lengths, trained = lengths_of(record), record["setting"]["trained_length"]
+    for i, line in enumerate(lines_of(record)):
+        points = [(n, *mean_and_deviation(line.values(n).values())) for n in lengths]
+        points = [(n, mean, deviation or 0.0) for n, mean, deviation in points if mean is not None]
+        if not points:
+            continue
+        x, y, spread = (list(values) for values in zip(*points, strict=True))
+        axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], **_style(line))
+        low, high = ([v + sign * s for v, s in zip(y, spread, strict=True)] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=line.colors[0], alpha=BAND, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.minorticks_off()
+    axes.axvline(trained, color="gray", linestyle="--", linewidth=1, zorder=1)
+    last = trained >= lengths[-1]  # there is only room on the left
+    axes.annotate(
+        "training length", (trained, 1), xycoords=("data", "axes fraction"), xytext=(-5 if last else 5, -10),
+        textcoords="offset points", ha="right" if last else "left", color="dimgray", fontsize=9, zorder=5,
+        bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1},
+    )  # fmt: skip
+    axes.set_xlabel("sequence length in tokens")
+    axes.set_ylabel("log perplexity (lower is better)")
+    seeds = len(seeds_of(record))
+    over = f"{'mean and deviation over ' * (not suffix)}{seeds} seeds" if seeds > 1 else "one seed"
+    axes.set_title(f"Perplexity{suffix or ' by length'}, {over}")
+
+
+def _draw_losses(record: Record, axes: Any) -> None:
+    tops = []
+    for line in lines_of(record):
+        curve = loss_curve(line)
+        if not curve:
+            continue
+        steps, mean, low, high = (list(values) for values in zip(*curve, strict=True))
+        axes.plot(steps, mean, **_style(line) | {"linewidth": 1.8 if line.encoding == "fire" else 1.2})
+        axes.fill_between(steps, low, high, color=line.colors[0], alpha=BAND, linewidth=0)
+        tops.append(max(high[len(high) // 20 :]))
+    if tops:
+        axes.set_ylim(top=max(tops) * 1.02)  # cuts off the first steps, which start far above
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss")
+    scratch = " from scratch" if extensions(record["runs"]) else ""
+    over = ", mean and range over seeds" if len(seeds_of(record)) > 1 else ""
+    axes.set_title(f"Training loss{scratch}{over}")
+
+
+def loss_curve(line: Line, points: int = 240) -> list[tuple[float, float, float, float]]:
+    """(step, mean, lowest, highest over seeds) of training from scratch, with neighbouring steps averaged if many."""
+    by_step: dict[float, list[float]] = {}
+    for run in [run for run in line.runs if not run.get("extended")]:
+        for step, loss in thinned([pair for pair in run.get("losses", ()) if is_number(pair[1])], points):
+            by_step.setdefault(step, []).append(loss)
+    return [(step, fmean(values), min(values), max(values)) for step, values in sorted(by_step.items())]
+
+
+def thinned(pairs: Sequence[Sequence[float]], points: int) -> list[tuple[float, float]]:
+    """At most `points` pairs (step, loss), as means of neighbours."""
+    size = -(-len(pairs) // points) or 1
+    groups = [pairs[start : start + size] for start in range(0, len(pairs), size)]
+    return [(fmean(step for step, _ in group), fmean(loss for _, loss in group)) for group in groups]

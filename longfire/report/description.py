@@ -1,0 +1,126 @@
+"""How a comparison was run, sentence by sentence."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from longfire.report.summary import (
+    Record,
+    amounts,
+    join_words,
+    label_of,
+    lengths_of,
+    lines_of,
+    seeds_of,
+    texts_of,
+)
+
+Runs = Sequence[dict[str, Any]]
+
+NO_RUNS = "No run has finished yet."
+INTERRUPTED = "The experiment was interrupted: missing results were not run."
+PROTOCOLS = {
+    "paper": "documents are cut at each length, so longer lengths score tokens of longer documents",
+    "paired": "the same tokens are scored at every length, with more or less context",
+}
+
+
+def description(record: Record) -> list[str]:
+    """Models, training, evaluation: a sentence each."""
+    if not record["runs"]:
+        return [NO_RUNS]
+    done = [run for run in record["runs"] if "failed" not in run]
+    lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
+    split = "the dev split, which was not trained on," if record["setting"].get("split") == "dev" else "held-out text"
+    protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
+    others = list(texts_of(record))[1:]
+    found = [
+        _models(record, done),
+        _training(record, done),
+        _fire(record),
+        *_extended(done),
+        f"Evaluation reads {split} in sequences of {lengths} tokens, one pass each"
+        f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}.",
+        "Log perplexity is the mean loss per token in nats; lower is better.",
+        f"Also evaluated on {join_words(others)}; none of their documents is in the corpus." if others else "",
+        INTERRUPTED if record.get("interrupted") else "",
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def extensions(runs: Runs) -> dict[tuple[str, int, int], list[str]]:
+    """(extended encoding, new length, steps) → labels of the encodings made that way."""
+    found: dict[tuple[str, int, int], dict[str, None]] = {}
+    for run in runs:
+        if made := run.get("extended"):
+            found.setdefault((made["from"], made["to"], made["steps"]), {})[label_of(run)] = None
+    return {made: list(labels) for made, labels in found.items()}
+
+
+def changes_to_fire(recipe: dict[str, Any]) -> str:
+    """How a recipe's FIRE differs from the paper's; empty if it does not."""
+    options = recipe.get("encoding_options") or {}
+    horizon = recipe["length"] if recipe.get("horizon") == "length" else recipe.get("horizon")
+    parts = [
+        f"begins as {recipe['init']}" if recipe.get("init") else "",
+        f"has its horizon at {horizon:,} tokens" if horizon else "",
+        "is shared by all layers" if recipe.get("share_position_encoding") else "",
+        f"has {', '.join(f'{name}={value}' for name, value in options.items())}" if options else "",
+    ]
+    return join_words([part for part in parts if part])
+
+
+def changes_in_rows(rows: Runs) -> str:
+    """The same for checkpoints on tasks: `FIRE (begins as kerple_log)`."""
+    found: list[str] = []
+    for row in rows:
+        if changed := changes_to_fire({"init": row.get("start"), "horizon": row.get("horizon")}):
+            found.append(f"{row['label']} ({changed})")
+    return join_words(list(dict.fromkeys(found)))
+
+
+def _models(record: Record, done: Runs) -> str:
+    extended = [label for labels in extensions(done).values() for label in labels]
+    labels = [line.label for line in lines_of(record) if line.label not in extended]
+    size, seeds = amounts(run["parameters"] for run in done if run.get("parameters")), len(seeds_of(record))
+    rate = (record["setting"].get("recipe") or {}).get("learning_rate")
+    return (
+        f"Models{f' of {size} parameters' if size else ''} were trained from scratch with {join_words(labels)} "
+        f"({f'{seeds} seeds' if seeds > 1 else 'one seed'}{f', learning rate {rate:g}' if rate else ''})."
+    )
+
+
+def _training(record: Record, done: Runs) -> str:
+    setting, recipe = record["setting"], record["setting"].get("recipe") or {}
+    corpus = (setting.get("corpus") or {}).get("name")
+    seen, unique = (max((run.get(key) or 0 for run in done), default=0) for key in ("tokens_seen", "unique_tokens"))
+    tokens = f" ({amounts([seen])} tokens{f', {amounts([unique])} of them unique' if 0 < unique < seen else ''})"
+    factor = recipe.get("position_lr_factor") or 1
+    parts = [
+        f"Training used sequences of {setting['trained_length']:,} tokens"
+        f"{f' from {corpus}' if corpus else ''}{tokens if seen else ''}",
+        f"recipe {recipe['name']}" if recipe.get("name") else "",
+        f"{recipe['steps']:,} steps" if recipe.get("steps") else "",
+        f"with {factor:g}× the learning rate for position parameters (which the paper does not mention)"
+        if factor != 1
+        else "",
+    ]
+    return f"{', '.join(part for part in parts if part)}."
+
+
+def _fire(record: Record) -> str:
+    recipe = record["setting"].get("recipe") or {}
+    fires = [line.encoding for line in lines_of(record) if line.encoding.startswith("fire")]
+    changed = changes_to_fire(recipe)
+    if not fires or not (changed or "init" in recipe):
+        return ""
+    if not changed:
+        return "FIRE is as published, except for the options in its label."
+    return f"FIRE {changed}{', unless its label says otherwise' if any(':' in one for one in fires) else ''}."
+
+
+def _extended(done: Runs) -> list[str]:
+    return [
+        f"{join_words(labels)} extend{'s' * (len(labels) == 1)} {source}'s model to {length:,} tokens, with "
+        f"{steps:,} more step{'s' * (steps > 1)} of training at that length."
+        for (source, length, steps), labels in extensions(done).items()
+    ]

@@ -1,0 +1,117 @@
+"""Rows of a record of downstream tasks: seeds of one encoding, scores, and the paper's rows for the same encoding."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from longfire.encodings.registry import SHARED, changed_options
+from longfire.evaluation.seeds import with_seed
+
+Record = dict[str, Any]
+Row = Mapping[str, Any]
+LARGE = 280_000_000
+"""Parameters from which a model counts as the paper's large one (350M with a larger vocabulary)."""
+
+
+def by_label(rows: Sequence[Record]) -> dict[str, list[Record]]:
+    """Rows of the same label: the seeds of one encoding."""
+    return {row["label"]: [one for one in rows if one["label"] == row["label"]] for row in rows}
+
+
+def with_seeds(record: Record) -> Record:
+    """The record with the seeds of an encoding side by side, the seed in their labels, and their mean below them."""
+    rows = []
+    for label, same in by_label(record["rows"]).items():
+        if len(same) == 1:
+            rows += same
+            continue
+        rows += [{**row, "label": with_seed(row)} for row in same]
+        rows.append({**_mean(same), "label": f"{label}, mean of {len(same)}"})
+    return {**record, "rows": rows}
+
+
+def with_means(record: Record) -> Record:
+    """The record with a row per encoding: the mean of its seeds, with their range as the interval."""
+    rows = [same[0] if len(same) == 1 else _mean(same, ranged=True) for same in by_label(record["rows"]).values()]
+    return {**record, "rows": rows}
+
+
+def seed_counts(rows: Sequence[Record]) -> str:
+    """`, 3 seeds each`, or `, 1 to 3 seeds each`; empty if every encoding has one."""
+    counts = sorted({len(same) for same in by_label(rows).values()})
+    if counts in ([], [1]):
+        return ""
+    return f", {' to '.join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))} seeds each"
+
+
+def scores_at(row: Row, length: int) -> dict[str, Record]:
+    """Scores at a length, by task."""
+    return {one["task"]: one for one in row["scores"] if one["length"] == length and "failed" not in one}
+
+
+def scores_on(row: Row, task: str) -> dict[int, Record]:
+    """Scores on a task, by length."""
+    return {one["length"]: one for one in row["scores"] if one["task"] == task and "failed" not in one}
+
+
+def training_lengths(record: Record) -> dict[int, str]:
+    """Lengths that all rows were pretrained or fine-tuned at → which of these."""
+    rows, tuned_here = record["rows"], record["setting"].get("length")
+    lengths = {
+        "pretrained": {row["trained_length"] for row in rows},
+        "fine-tuned": {tuned_here or row["finetuned_length"] for row in rows},
+    }
+    found: dict[int, str] = {}
+    for what, those in lengths.items():
+        if len(those) == 1 and (length := those.pop()) is not None:
+            found[length] = f"{found[length]} and {what}" if length in found else what
+    return found
+
+
+def length_header(record: Record, length: int) -> str:
+    """`512 (pretrained)`."""
+    what = training_lengths(record).get(length)
+    return f"{length:,}" + (f" ({what})" if what else "")
+
+
+def papers_size(record: Row) -> str:
+    """The paper's model size nearest to a record's: large if all of its models are."""
+    return "large" if min((row["parameters"] for row in record["rows"]), default=0) >= LARGE else "base"
+
+
+def papers_rows(record: Row, paper: Sequence[Row], size: str) -> list[Row]:
+    """The paper's rows of a size for the record's encodings."""
+    ours = [papers_row(row, paper, size) for row in record["rows"]]
+    return [one for one in paper if any(one is own for own in ours)]
+
+
+def papers_row(row: Row, paper: Sequence[Row], size: str) -> Row | None:
+    """The paper's row for the encoding of one of ours."""
+    return next((one for one in paper if one["size"] == size and one["encoding"] == encoding_of(row)), None)
+
+
+def papers_lengths(record: Record, paper: Sequence[Row]) -> list[Row]:
+    """The paper's rows by length for encodings and lengths of the record."""
+    ours, lengths = {row["encoding"] for row in record["rows"]}, record["setting"]["lengths"]
+    return [row for row in paper if row["encoding"] in ours and any(str(n) in row for n in lengths)]
+
+
+def encoding_of(row: Row) -> str:
+    """The encoding with options that differ from its defaults: `fire:log=False,threshold=None`."""
+    encoding = str(row["encoding"])
+    changed = changed_options(encoding.removesuffix(SHARED), row.get("options") or {})
+    return f"{encoding}:{','.join(f'{key}={changed[key]}' for key in sorted(changed))}" if changed else encoding
+
+
+def _mean(rows: Sequence[Record], ranged: bool = False) -> Record:
+    """Mean scores, where all rows have one."""
+    found = [{(one["task"], one["length"]): one for one in row["scores"] if "failed" not in one} for row in rows]
+    scores = []
+    for where, first in found[0].items():
+        if all(where in own for own in found):
+            values = [own[where]["score"] for own in found]
+            ends = [min(values), max(values)] if ranged else None
+            about = {key: first[key] for key in ("task", "length", "examples", "groups", "chance") if key in first}
+            near = all(own[where].get("near_chance") for own in found)
+            scores.append({**about, "score": fmean(values), "interval": ends, "near_chance": near})
+    return {**rows[0], "parts": [], "scores": scores}

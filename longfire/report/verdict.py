@@ -1,0 +1,162 @@
+"""The result of a comparison in a few sentences: who holds past the training length, and who is best there."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from longfire.report.description import INTERRUPTED, NO_RUNS, extensions
+from longfire.report.significance import ENOUGH, FEW, Ranking, ranking
+from longfire.report.summary import Line, Record, join_words, lengths_of, lines_of, seeds_of, texts_of
+
+NOTHING, SMALL = 0.005, 0.05
+"""Nats: rises up to the first count as none; up to the second an encoding stays within a bound."""
+UNTRAINED = 0.65
+"""Share of a uniform guess's log perplexity (about that of a unigram model). Above it, nothing is concluded."""
+FEW_DOCUMENTS, FEW_TOKENS = 10, 30_000
+"""At a length. With fewer, the ranking may differ on other documents."""
+LISTED = 4
+"""The most encodings to name one by one."""
+
+
+def verdict(record: Record) -> str:
+    """The result on the corpus's own text, and who is best on other texts.
+
+    Differences are only called significant if the test says so. A barely trained model yields no verdict.
+    """
+    lines = lines_of(record)
+    if not lines:
+        return NO_RUNS
+    measured = [n for n in lengths_of(record) if any(line.values(n) for line in lines)]
+    if not measured:
+        return "No result: every run failed."
+    trained = record["setting"]["trained_length"]
+    base = max((n for n in measured if n <= trained), default=measured[0])
+    parts = _too_early(record, base)
+    if not parts:
+        parts = [
+            *_extrapolation(record, lines, base, measured[-1]),
+            *_best(record, base, measured[-1]),
+            *_best_on_other_texts(record, measured[-1]),
+            *_little_text(record, lines, measured[-1]),
+        ]
+    failed = [line.label for line in lines if not any(line.values(n) for n in measured)]
+    parts += [f"No result for {_names(failed)}."] if failed else []
+    parts += [INTERRUPTED] if record.get("interrupted") else []
+    return " ".join(parts)
+
+
+def _too_early(record: Record, base: int) -> list[str]:
+    vocabulary = (record["setting"].get("corpus") or {}).get("vocab_size")
+    lowest = min((mean for line in lines_of(record) if (mean := line.mean(base)) is not None), default=0.0)
+    if not vocabulary or lowest < UNTRAINED * math.log(vocabulary):
+        return []
+    return [
+        f"Too early to tell: the models are barely trained. The best log perplexity at {base:,} tokens is "
+        f"{lowest:.2f}; a uniform guess scores {math.log(vocabulary):.2f}."
+    ]
+
+
+def _extrapolation(record: Record, lines: Sequence[Line], base: int, far: int) -> list[str]:
+    """How much log perplexity rises from the training length to the longest, by encoding."""
+    if far == base:
+        return []
+    names, rises, ends = _with_extensions(record), dict[str, float](), dict[int, list[str]]()
+    for line in lines:
+        found = _rises(line, base, [n for n in lengths_of(record) if n > base])
+        if far in found:
+            rises[names.get(line.label, line.label)] = max(found.values())
+        elif line.values(base):
+            ends.setdefault(max(found, default=base), []).append(line.label)
+    groups = _rise_groups(rises, base)
+    trained = record["setting"]["trained_length"]
+    past = f"{far / trained:.3g}× the training length"
+    where = f"Up to {past} ({far:,} tokens)" if base == trained else f"From {base:,} to {far:,} tokens ({past})"
+    return [
+        *([f"{where}, {'; '.join(groups)}."] if groups else []),
+        *(f"{_names(those)} ha{'s' if len(those) == 1 else 've'} no result past {n:,}." for n, those in ends.items()),
+    ]
+
+
+def _rise_groups(rises: Mapping[str, float], base: int) -> list[str]:
+    flat = [label for label, rise in rises.items() if rise <= NOTHING]
+    close = [label for label, rise in rises.items() if NOTHING < rise <= SMALL]
+    lost = sorted((rise, label) for label, rise in rises.items() if rise > SMALL)
+    groups = []
+    if flat:
+        groups.append(f"{_names(flat)} lose{'s' * (len(flat) == 1)} nothing")
+    if close:
+        bound = math.ceil(100 * max(rises[label] for label in close)) / 100
+        verb, whose = ("stays", "its") if len(close) == 1 else ("stay", "their")
+        groups.append(f"{_names(close)} {verb} within {bound:.2f} of {whose} log perplexity at {base:,}")
+    if len(lost) > LISTED:
+        (low, least), (high, most) = lost[0], lost[-1]
+        groups.append(f"{len(lost)} encodings lose {low:.2f} ({least}) to {high:.2f} nats ({most})")
+    elif lost:
+        (rise, first), *others = lost
+        groups.append(
+            join_words([f"{first} loses {rise:.2f} nats", *(f"{label} {rise:.2f}" for rise, label in others)])
+        )
+    return groups
+
+
+def _rises(line: Line, base: int, longer: Sequence[int]) -> dict[int, float]:
+    """Mean change of log perplexity from the base length to each longer one, over the seeds that have both."""
+    before, found = line.values(base), {}
+    for length in longer:
+        if changes := [value - before[seed] for seed, value in line.values(length).items() if seed in before]:
+            found[length] = fmean(changes)
+    return found
+
+
+def _with_extensions(record: Record) -> dict[str, str]:
+    """Names of encodings whose training length is not the others': `YaRN (extended to 2,048)`."""
+    made = extensions([run for run in record["runs"] if "failed" not in run])
+    return {label: f"{label} (extended to {to:,})" for (_, to, _), labels in made.items() for label in labels}
+
+
+def _best(record: Record, base: int, far: int) -> list[str]:
+    """At the longest length; at the training length as well if that is another."""
+    found = [(n, ranked) for n in dict.fromkeys([far, base]) if (ranked := ranking(record, n))]
+    if len(found) == 2 and found[0][1].best == found[1][1].best:
+        found.pop()
+    means = {(line.label, n): line.mean(n) for line in lines_of(record) for n, _ in found}
+    trained = record["setting"]["trained_length"]
+    return [
+        f"At {'the training length' if n == trained else f'{n:,} tokens'}, {ranked.best} has the lowest log "
+        f"perplexity ({means[ranked.best, n]:.3f}){_lead(record, ranked)}."
+        for n, ranked in found
+    ]
+
+
+def _lead(record: Record, ranked: Ranking) -> str:
+    """Whether the best is significantly ahead, and of whom."""
+    if (seeds := len(seeds_of(record))) < ENOUGH:
+        return f"; {FEW[seeds]} cannot be tested for significance"
+    if not ranked.level and not ranked.behind:
+        return "; not tested for lack of a seed"
+    rivals, sign = (ranked.level, ", not significantly") if ranked.level else (ranked.behind, ", significantly")
+    if len(rivals) == 1 or (ranked.level and ranked.behind):
+        return f"{sign} ahead of {_names(rivals)}"
+    return f"{sign} ahead of {'any' if ranked.level else 'every'} other{' with all seeds' * bool(ranked.untested)}"
+
+
+def _best_on_other_texts(record: Record, far: int) -> list[str]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, one in list(texts_of(record).items())[1:]:
+        if ranked := ranking(one, far):
+            found.setdefault((ranked.best, _lead(one, ranked)), []).append(name)
+    return [f"On {join_words(names)}, {best} is lowest{lead}." for (best, lead), names in found.items()]
+
+
+def _little_text(record: Record, lines: Sequence[Line], length: int) -> list[str]:
+    rows = [row for line in lines for row in line.rows(length).values()]
+    documents, tokens = (max((row.get(key) or 0 for row in rows), default=0) for key in ("documents", "tokens"))
+    if not 0 < documents < FEW_DOCUMENTS and not 0 < tokens < FEW_TOKENS:
+        return []
+    return ["Little text was scored: the result may differ on other documents."]
+
+
+def _names(labels: Sequence[str]) -> str:
+    return join_words(
+        labels if len(labels) <= LISTED else [*labels[: LISTED - 1], f"{len(labels) - LISTED + 1} others"]
+    )

@@ -1,0 +1,126 @@
+"""Encodings, layouts and comparisons for the tests of the fused kernels.
+
+Without a CUDA device the kernels run in Triton's interpreter, at sizes that it can bear.
+"""
+
+from functools import cache
+
+import torch
+
+from longfire import FIRE, T5, PositionEncoding, attention
+from longfire.encodings import DistanceBias
+from longfire.engines.fused.backward import backward
+from longfire.engines.fused.bias_kernels import expand
+from longfire.engines.fused.forward import forward
+from longfire.engines.fused.reference import interpolated
+from longfire.engines.fused.tiles import Call
+from longfire.engines.fused.zones import Zones
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Sloped(PositionEncoding):
+    """Linear in query and key, so that interpolating it is exact, but not of the distance alone."""
+
+    smooth_beyond = 64
+
+    def __init__(self, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.slopes = torch.nn.Parameter(torch.randn(num_heads, 2))
+
+    def bias(self, q_positions, k_positions):
+        i, j = q_positions[..., None, :, None], k_positions[..., None, None, :]
+        slope, tilt = (self.slopes.mT / 100)[..., None, None]
+        return slope * (i - j).float() + tilt * i.float()
+
+
+class Wave(DistanceBias):
+    def __init__(self, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.frequency = torch.nn.Parameter(torch.rand(num_heads))
+
+    def of_distance(self, distance):
+        return torch.sin(self.frequency[:, None, None] * distance)
+
+
+def kinked(heads, W=64, **options):
+    """A FIRE with large slopes and sharp kinks."""
+    fire = FIRE(heads, **{"init_L": 64.0, "smooth_beyond": W, **options})
+    with torch.no_grad():
+        for layer in fire.linears:
+            layer.weight *= 2
+            layer.bias.normal_()
+    return fire.to(device)
+
+
+def small_t5(heads=1):
+    return T5(heads, num_buckets=8, max_distance=20).to(device)
+
+
+def padded(T, padding):
+    """Positions and key mask of sequences with this much padding on the left."""
+    key_mask = torch.arange(T, device=device) >= torch.tensor(padding, device=device)[:, None]
+    return (key_mask.cumsum(1) - 1).clamp(min=0), key_mask
+
+
+def both(encoding, q, k, v, gradients=True, **options):
+    """Output and gradients by the fused engine, and by the reference."""
+    found = []
+    for impl in ("fused", "reference"):
+        tensors = [tensor.detach().clone().requires_grad_(gradients) for tensor in (q, k, v)]
+        out = attention(*tensors, encoding, impl=impl, **options)
+        wanted = [*tensors, *encoding.parameters()]
+        found.append((out, *(torch.autograd.grad(out.square().sum(), wanted) if gradients else ())))
+    return found
+
+
+def close(found, expected, tolerance=1e-5):
+    """Relative to the largest value; a gradient of q, k, v or a parameter, to the largest of its kind."""
+    for kind in (slice(0, 1), slice(1, 4), slice(4, None)):
+        scale = max((exact.abs().max().item() for exact in expected[kind]), default=0.0)
+        for got, exact in zip(found[kind], expected[kind], strict=True):
+            assert torch.isfinite(got).all()
+            assert (got - exact).abs().max() <= tolerance * scale
+
+
+KERNEL_CASES = {
+    # encoding, keys, queries, heads, dtype
+    "near": (kinked, 70, 70, 1, torch.float32),
+    "middle": (kinked, 300, 30, 1, torch.float32),
+    "middle, half precision": (kinked, 300, 30, 1, torch.float16),
+    "far": (kinked, 800, 20, 1, torch.float32),
+    "far, a row node before the first block": (kinked, 4226, 2, 1, torch.float32),
+    "table": (lambda heads: T5(heads).to(device), 150, 111, 2, torch.float32),
+}
+
+
+@cache
+def kernel_results(case):
+    """By name: what the kernels compute, what the reference computes in float64, and the tolerance."""
+    torch.manual_seed(0)
+    make, keys, queries, heads, dtype = KERNEL_CASES[case]
+    encoding, D = make(heads), 16
+    zones = Zones.of(encoding, keys, keys - queries)
+    samples = encoding.bias(*zones.positions(torch.device(device)))[:, :, 0].detach().contiguous()
+    q, do = torch.randn(2, 2 if keys < 100 else 1, heads, queries, D, device=device).to(dtype)
+    k, v = torch.randn(2, q.shape[0], 1, keys, D, device=device).to(dtype)
+    bias = expand(samples, zones, dtype != torch.float32, D**-0.5)
+    call = Call(q, k, v, bias, None, None, None, zones, D**-0.5, 0.0)
+    out, lse = forward(call)
+    found = (out, *backward(call, do, out, lse, learned=True))
+    inputs = [tensor.double().detach().requires_grad_() for tensor in (q, k, v, samples)]
+    rows = torch.arange(zones.first, zones.keys, device=device)
+    exact = attention(*inputs[:3], interpolated(inputs[3], zones, rows), impl="reference")
+    expected = (exact, *torch.autograd.grad(exact, inputs, do.double()))
+    names = ("out", "q", "k", "v", "samples")
+    return dict(zip(names, zip(found, expected, strict=True), strict=True)), 3e-6 if dtype == torch.float32 else 2e-3
+
+
+def assert_as_specified(case, *names):
+    """The kernels compute these as the reference does."""
+    results, tolerance = kernel_results(case)
+    for name in names:
+        got, exact = results[name]
+        assert (got.double() - exact).abs().max() <= tolerance * exact.abs().max(), name

@@ -1,0 +1,67 @@
+"""Which engine runs, and why."""
+
+import pytest
+import torch
+
+from longfire import FIRE, attention, attention_plan
+from longfire.encodings import ALiBi
+from longfire.engines import ENGINES
+from tests.engines.oracle import random
+from tests.samples import HEADS, make
+
+
+def test_plan():
+    q, k, v = random()
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    plan = attention_plan(q, k, v, make("fire"))
+    assert plan.engine == "chunked"
+    assert "all queries in one chunk" in str(plan)
+    assert "the bias as a dense tensor" in str(attention_plan(q, k, v, ALiBi(HEADS), impl="sdpa"))
+    for options, why in [
+        ({"bias": make("nope")}, "causal, no bias and no mask to build"),
+        ({"causal": False}, "no bias and no mask to build"),
+        ({"q": q[:, :, -1:]}, "no bias and no mask to build"),
+        ({"key_mask": mask}, "no bias, the mask as a dense tensor"),
+        ({"q": q[:, :, 3:]}, "no bias, the mask as a dense tensor"),
+    ]:
+        assert attention_plan(**{"q": q, "k": k, "v": v, **options}).why.endswith(why)
+    assert attention_plan(q, k, v, impl="reference").engine == "reference"
+    with pytest.raises(ValueError, match="ALiBi has 12 heads"):
+        attention_plan(q, k, v, ALiBi(12))
+
+
+def test_an_engine_that_cannot_serve_says_why(monkeypatch):
+    class Picky:
+        name = "picky"
+
+        def refuses(self, request):
+            return "it takes no keys" if request.k.shape[2] else None
+
+        def describe(self, request):
+            return "picky"
+
+        def run(self, request):
+            return request.q
+
+    q, k, v = random()
+    monkeypatch.setitem(ENGINES, "picky", Picky())
+    assert attention_plan(q, k, v).engine == "sdpa"
+    with pytest.raises(ValueError, match=r"impl='picky' cannot serve this request \(picky: it takes no keys\)"):
+        attention(q, k, v, impl="picky")
+    for name in ("fused", "chunked", "sdpa"):
+        monkeypatch.delitem(ENGINES, name)
+    ENGINES["reference"] = ENGINES.pop("reference")  # after the picky one, which `auto` skips
+    assert attention_plan(q, k, v).engine == "reference"
+
+
+def test_a_former_name_works_and_warns():
+    q, k, v = random()
+    with pytest.warns(FutureWarning, match="impl='blocks' is now 'chunked'") as caught:
+        found = attention(q, k, v, ALiBi(HEADS), impl="blocks")
+    assert caught[0].filename == __file__
+    assert torch.equal(found, attention(q, k, v, ALiBi(HEADS), impl="chunked"))
+
+
+def test_plan_computes_nothing(monkeypatch):
+    monkeypatch.setattr(FIRE, "bias", lambda *_: pytest.fail("the bias was made"))
+    attention_plan(*random(), make("fire"))
