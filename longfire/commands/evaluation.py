@@ -115,7 +115,7 @@ def plan(options: argparse.Namespace) -> "tuple[PerplexityPlan, Path]":
 
 def run_perplexity(options: argparse.Namespace) -> int:
     """`longfire evaluate perplexity`: 0, 1 if a length failed, 130 if interrupted."""
-    from longfire.report.perplexity import perplexity_table
+    from longfire.report.perplexity_table import perplexity_table
 
     planned, out = plan(options)
     if options.dry_run:
