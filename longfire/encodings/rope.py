@@ -46,7 +46,7 @@ class RoPE(PositionEncoding):
     """
 
     takes = ("head_dim",)
-    shown = ("head_dim", "base")
+    shown: ClassVar[tuple[str, ...]] = ("head_dim", "base")
     magnitude: float = 1.0
     """Factor of q and k."""
 
