@@ -16,9 +16,9 @@ from longfire.data import Corpus, TokenSplit, is_saved, load_corpus
 from longfire.data.corpus import trained_documents
 from longfire.evaluation.perplexity import default_lengths, perplexity_by_length
 from longfire.model import LongfireConfig
-from longfire.model.checkpoints import find_checkpoint
 from longfire.model.generate import load_model
 from longfire.model.inspection import attention_used, encoding_name
+from longfire.model.loading import find_checkpoint
 from longfire.provenance import provenance
 from longfire.validation import describe_differences, differences, load_without_code, one_of
 

@@ -41,7 +41,7 @@ def read_checkpoint(folder: Path) -> Learned:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from longfire.model.checkpoints import find_checkpoint  # importing the room registers the models
+    from longfire.model.loading import find_checkpoint  # importing the room registers the models
 
     found = find_checkpoint(folder)
     shown = logging.is_progress_bar_enabled()

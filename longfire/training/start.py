@@ -13,9 +13,9 @@ from longfire.atomic_io import read_json
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
-from longfire.model.checkpoints import checkpoint_in, find_checkpoint
 from longfire.model.extension import EXTENSIONS, extended_encoding
 from longfire.model.inspection import check_length
+from longfire.model.loading import checkpoint_in, find_checkpoint
 from longfire.training.recipes import AnyRecipe, Recipe
 
 if TYPE_CHECKING:
