@@ -43,7 +43,7 @@ def test_docs_run(page, tmp_path, monkeypatch):
 def test_the_fused_engines_readme_runs(capsys):
     (block,) = code_blocks("longfire/engines/fused/README.md")
     exec(compile(block, "README.md", "exec"), {})
-    assert capsys.readouterr().out.startswith("fused: " if torch.cuda.is_available() else "blocks: ")
+    assert capsys.readouterr().out.startswith("fused: " if torch.cuda.is_available() else "chunked: ")
 
 
 def test_an_encoding_takes_one_file(tmp_path):
