@@ -29,9 +29,9 @@ def figures_table(record: Record) -> str:
     def figure(n: int, against: str | tuple[str, str], key: str) -> str:
         fused = rows.get(("fire", "fused", n), {})
         if isinstance(against, str):
-            return number(fused.get(RATIOS[against], {}).get(key), ratio=True)
+            return number(fused.get(RATIOS[against], {}).get(key))
         ours, other = (row.get(key, {}).get("ms") for row in (fused, rows.get((*against, n), {})))
-        return number(other / ours if ours and other else None, ratio=True)
+        return number(other / ours if ours and other else None)
 
     batches = {row["n"]: row["batch"] for row in record["rows"]}
     columns = ["", *(f"{batches[n]} × {n:,} tokens" for n in lengths)]
