@@ -62,7 +62,7 @@ def read_checkpoint(folder: Path) -> LearnedBias:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from longfire.model.checkpoints import find_checkpoint  # the import registers longfire's models
+    from longfire.model.loading import find_checkpoint  # the import registers longfire's models
 
     found = find_checkpoint(folder)
     shown = logging.is_progress_bar_enabled()
