@@ -7,7 +7,7 @@ from statistics import fmean
 
 from benchmarks.names import display_name
 from benchmarks.verdicts import FAILS, HOLDS, Comparison
-from longfire.report.significance import tested
+from longfire.report.significance import pairwise_p_values
 from longfire.report.summary import Line, Record, is_number, lengths_of, lines_of, over_seeds, seeds_of, texts_of
 
 NOT_TESTED = "not tested here"
@@ -87,7 +87,7 @@ def lower(
     for place in places(record, at):
         values = {line.label: place.values(line) for line in lines_of(record)}
         values[own.label] = {seed: value - margin for seed, value in values[own.label].items()}
-        p_values = tested(values, seeds_of(record))
+        p_values = pairwise_p_values(values, seeds_of(record))
         for other, line in theirs:
             if line is None:
                 comparisons.append(_unmeasured(str(place), other))

@@ -1,4 +1,4 @@
-"""Measurements as tables, figures and a picture; and the pages that show them."""
+"""Speed records as tables and pictures."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ MODEL_TIMES = {
 
 
 def model_record(**changes):
-    """As if from a GPU; nobody made these measurements."""
+    """As if from a GPU; the numbers are invented."""
     rows = []
     for kind, times in MODEL_TIMES.items():
         for (encoding, engine), ms in times.items():
@@ -30,13 +30,18 @@ def model_record(**changes):
     model_speed.add_ratios(rows)
     setting = {"subject": "model", "device": "cuda", "dtype": "bfloat16", "size": "base", "compile": True}
     return {
-        "provenance": {
-            "hardware": {"cpu": "a CPU", "gpu": "NVIDIA H200"},
-            "versions": {"torch": "2.11.0+cu130"},
-        },
+        "provenance": attention_record()["provenance"],
         "setting": {**setting, "forward": [2048], "training": [2048], "decoding": [2048], **changes},
         "rows": rows,
     }
+
+
+def lines_of(record):
+    return [" ".join(line.split()) for line in speed_table(record).splitlines()]
+
+
+def is_png(path):
+    return path.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +65,7 @@ def test_bias_table_says_what_was_not_run():
 
 def test_attention_table():
     record = attention_record()
-    shown = speed_table(record)
-    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    shown, lines = speed_table(record), lines_of(record)
     assert lines[0] == "attention, 12 heads of 64, causal, bfloat16; NVIDIA H200, torch 2.11.0+cu130"
     assert lines[2] == "n = 2,048, 16 sequences"
     assert lines[4] == "encoding engine forward ms ÷ flash fwd+bwd ms ÷ flash ÷ cudnn MB added ÷ flash"
@@ -83,7 +87,7 @@ def test_attention_table():
     assert "interrupted" in speed_table(record | {"interrupted": True, "rows": record["rows"][:3]})
 
 
-def test_what_was_refused_is_named_once():
+def test_a_refusal_is_shown_once():
     record = attention_record()
     refused = [
         {"encoding": name, "engine": "shy", "n": 8, "batch": 1, "not run": "it is shy"} for name in ("fire", "t5")
@@ -102,22 +106,10 @@ def test_attention_table_of_a_cpu():
         for name, ms in (("no bias", 4.0), ("fire", 6.0))
     ]
     attention_speed.add_ratios(rows)
-    lines = [" ".join(line.split()) for line in speed_table(record | {"rows": rows}).splitlines()]
+    lines = lines_of(record | {"rows": rows})
     assert lines[0].endswith("a CPU, 1 threads, torch 2.11.0+cu130")
     assert lines[4] == "encoding engine forward ms ÷ no bias fwd+bwd ms ÷ no bias MB added ÷ no bias"
     assert lines[-2:] == ["no bias SDPA 4.0 1.00 – – – –", "fire sdpa (the listing) 6.0 1.50 – – – –"]
-
-
-@pytest.mark.parametrize("rows", [22, 3, 0])
-def test_picture(tmp_path, rows):
-    record = attention_record()
-    record["rows"] = record["rows"][:rows]
-    plot_speed(record, tmp_path / "speed.png")
-    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
-
-
-def lines_of(record):
-    return [" ".join(line.split()) for line in speed_table(record).splitlines()]
 
 
 def test_model_table():
@@ -137,15 +129,10 @@ def test_model_table():
     assert lines[-1] == "– forward t5 n=2048: failed: out of memory"
 
 
-def test_table_of_a_cpu_that_was_interrupted():
-    record = model_record(device="cpu", dtype="float32", compile=False, size="tiny") | {"interrupted": True}
-    assert lines_of(record)[0] == "tiny model, float32, not compiled; a CPU, torch 2.11.0+cu130; interrupted"
-
-
-def test_table_of_nothing():
-    assert lines_of(model_record() | {"rows": []}) == [
-        "base model, bfloat16, compiled; NVIDIA H200, torch 2.11.0+cu130"
-    ]
+def test_an_interrupted_model_record():
+    record = model_record(device="cpu", dtype="float32", compile=False, size="tiny") | {"interrupted": True, "rows": []}
+    head = "tiny model, float32, not compiled; a CPU, 1 threads, torch 2.11.0+cu130; interrupted"
+    assert lines_of(record) == [head]
 
 
 def test_the_fastest_engine_of_each_encoding():
@@ -174,19 +161,19 @@ def test_ratios_of_the_results_follow_from_their_times(h200):
     assert all(any(key.startswith("÷ rope") for key in row) for row in rows)
 
 
-@pytest.mark.parametrize("rows", [10, 3, 1])
-def test_model_picture(rows, tmp_path):
+@pytest.mark.parametrize("rows", [22, 3, 0])
+def test_picture_of_attention(rows, tmp_path):
+    record = attention_record()
+    plot_speed(record | {"rows": record["rows"][:rows]}, tmp_path / "speed.png")
+    assert is_png(tmp_path / "speed.png")
+
+
+@pytest.mark.parametrize("rows", [slice(10), slice(1), slice(0), slice(9, 10)])
+def test_picture_of_models(rows, tmp_path):
+    """Also of none, interrupted at once, and of failures alone."""
     record = model_record()
-    record["rows"] = record["rows"][:rows]
-    plot_model(record, tmp_path / "model.png")
-    assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("rows", [[], [{"kind": "forward", "encoding": "t5", "n": 8, "batch": 1, "failed": "no"}]])
-def test_model_picture_of_nothing(rows, tmp_path):
-    """Where the first measurement was interrupted, or all failed."""
-    plot_model(model_record() | {"rows": rows}, tmp_path / "model.png")
-    assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
+    plot_model(record | {"rows": record["rows"][rows]}, tmp_path / "model.png")
+    assert is_png(tmp_path / "model.png")
 
 
 def test_picture_of_the_results(h200, tmp_path):

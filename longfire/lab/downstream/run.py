@@ -20,13 +20,13 @@ from typing import Any
 import torch
 
 from longfire.atomic_io import read_json
-from longfire.data.cache import short_hash
+from longfire.complete_folder import short_hash
 from longfire.evaluation.metrics import METRICS
 from longfire.evaluation.record import Save, interruptible
 from longfire.evaluation.seeds import with_seed
 from longfire.lab.downstream.candidates import load_for_testing
 from longfire.lab.downstream.plan import Part, Plan
-from longfire.lab.downstream.record import PREVIOUS, RECORD, Record, replace_by, set_aside, start_record
+from longfire.lab.downstream.record import Record, replace_by, start_record
 from longfire.lab.downstream.task_score import (
     Load,
     Score,
@@ -40,8 +40,8 @@ from longfire.lab.downstream.task_score import (
 )
 from longfire.tasks import training_rows
 from longfire.training import finetune
-from longfire.training.finetune import keep_corpus
-from longfire.training.start import digest
+from longfire.training.finetune import copy_corpus_description
+from longfire.training.initial_model import digest
 
 Rows = list[Any]
 
@@ -71,11 +71,7 @@ def downstream(
     rows: dict[str, Record] = {
         one.key: {**one.describe(), **({"parts": []} if trains else {}), "scores": []} for one in plan.candidates
     }
-    record, conflict = start_record(plan.out, plan.setting(), list(rows.values()))
-    if conflict:
-        if is_first():
-            set_aside(plan.out)
-        say(f"{plan.out / RECORD} has a different setting ({conflict}). It is kept as {PREVIOUS}.")
+    record = start_record(plan.out, plan.setting(), list(rows.values()))
     save = save if is_first() else lambda record: None
     if not trains and world_size() > 1:
         from accelerate import PartialState  # type: ignore[import-untyped]
@@ -182,7 +178,7 @@ def _train(
         **options,
     )
     if candidate.extension is not None and is_first():
-        keep_corpus(candidate.folder, folder)
+        copy_corpus_description(candidate.folder, folder)
     done = read_json(part.folder / "done.json")
     return folder, {
         "train_examples": {task: len(plan.questions[task].train) for task in tasks},

@@ -1,4 +1,4 @@
-"""Pretraining that goes on from a checkpoint: as it is, or with RoPE extended."""
+"""Pretraining from a checkpoint, unchanged or with RoPE extended."""
 
 import json
 import shutil
@@ -12,34 +12,21 @@ from longfire.data import load_corpus
 from longfire.data.corpus import trained_documents
 from longfire.model import LongfireForCausalLM
 from longfire.training import RECIPES, pretrain
-from longfire.training.callbacks import read_losses
-from longfire.training.start import config_to_go_on, digest
+from longfire.training.initial_model import digest, pretraining_config
+from tests.training import runs
+from tests.training.runs import QUIET
 
 RECIPE = RECIPES["tiny"].but(encoding="rope", steps=6, batch_size=4, length=32, log_every=1)
-QUIET = {"tracker": "none", "progress": False}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    for k in range(1, 30):
-        (folder / f"{k}.txt").write_text(" ".join(str(n * k % 97) for n in range(200)))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def corpus(text, tmp_path_factory):
-    return load_corpus(text, tokenizer="bytes", cache_dir=tmp_path_factory.mktemp("cache"), progress=False)
 
 
 @pytest.fixture(scope="module")
 def rope(corpus, tmp_path_factory):
-    """A run whose checkpoint the others go on from."""
+    """A run whose checkpoint the others continue from."""
     return pretrain(RECIPE, corpus, tmp_path_factory.mktemp("runs") / "rope", **QUIET).parent
 
 
 def losses(run):
-    return [line["loss"] for line in read_losses(run / "losses.jsonl")]
+    return [loss for _, loss, _ in runs.losses(run)]
 
 
 def test_weights_are_the_checkpoints(rope, corpus, tmp_path):
@@ -79,21 +66,21 @@ def test_a_run_knows_its_checkpoint(rope, corpus, tmp_path):
     with torch.no_grad():
         model.model.norm.bias[0] += 1e-3
     model.save_pretrained(moved)
-    with pytest.raises(ValueError, match=r"holds another run \(checkpoint: '\w+' there, '\w+' here\)"):
+    with pytest.raises(ValueError, match=r"contains a different run \(checkpoint: '\w+' there, '\w+' here\)"):
         pretrain(recipe.but(init_from=str(moved)), corpus, tmp_path / "run", **QUIET)
-    with pytest.raises(ValueError, match=r"holds another run \(checkpoint: '\w+' there, None here\)"):
+    with pytest.raises(ValueError, match=r"contains a different run \(checkpoint: '\w+' there, None here\)"):
         pretrain(recipe.but(init_from=None), corpus, tmp_path / "run", **QUIET)
 
 
-def test_free_options_are_taken_when_going_on(corpus, tmp_path):
+def test_free_options_may_change(corpus, tmp_path):
     """They are not what was learned; others must be the checkpoint's, or their default if it names none."""
     recipe = RECIPE.but(encoding="fire", steps=1)
     run = pretrain(recipe, corpus, tmp_path / "fire", **QUIET).parent
     on = recipe.but(init_from=str(run))
     finer = on.but(encoding_options={"smooth_beyond": 256, "log": True})
-    assert config_to_go_on(finer, run / "model").build_encoding().smooth_beyond == 256
+    assert pretraining_config(finer).build_encoding().smooth_beyond == 256
     with pytest.raises(ValueError, match=r"and encoding_options are \{'log': False\}"):
-        config_to_go_on(on.but(encoding_options={"smooth_beyond": 256, "log": False}), run / "model")
+        pretraining_config(on.but(encoding_options={"smooth_beyond": 256, "log": False}))
 
 
 def test_digests_of_models(rope):
@@ -107,16 +94,16 @@ def test_digests_of_models(rope):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoding": "fire"}, "was trained with 'rope', and the recipe has 'fire': take encoding='rope'"),
+        ({"encoding": "fire"}, "was trained with 'rope', and the recipe has 'fire': use encoding='rope'"),
         ({"encoding": "yarn"}, r"was trained with 'rope', .*'yarn': say to which length \(--extend-to N\)"),
-        ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: take a recipe of size 'demo' \(--set size=demo\)"),
+        ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: use a recipe of size 'demo' \(--set size=demo\)"),
         ({"encoding_options": {"base": 500.0}}, r"and encoding_options are \{'base': 500.0\}. Leave them out"),
         ({"share_position_encoding": True}, "has share_position_encoding=False, and the recipe"),
         ({"encoding": "yarn", "extend_to": 32}, "32 is not above 32"),
         ({"init_from": "nowhere"}, "there is no folder nowhere"),
     ],
 )
-def test_what_contradicts_the_checkpoint(changes, message, rope, corpus, tmp_path):
+def test_contradictions_are_refused(changes, message, rope, corpus, tmp_path):
     recipe = RECIPE.but(**{"init_from": str(rope), **changes})
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         pretrain(recipe, corpus, tmp_path / "run", **QUIET)
@@ -131,12 +118,12 @@ def test_what_contradicts_the_checkpoint(changes, message, rope, corpus, tmp_pat
         ({"extend_to": 0, "encoding": "yarn"}, "extend_to must be at least 1"),
     ],
 )
-def test_recipes_that_cannot_be(changes, message):
+def test_bad_recipes(changes, message):
     with pytest.raises(ValueError, match=message):
         RECIPE.but(**changes)
 
 
-def test_learned_positions_end_where_they_end(corpus, tmp_path):
+def test_learned_positions_are_not_extended(corpus, tmp_path):
     recipe = RECIPE.but(encoding="learned", steps=1)
     short = pretrain(recipe, corpus, tmp_path / "learned", **QUIET)
     with pytest.raises(ValueError, match="the model has 32 positions, too few for sequences of 64"):
