@@ -111,7 +111,7 @@ def test_a_closed_pipe_does_not_fail_a_run(arguments, tmp_path, monkeypatch, cap
             raise BrokenPipeError
 
     with monkeypatch.context() as patch:
-        patch.setattr("longfire.training.callbacks.Watch.say", closed)
+        patch.setattr("longfire.training.callbacks.TrainingMonitor.print_line", closed)
         assert main(arguments) == 141
     record = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert record["interrupted"]
