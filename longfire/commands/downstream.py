@@ -177,13 +177,9 @@ def run_task(options: argparse.Namespace) -> int:
 
 
 def run_plans(plans: "Sequence[Plan]", own: Sequence[str] | None = None, size: str | None = None, **how: Any) -> int:
-    """Run plans and show their results. The exit status.
+    """Run plans and show their results. The exit status, to which failures of the `own` checkpoints count (None: all).
 
-    Args:
-        plans: Of one command.
-        own: Checkpoints whose failures count. None: all.
-        size: Of the paper's models to show. None: the size closest to ours.
-        how: Options of `longfire.lab.downstream.run.downstream`.
+    `size` is that of the paper's models to show (None: the closest), `how` are options of `downstream`.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -243,7 +239,7 @@ def describe_experiment(
     """For a dry run: recipe, checkpoints, and how many questions each task has, if they are known."""
     from dataclasses import asdict
 
-    from longfire.report.table import text_table
+    from longfire.report.table import Table
 
     recipe: Any = experiment.recipe
     lines = [f"{name:18} {value}" for name, value in asdict(recipe).items()]
@@ -260,6 +256,6 @@ def describe_experiment(
         for task in mixture.tasks
         if questions is None or task in questions
     ]
-    lines += ["", text_table(header, rows, left=2), ""]
+    lines += ["", Table(header, rows, left=2).text(), ""]
     lines += [f"– {task} is missing: {why}." for task, why in (missing or {}).items()]
     return "\n".join(lines)

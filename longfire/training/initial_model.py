@@ -14,9 +14,9 @@ from longfire.atomic_io import read_json
 from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import option_names
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
-from longfire.model.checkpoints import checkpoint_in, find_checkpoint
 from longfire.model.extension import EXTENSIONS, extended_encoding
 from longfire.model.inspection import check_length
+from longfire.model.loading import checkpoint_in, find_checkpoint
 from longfire.training.base_recipe import BaseRecipe, translate_fields
 from longfire.training.finetune_recipes import FinetuneRecipe
 from longfire.training.recipes import Recipe

@@ -3,6 +3,7 @@
 import gzip
 import json
 import zipfile
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -26,105 +27,8 @@ SCROLLS = {
 BETWEEN = {"quality": "\n\n\n"}
 
 GLUE = {
-    "boolq": (
-        {"question": "do goats eat moss", "passage": "Goats -- They eat moss.", "label": 1},
-        "boolq question: do goats eat moss",
-        "passage: Goats -- They eat moss.",
-        "True",
-    ),
-    "cb": (
-        {"premise": "It rained. Did it matter?", "hypothesis": "it mattered", "label": 2},
-        "cb hypothesis: it mattered premise: It rained. Did it matter?",
-        "",
-        "neutral",
-    ),
-    "cola": ({"sentence": "Goats the moss eat.", "label": 0}, "cola sentence: Goats the moss eat.", "", "unacceptable"),
-    "copa": (
-        {"premise": "It fell.", "choice1": "I threw it.", "choice2": "I ate it.", "question": "cause", "label": 0},
-        "copa choice1: I threw it. choice2: I ate it. premise: It fell. question: cause",
-        "",
-        "choice1",
-    ),
-    "mnli": (
-        {"premise": "He sang.", "hypothesis": "He was silent.", "label": 2},
-        "mnli premise: He sang. hypothesis: He was silent.",
-        "",
-        "contradiction",
-    ),
-    "mrpc": (
-        {"sentence1": "Rain fell .", "sentence2": "It rained .", "label": 1},
-        "mrpc sentence1: Rain fell . sentence2: It rained .",
-        "",
-        "equivalent",
-    ),
-    "qnli": (
-        {"question": "Who sang?", "sentence": "He sang.", "label": 0},
-        "qnli question: Who sang? sentence: He sang.",
-        "",
-        "entailment",
-    ),
-    "qqp": (
-        {"question1": "Why rain?", "question2": "Why snow?", "label": 0},
-        "qqp question1: Why rain? question2: Why snow?",
-        "",
-        "not_duplicate",
-    ),
-    "rte": (
-        {"sentence1": "He sang.", "sentence2": "She sang.", "label": 1},
-        "rte sentence1: He sang. sentence2: She sang.",
-        "",
-        "not_entailment",
-    ),
-    "sst2": ({"sentence": "a fine goat ", "label": 1}, "sst2 sentence: a fine goat", "", "positive"),
-    "wic": (
-        {"word": "bank", "sentence1": "A river's bank.", "sentence2": "The bank lends.", "label": 0},
-        "wic sentence1: A river's bank. sentence2: The bank lends. word: bank",
-        "",
-        "False",
-    ),
-    "wnli": (
-        {"sentence1": "The cup is in the box; it is big.", "sentence2": "The box is big.", "label": 1},
-        "wnli sentence1: The cup is in the box; it is big. sentence2: The box is big.",
-        "",
-        "entailment",
-    ),
-    "multirc": (
-        {
-            "paragraph": "Goats eat moss. ",
-            "question": "What is eaten?",
-            "answer": "Moss",
-            "idx": {"paragraph": 3, "question": 5, "answer": 7},
-            "label": 1,
-        },
-        "multirc question: What is eaten? answer: Moss",
-        "paragraph: Goats eat moss.",
-        "True",
-    ),
-    "record": (
-        {
-            "passage": "Ann met Ann Lee's goat.\n@highlight\nA goat was met",
-            "query": "It was @placeholder who met a goat",
-            "entities": ["Ann", "Ann Lee"],
-            "answers": ["Ann", "Ann Lee"],
-            "idx": {"passage": 1, "query": 2},
-        },
-        "record query: It was @placeholder who met a goat entities: Ann, Ann Lee",
-        "passage: Ann met Ann Lee's goat.\n@highlight\nA goat was met",
-        "Ann",
-    ),
-    "wsc": (
-        {
-            "text": 'It was late. "Goats," said Ben, "let us go; it bites," and it bit.',
-            "span1_index": 5,
-            "span1_text": "Ben",
-            "span2_index": 9,
-            "span2_text": "it",
-            "label": 0,
-        },
-        'wsc text: It was late. "Goats," said Ben, "let us go; *it* bites," and it bit. candidate: Ben pronoun: it',
-        "",
-        "False",
-    ),
+    row["task"]: (row["columns"], row["question"], row["document"], row["answer"])
+    for row in map(json.loads, Path(__file__).with_name("glue_rows.jsonl").read_text().splitlines())
 }
 """Columns on the hub; question, document and answer."""
 

@@ -154,15 +154,16 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path], out: Path) -
             raise ValueError(f"{candidate.given} is a {kind!r} model; only longfire models can be fine-tuned.")
         candidate.check_length(max(*lengths, experiment.trained_length))
     _check_folder(out, experiment)
-    hashed = {candidate.key: (tokenizer_hash(own := candidate.tokenizer()), own) for candidate in candidates}
-    tokenizers = dict(hashed.values())
+    own = {one.key: one.tokenizer() for one in candidates}
+    hashes = {key: tokenizer_hash(tokenizer) for key, tokenizer in own.items()}
+    tokenizers = {hashes[key]: tokenizer for key, tokenizer in own.items()}
     questions, missing = load_questions(experiment, list(tokenizers.values()), lengths)
     if recipe is None:
         tested = Mixture(experiment.name, tuple(questions))
         parts = [Part(one, tested, out / "test" / one.key, {}) for one in candidates]
     else:
         parts = [
-            Part(one, mixture, out / "runs" / one.key / mixture.name, {**trained_on, "tokenizer": hashed[one.key][0]})
+            Part(one, mixture, out / "runs" / one.key / mixture.name, {**trained_on, "tokenizer": hashes[one.key]})
             for mixture in _present(experiment.mixtures, questions)
             for trained_on in [_identity(mixture, experiment.select, questions)]
             for one in candidates
@@ -186,12 +187,11 @@ def _present(mixtures: Sequence[Mixture], questions: dict[str, Questions]) -> li
 
 
 def _identity(mixture: Mixture, select: str, questions: dict[str, Questions]) -> dict[str, Any]:
-    judges = {task: fingerprint(questions[task].judge) for task in mixture.tasks if select != "last"}
     return {
         "tasks": list(mixture.tasks),
         "train": {task: fingerprint(questions[task].train) for task in mixture.tasks},
         "select": select,
-        "judged_by": judges,
+        "judged_by": {task: fingerprint(questions[task].judge) for task in mixture.tasks if select != "last"},
     }
 
 

@@ -12,7 +12,6 @@ from longfire.evaluation.answers import check_answer_length
 from longfire.tasks import SUITES, TASKS, Example, Task, load_examples, prompt_ids, split_train_dev, training_rows
 from longfire.tasks.load import HUB, SplitNotFoundError
 from longfire.tasks.parse import document_key
-from longfire.tasks.placeholder import is_placeholder
 from longfire.training.initial_model import token_rules
 from longfire.validation import hint
 
@@ -75,14 +74,13 @@ def mixtures_of(name: str) -> list[Mixture]:
 def load_questions(
     experiment: "Experiment", tokenizers: Sequence[Any], lengths: Sequence[int]
 ) -> tuple[dict[str, Questions], dict[str, str]]:
-    """The questions of each task, and why other tasks are missing.
-
-    Args:
-        experiment: What to load.
-        tokenizers: Those that questions must fit by. Empty if not known yet.
-        lengths: To test at.
-    """
-    _check_source(experiment)
+    """The questions of each task, checked to fit `lengths` with all tokenizers; and why other tasks are missing."""
+    path = Path(experiment.data or HUB).expanduser()
+    if experiment.recipe is not None and path.is_file() and path.suffix.lower() != ".zip":
+        raise ValueError(
+            f"{path} is one file, which would be both trained on and tested on. Give a folder with train.jsonl and "
+            f"validation.jsonl."
+        )
     found: dict[str, Questions] = {}
     missing: dict[str, str] = {}
     too_long: list[str] = []
@@ -108,20 +106,6 @@ def load_questions(
     if not found:
         raise FileNotFoundError(f"{experiment.data} has none of these tasks complete: {', '.join(experiment.tasks)}.")
     return found, missing
-
-
-def _check_source(experiment: "Experiment") -> None:
-    data = experiment.data
-    if data is None or str(data) == HUB or is_placeholder(data):
-        return
-    path = Path(data).expanduser()
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {data}. Check the path, or give '{HUB}'.")
-    if experiment.recipe is not None and path.is_file() and path.suffix.lower() != ".zip":
-        raise ValueError(
-            f"{data} is one file, which would be both trained on and tested on. Give a folder with train.jsonl and "
-            f"validation.jsonl."
-        )
 
 
 def _load_task(name: str, experiment: "Experiment", room: "Room") -> Questions:

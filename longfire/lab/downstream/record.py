@@ -7,6 +7,7 @@ from typing import Any
 
 from longfire.atomic_io import read_json
 from longfire.evaluation.seeds import are_seeds
+from longfire.lab.downstream.task_score import is_first, say
 from longfire.provenance import provenance
 from longfire.tasks import TASKS
 from longfire.tasks.placeholder import is_placeholder
@@ -15,7 +16,7 @@ from longfire.training.run import as_json
 
 RECORD = "downstream.json"
 PREVIOUS = "downstream-before.json"
-"""Where a record is moved that the new one is not comparable with."""
+"""The record that the current one is not comparable with."""
 
 Record = dict[str, Any]
 
@@ -32,30 +33,23 @@ def read_record(out: Path) -> Record:
     return record
 
 
-def start_record(out: Path, setting: Record, rows: Sequence[Record]) -> tuple[Record, str]:
-    """The record of a new command, with the rows of earlier ones; and what makes it start afresh, if anything does.
+def start_record(out: Path, setting: Record, rows: Sequence[Record]) -> Record:
+    """The record of a new command: its rows, with their earlier scores filled in, and those of earlier commands.
 
-    Args:
-        out: The folder.
-        setting: Of the command.
-        rows: Its checkpoints. Scores of earlier commands are filled in.
+    A record that is not comparable is kept under another name.
     """
     setting, before = as_json(setting), read_record(out)
-    conflict = _conflict(before["setting"], setting) if before else ""
-    if conflict:
+    if before and (conflict := _conflict(before["setting"], setting)):
+        if is_first():
+            shutil.copyfile(out / RECORD, out / PREVIOUS)
+        say(f"{out / RECORD} has a different setting ({conflict}). It is kept as {PREVIOUS}.")
         before = {}
     if before:
         setting = _merge_settings(before["setting"], setting)
     for row in rows:
         known: Record = next((one for one in before.get("rows", ()) if one.get("key") == row["key"]), {})
         row |= {name: list(known.get(name, ())) for name in ("parts", "scores") if name in row}
-    record = {"provenance": provenance(), "setting": setting, "rows": _merge_rows(before.get("rows", ()), rows)}
-    return record, conflict
-
-
-def set_aside(out: Path) -> None:
-    """Keep a copy of the record that is about to be replaced."""
-    shutil.copyfile(out / RECORD, out / PREVIOUS)
+    return {"provenance": provenance(), "setting": setting, "rows": _merge_rows(before.get("rows", ()), rows)}
 
 
 def replace_by(names: Sequence[str], before: Iterable[Record], new: Iterable[Record]) -> list[Record]:

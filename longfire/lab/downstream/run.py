@@ -26,7 +26,7 @@ from longfire.evaluation.record import Save, interruptible
 from longfire.evaluation.seeds import with_seed
 from longfire.lab.downstream.candidates import load_for_testing
 from longfire.lab.downstream.plan import Part, Plan
-from longfire.lab.downstream.record import PREVIOUS, RECORD, Record, replace_by, set_aside, start_record
+from longfire.lab.downstream.record import Record, replace_by, start_record
 from longfire.lab.downstream.task_score import (
     Load,
     Score,
@@ -71,11 +71,7 @@ def downstream(
     rows: dict[str, Record] = {
         one.key: {**one.describe(), **({"parts": []} if trains else {}), "scores": []} for one in plan.candidates
     }
-    record, conflict = start_record(plan.out, plan.setting(), list(rows.values()))
-    if conflict:
-        if is_first():
-            set_aside(plan.out)
-        say(f"{plan.out / RECORD} has a different setting ({conflict}). It is kept as {PREVIOUS}.")
+    record = start_record(plan.out, plan.setting(), list(rows.values()))
     save = save if is_first() else lambda record: None
     if not trains and world_size() > 1:
         from accelerate import PartialState  # type: ignore[import-untyped]

@@ -44,17 +44,9 @@ def score_task(
     dtype: str | None = None,
     batch_tokens: int | None = None,
 ) -> Score:
-    """The score of a model on questions, read from the folder if it is there.
+    """The score of a model on questions, read from the folder if it is there; the model is loaded only if needed.
 
-    Args:
-        load: Called only if there are questions to answer.
-        task: The questions' task.
-        examples: The questions.
-        folder: For predictions and score.
-        length: Maximum length of prompt and answer.
-        model: Its digest.
-        dtype: The precision that was asked for, if any.
-        batch_tokens: Tokens in a batch.
+    `model` is the model's digest, `length` the maximum length of prompt and answer, `dtype` the precision if given.
     """
     asked = {
         **{"task": task.name, "metric": task.metric, "max_answer": task.max_answer, "length": length, "dtype": dtype},
@@ -151,13 +143,9 @@ def answer_remaining(
     examples: Sequence[Example],
     answer_rest: Callable[[list[Example], Callable[[Row], object]], list[Answered]],
 ) -> list[Answered]:
-    """Answers to all examples; those in the file are not generated again.
+    """Answers to all examples; those in the file are not generated again, new ones are appended as they come.
 
-    Args:
-        file: Its first line is `asked`; answers are appended as they come. It stays.
-        asked: What the answers depend on. A file with anything else is started over.
-        examples: The questions.
-        answer_rest: Answers the remaining questions, passing each answer to a function as soon as it is there.
+    The file's first line is `asked`, all that the answers depend on; a file with another first line is started over.
     """
     known = _read_partial(file, asked)
     write_whole(file, "".join(json.dumps(line) + "\n" for line in (asked, *known.values())))

@@ -6,7 +6,6 @@ import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from longfire.cli import main
-from tests.lab.downstream.conftest import THREE, TWO_LENGTHS
 
 
 @pytest.mark.parametrize(
@@ -57,17 +56,6 @@ def test_other_models_are_not_finetuned(place, tmp_path, capsys):
     command = place.command("evaluate", "narrative_qa", [tmp_path / "gpt2"], tmp_path / "out", "--length", "128")
     assert main(command) == 2
     assert "has no tokenizer" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [(["--seed", "1"], "seed: 0 there, 1 here"), (["--select", "last"], "select: 'dev' there, 'last' here")],
-)
-def test_a_different_experiment_in_the_folder_is_refused(change, difference, place, tuned, capsys):
-    assert place.finetune("narrative_qa", THREE, tuned, *TWO_LENGTHS, *change) == 2
-    shown = capsys.readouterr().err
-    assert difference in shown
-    assert shown.count("\n") == 1
 
 
 def test_a_run_judged_by_other_questions_is_refused(place, tmp_path, capsys):

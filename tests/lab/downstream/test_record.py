@@ -69,6 +69,5 @@ def test_records_of_earlier_releases_are_continued(tmp_path):
     (tmp_path / "downstream.json").write_text(json.dumps({"setting": setting, "rows": [row]}))
     assert read_record(tmp_path)["setting"]["recipe"] == {"name": "tiny", "batch_size": 8, "max_grad_norm": 1}
     new = {"key": "fire-1", "checkpoint": "b", "label": "FIRE", "scores": []}
-    record, conflict = start_record(tmp_path, {**setting, "data": "placeholder"}, [new])
-    assert conflict == ""
+    record = start_record(tmp_path, {**setting, "data": "placeholder"}, [new])
     assert record["rows"] == [{**row, "finetuned": {"steps": 3, "batch_size": 8}}, new]

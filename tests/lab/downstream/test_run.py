@@ -76,6 +76,17 @@ def test_completed_work_is_skipped(tuned, place, monkeypatch, capsys):
     assert header.split("at")[1].split() == ["96", "128", "(fine-tuned)"]
 
 
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [(["--seed", "1"], "seed: 0 there, 1 here"), (["--select", "last"], "select: 'dev' there, 'last' here")],
+)
+def test_a_different_experiment_in_the_folder_is_refused(change, difference, place, tuned, capsys):
+    assert place.finetune("narrative_qa", THREE, tuned, *TWO_LENGTHS, *change) == 2
+    shown = capsys.readouterr().err
+    assert difference in shown
+    assert shown.count("\n") == 1
+
+
 def test_a_mixture_of_glue(place, tmp_path, capsys):
     assert place.finetune("glue", ["alibi"], tmp_path, "--select", "validation") == 0
     shown = capsys.readouterr().out

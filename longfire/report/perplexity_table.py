@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longfire.report.table import Table
+from longfire.report.table import Table, render_text
 
 HOLDS = 0.05
 """Log perplexity a longer length may add and still be said to hold."""
@@ -25,43 +25,47 @@ def perplexity_table(record: dict[str, Any]) -> str:
         ]
         for row in record["rows"]
     ]
-    failures = [f"– length {row['length']:,}: {row['failed']}" for row in record["rows"] if "failed" in row]
-    note = [f"Note: {record['note'][0].upper()}{record['note'][1:]}"] if "note" in record else []
-    return Table(
-        [*columns, "bits per byte", "documents", "sequences", "tokens scored"],
-        rows,
-        left=0,
-        title=verdict(record),
-        notes=[*failures, *note, _method(record)],
-    ).text()
+    table = Table([*columns, "bits per byte", "documents", "sequences", "tokens scored"], rows, left=0)
+    failures = [f"length {row['length']:,}: {row['failed']}" for row in record["rows"] if "failed" in row]
+    note = f"Note: {record['note']}" if "note" in record else ""
+    return f"{verdict(record)}\n\n{render_text([table, failures, note, _method(record)])}"
 
 
 def verdict(record: dict[str, Any]) -> str:
-    """`Log perplexity 3.21 at 512, 3.25 at 8,192 (+0.04): holds past the training length.`, and what was scored."""
+    """`Log perplexity 3.21 at 512, 3.25 at 8,192 (+0.04): holds past the training length.`, and how much was scored."""
     rows = [row for row in record["rows"] if "log_perplexity" in row]
     if not rows:
         return "No length could be scored."
     trained = record.get("setting", {}).get("trained_length")
-    base = next((row for row in rows if row["length"] == trained), rows[0])
-    last = rows[-1]
+    base, last = next((row for row in rows if row["length"] == trained), rows[0]), rows[-1]
     shown = f"Log perplexity {base['log_perplexity']:.2f} at {base['length']:,}"
-    if last is not base:
-        change = last["log_perplexity"] - base["log_perplexity"]
-        shown += f", {last['log_perplexity']:.2f} at {last['length']:,} ({change:+.2f}): {_trend(change)}"
-        shown += (
-            " past the training length" if trained and base["length"] <= trained < last["length"] else " with length"
-        )
-    return f"{shown}.\nScored: {_amount(base)}{f'; {_amount(last)}' if last is not base else ''}."
+    if last is base:
+        return f"{shown}.\nScored: {_amount(base)} at {base['length']:,}."
+    change = last["log_perplexity"] - base["log_perplexity"]
+    where = "past the training length" if trained and base["length"] <= trained < last["length"] else "with length"
+    shown += (
+        f", {last['log_perplexity']:.2f} at {last['length']:,} ({change:+.2f}): {_trend(change, base, last)} {where}."
+    )
+    amounts = [f"{_amount(row)} at {row['length']:,}" for row in (base, last)]
+    same = _amount(base) == _amount(last)
+    return f"{shown}\nScored: {f'{_amount(base)} at each length' if same else '; '.join(amounts)}."
 
 
-def _trend(change: float) -> str:
-    return "improves" if change < -HOLDS else "holds" if change <= HOLDS else "degrades"
+def _trend(change: float, base: Row, last: Row) -> str:
+    """Paired lengths have an interval of their difference: one that includes 0 is no change."""
+    paired = last.get("difference", {})
+    low, high = paired.get("interval", (0, 0)) if paired.get("from_length") == base["length"] else (0, 0)
+    if abs(change) <= HOLDS:
+        return "holds"
+    if low < 0 < high:
+        return "no significant change"
+    return "degrades" if change > 0 else "improves"
 
 
 def _amount(row: Row) -> str:
     documents = row.get("documents")
     held = f" of {documents:,} document{'s' * (documents != 1)}" if documents else ""
-    return f"{row['tokens']:,} tokens{held} at {row['length']:,}"
+    return f"{row['tokens']:,} tokens{held}"
 
 
 def _method(record: dict[str, Any]) -> str:
