@@ -11,7 +11,7 @@ from longfire.cli import main
 @pytest.mark.parametrize(
     ("task", "names", "more", "message"),
     [
-        ("narrative_qa", ["fire", "learned"], [], "/learned: the model has 32 positions, and sequences of 128"),
+        ("narrative_qa", ["fire", "learned"], [], "/learned: the model has 32 learned positions"),
         ("narrativ_qa", ["fire"], [], "no task 'narrativ_qa'. Did you mean 'narrative_qa'"),
         ("narrative_qa+glue", ["fire"], [], "no task 'glue' to combine"),
         ("qasper", ["fire"], [], "has no train split of qasper"),
