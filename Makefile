@@ -22,10 +22,10 @@ format: .venv/installed
 bench: .venv/installed
 	$(BIN)/longfire bench bias --out results/bench/cpu-bias.json
 	$(BIN)/longfire bench attention --device cpu --out results/bench/cpu-attention.json
-	$(BIN)/python benchmarks/update.py
+	$(BIN)/python -m benchmarks.update
 
 release-check: .venv/installed
-	$(BIN)/python benchmarks/release_check.py
+	$(BIN)/python -m benchmarks.release_check
 
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -1,27 +1,27 @@
-"""Fail if a performance record is outdated, or if what `benchmarks/update.py` generates is stale."""
+"""Fail if a performance record is outdated, or anything that `benchmarks.update` generates is stale."""
 
-import json
 import sys
+from pathlib import Path
 
-from update import PAGES, RESULTS, ROOT, not_compact, outdated, pictures
+from benchmarks.pages import PAGES, with_blocks
+from benchmarks.pictures import stale_pictures
+from benchmarks.results import ROOT, not_compact, outdated, read_all
 
-from longfire.report.stamp import digest, stamp_of
 
-
-def problems() -> list[str]:
-    """One line for each record, page or picture that a release should not have."""
-    measured = {path: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("bench/*.json"))}
-    captions = {path: outdated(record) for path, record in measured.items()}
-    pages = {ROOT / name: change for name, change in PAGES.items() if (ROOT / name).exists()}
-    drawn = {ROOT / "docs" / name: record for name, (record, _) in pictures().items()}
+def problems(root: Path = ROOT) -> list[str]:
+    """One line for each record, page or picture that should not be released."""
+    results = root / "results"
+    bench = {name: record for name, record in read_all(results).items() if name.startswith("bench/")}
+    pages = {path: path.read_text(encoding="utf-8") for name in PAGES if (path := root / name).exists()}
     stale = [
-        *not_compact(),
-        *(page for page, change in pages.items() if change(page.read_text("utf-8")) != page.read_text("utf-8")),
-        *(path for path, record in drawn.items() if not path.exists() or stamp_of(path) != digest(record)),
+        *not_compact(results),
+        *(path for path, text in pages.items() if with_blocks(text, results) != text),
+        *stale_pictures(root),
     ]
+    captions = {name: outdated(record) for name, record in bench.items()}
     return [
-        *(f"{path.relative_to(ROOT)}: {caption} Measure it again." for path, caption in captions.items() if caption),
-        *(f"{path.relative_to(ROOT)} is stale: run python benchmarks/update.py." for path in stale),
+        *(f"results/{name}.json: {caption} Measure it again." for name, caption in captions.items() if caption),
+        *(f"{path.relative_to(root)} is stale: run python -m benchmarks.update." for path in stale),
     ]
 
 

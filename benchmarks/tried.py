@@ -1,7 +1,6 @@
-"""Variants of FIRE that were tried against its slide beyond the training length and are no part of the library.
+"""Variants of FIRE that were tried against its degradation beyond the training length; docs/log.md has the outcomes.
 
-`python benchmarks/tried.py OPTIONS` is `longfire compare --jobs 1 OPTIONS` with these encodings beside the others;
-docs/log.md says what came of them.
+`python benchmarks/tried.py OPTIONS` is `longfire compare --jobs 1 OPTIONS` with these encodings added.
 """
 
 import random
@@ -17,12 +16,16 @@ from longfire.encodings.registry import register
 
 
 class Drawn(FIRE):
-    """In a share of the training steps something is drawn, the same for all layers.
+    """Base class: in a share of the training steps a random number is drawn, the same for all layers.
 
     Args:
-        share: of the steps.
-        most: how far the draw goes, as a multiple of what training has.
-        fades: over so many steps the share falls to nothing, in a straight line. None: it stays.
+        num_heads: as in FIRE.
+        share: of the training steps.
+        most: reach of the draw, in training lengths.
+        fades: number of steps over which the share falls linearly to 0; None: it stays.
+        init_L: as in FIRE.
+        init: as in FIRE.
+        horizon: as in FIRE.
     """
 
     step: int = 0
@@ -42,21 +45,21 @@ class Drawn(FIRE):
         self.share, self.most, self.fades = share, most, fades
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        self.step += self.training  # once in a step, before any bias
+        self.step += self.training  # called once per step, before any bias
         return x
 
     def draw(self) -> float | None:
-        """Between 0 and 1; None: nothing is drawn in this step."""
+        """A number in [0, 1), or None in steps without a draw."""
         if not self.training or not self.step:
             return None
-        of = random.Random(self.step)
+        generator = random.Random(self.step)
         share = self.share * (1.0 if self.fades is None else max(0.0, 1 - self.step / self.fades))
-        return of.random() if of.random() < share else None
+        return generator.random() if generator.random() < share else None
 
 
 @register("fire_random")
 class RandomThreshold(Drawn):
-    """L is drawn log-uniformly from half its start to `most` training lengths, so that f sees other normalisers."""
+    """L is drawn log-uniformly, from half its initial value to `most` training lengths, so f sees other normalisers."""
 
     title = "FIRE with a random threshold"
 
@@ -71,7 +74,7 @@ class RandomThreshold(Drawn):
 
 @register("fire_offset")
 class RandomOffset(Drawn):
-    """All positions are moved out by up to `most` training lengths, as if the sequence began later."""
+    """All positions are shifted by up to `most` training lengths, as if the sequence started later."""
 
     title = "FIRE with a random offset"
 
@@ -83,7 +86,7 @@ class RandomOffset(Drawn):
 
 @register("fire_scale")
 class RandomScale(Drawn):
-    """All positions are multiplied by up to `most`, as if tokens had been left out between them."""
+    """All positions are multiplied by up to `most`, as if tokens between them had been dropped."""
 
     title = "FIRE with a random scale"
 
@@ -95,7 +98,7 @@ class RandomScale(Drawn):
 
 @register("fire_local")
 class Local(RandomThreshold):
-    """Beside f a term of the distance alone, −r₁ log(1 + r₂ (i − j)), both learned for each head."""
+    """Adds a term of the distance alone, −r₁ log(1 + r₂ (i − j)), with r₁ and r₂ learned per head."""
 
     title = "FIRE with a local term"
 
@@ -111,16 +114,16 @@ class Local(RandomThreshold):
     ) -> None:
         super().__init__(num_heads, share=share, fades=fades, init_L=init_L, init=init, horizon=horizon)
         self.r1, self.r2 = (nn.Parameter(torch.empty(num_heads, dtype=at_least_float32())) for _ in range(2))
-        self.begin()
+        self.reset_term()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if hasattr(self, "r1"):
-            self.begin()
+            self.reset_term()
 
     @torch.no_grad()
-    def begin(self) -> None:
-        """With next to none of the term."""
+    def reset_term(self) -> None:
+        """Start with almost none of the term."""
         self.r1.fill_(0.01)
         self.r2.fill_(1.0)
 
@@ -132,17 +135,17 @@ class Local(RandomThreshold):
 
 @register("fire_root")
 class Root(FIRE):
-    """ψ(x) = √x: nearer to a straight line than the logarithm."""
+    """ψ(x) = √x, closer to a straight line than the logarithm."""
 
     title = "FIRE with ψ a root"
 
     def psi(self, x: Tensor) -> Tensor:
-        return torch.sqrt(x) + 0 * self.c  # c is there, and learns nothing
+        return torch.sqrt(x) + 0 * self.c  # c exists but is not learned
 
 
 @register("fire_flat")
 class Flat(FIRE):
-    """What lies beyond 1 is 1: with a horizon, all distances beyond it have one bias."""
+    """The input is clamped at 1: with a horizon, all distances beyond it share one bias."""
 
     title = "FIRE flat beyond 1"
 

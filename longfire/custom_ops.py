@@ -1,7 +1,7 @@
-"""Functions with kernels inside as torch operators.
+"""Kernels as torch operators.
 
-A compiler sees an operator with a shape and a gradient. In eager mode the function is called itself: the operator's way
-there takes a tenth of a millisecond, more than many a kernel.
+A compiler sees an operator with a shape and a gradient. Eager mode calls the function itself: dispatching an operator
+takes a tenth of a millisecond, longer than many a kernel.
 """
 
 import os
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 PLAIN = (Tensor, nn.Parameter)
-HAS_TRITON = find_spec("triton") is not None  # looked for, not imported
+HAS_TRITON = find_spec("triton") is not None  # without importing it
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton runs kernels on the CPU, slowly: for tests."""
 
@@ -22,7 +22,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether calling the module is x·Wᵀ + b and nothing else, so that its weight may be read instead.
 
-    Not so for adapters, parametrised, quantised or sharded layers, hooks, and a forward that was replaced.
+    False for adapters, parametrised, quantised or sharded layers, hooks, and a replaced forward.
     """
     return type(module) is nn.Linear and type(module.weight) in PLAIN and not has_hooks(module)
 
@@ -37,20 +37,8 @@ def has_hooks(module: nn.Module) -> bool:
     )
 
 
-def _once(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
-    def backward_once(*arguments: Any) -> Any:
-        if torch.is_grad_enabled():  # so it is in a backward pass that is to be differentiated again
-            raise RuntimeError(
-                f"{name} can be differentiated once, and create_graph=True asks for more. Second derivatives: "
-                f"impl='reference', with the encoding on a CPU if it is FIRE."
-            )
-        return backward(*arguments)
-
-    return backward_once
-
-
 class Operator:
-    """`function` under `name`: `fake` gives its results' shapes, `setup` and `backward` its gradient if it has one."""
+    """`function` under `name`: `fake` returns results of the right shapes, `setup` and `backward` make its gradient."""
 
     def __init__(
         self,
@@ -78,3 +66,15 @@ class Operator:
             with torch.no_grad():
                 return self.function(*arguments)
         return self.eager.apply(*arguments)
+
+
+def _once(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
+    def backward_once(*arguments: Any) -> Any:
+        if torch.is_grad_enabled():  # only if the backward pass itself is to be differentiated
+            raise RuntimeError(
+                f"{name} can be differentiated once, but create_graph=True asks for more. For second derivatives use "
+                f"impl='reference', with the encoding on a CPU if it is FIRE."
+            )
+        return backward(*arguments)
+
+    return backward_once

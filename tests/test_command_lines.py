@@ -1,4 +1,4 @@
-"""The commands that the documents show are run: trainings as dry runs, all others as they are, on next to nothing."""
+"""Every command in the docs runs: trainings as dry runs, all others for real on tiny inputs."""
 
 import re
 import shlex
@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TRAININGS = ("compare", "pretrain", "finetune", "reproduce")
 ELSEWHERE = ("tokenize tokens/ --corpus hub:", "evaluate --harness")
-"""One needs the hub; tests/evaluation/test_harness.py runs the other."""
+"""One needs the hub; tests/commands/test_harness.py runs the other."""
 
 
 def lines():
-    """Of blocks that are in no language."""
+    """In fenced blocks without a language."""
     for page in PAGES:
         fenced = page.read_text().split("```")[1::2]  # the language, if any, and what is inside
         for block in [block for block in fenced if block.startswith("\n")]:
@@ -37,7 +37,7 @@ def in_blocks():
 
 
 def in_sentences():
-    """Those with options: others only name a command."""
+    """Those with options; others only name a command."""
     for page in PAGES:
         text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         for found in re.findall(r"`longfire\s([^`]+)`", text):
@@ -49,18 +49,20 @@ def in_sentences():
 COMMANDS = [*in_blocks(), *in_sentences()]
 
 
-def test_they_are_found():
+def test_commands_are_found():
     pages = [page for page, _ in COMMANDS]
     assert pages.count("results.md") >= 4
     assert {"choose.md", "claims.md", "cluster.md", "evaluate.md", "index.md", "model.md"} <= {*pages}
     assert {"reproduce.md", "tasks.md", "training.md"} <= {*pages}
 
 
-def test_what_is_to_be_made_or_installed_is_there():
+def test_make_targets_and_extras_exist():
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for page, line in lines():
-        assert not re.match(r"(longfire|torchrun|pip|git|make|python) .*…", line), f"{page}: nobody can type {line}"
+        assert not re.match(r"(longfire|torchrun|pip|git|make|python) .*…", line), (
+            f"{page}: not a runnable command: {line}"
+        )
         assert set(re.findall(r"^make (\w+)", line)) <= targets
     for page in PAGES:
         assert set(re.findall(r"pip install '\.\[(\w+)\]'", page.read_text())) <= extras.keys()
@@ -68,7 +70,7 @@ def test_what_is_to_be_made_or_installed_is_there():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with all that the commands name, as small as can be."""
+    """A folder with everything the commands name, as small as possible."""
     folder = tmp_path_factory.mktemp("place")
     put_checkpoints(folder)
     chapters = [f"Chapter {n}. " + f"It was {n} degrees in the shade. " * 300 for n in range(10)]
@@ -85,7 +87,7 @@ def place(tmp_path_factory):
 
 
 def put_checkpoints(folder):
-    """The run with RoPE, which is only looked at, has the size that the recipe small asks for."""
+    """The RoPE run, which is only inspected, has the size of the recipe small."""
     shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "max_position_embeddings": 512}
     fire = {"position_encoding": {"name": "fire", "mlp_width": 2}}
     fine_tuned = "finetune/narrative_qa/runs/fire-1a2b3c4d/narrative_qa"
@@ -115,5 +117,5 @@ def status(words):
         return 0
     try:
         return main(words)
-    except SystemExit as end:  # of --help, and of what is not understood
+    except SystemExit as end:  # from --help, or from argparse errors
         return end.code

@@ -1,4 +1,4 @@
-"""What only a GPU can show: the same numbers as on the CPU, and nothing that waits for the device."""
+"""On a GPU: the same numbers as on the CPU, and no synchronisation."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_nothing_waits_for_the_device(name, impl):
     where["key_mask"] = torch.ones(2, LENGTH, dtype=torch.bool, device="cuda")
     embeddings = torch.randn(2, LENGTH, WIDTH, device="cuda")
     bias = encoding if encoding.has_bias else None
-    attention(q, k, v, bias, impl=impl, **where)  # positions are looked at once per tensor
+    attention(q, k, v, bias, impl=impl, **where)  # positions are read once per tensor
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -53,7 +53,7 @@ def test_nothing_waits_for_the_device(name, impl):
 
 
 def test_positions_are_asserted_in_a_captured_graph():
-    """Nothing can be looked at there; keys in order pass, at the capture and in replays."""
+    """Values cannot be read there; keys in order pass, at capture and in replays."""
     q, k, v = torch.randn(3, 1, HEADS, 9, HEAD_DIM, device="cuda")
     positions, graph = torch.arange(9, device="cuda"), torch.cuda.CUDAGraph()
     attention(q, k, v)

@@ -87,9 +87,6 @@ class AttentionBenchmark(Benchmark):
             )
         ]
 
-    def labels(self, case: Case) -> Row:
-        return super().labels(case) | ({"layers": case.layers} if case.layers > 1 else {})
-
     def stage(self, row: Row) -> str:
         stage = BOTH if FORWARD in row else FORWARD if "errors" in row else "check against the reference"
         return f"{stage}: "

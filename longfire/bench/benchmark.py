@@ -13,7 +13,7 @@ from longfire.encodings import ENCODINGS, PositionEncoding
 from longfire.encodings.registry import SHARED
 from longfire.evaluation.record import Save, interruptible
 from longfire.provenance import kernel_hash, provenance
-from longfire.validation import at_least, hint, one_of, positive
+from longfire.validation import at_least, error_summary, hint, one_of, positive
 
 NO_BIAS, FIRE_S = "no bias", f"fire{SHARED}"
 FORWARD = "forward"
@@ -104,7 +104,9 @@ class Benchmark:
 
     def labels(self, case: Case) -> Row:
         """The row before anything is measured."""
-        return {"encoding": case.encoding, "engine": case.engine, "n": case.n, "batch": self.batch(case)}
+        row: Row = {"kind": case.kind} if case.kind else {"engine": case.engine}
+        row |= {"encoding": case.encoding, "n": case.n, "batch": self.batch(case)}
+        return row | ({"layers": case.layers} if case.layers > 1 else {})
 
     def measure(self, case: Case, row: Row) -> None:
         """Add what was found to the row, or `not run` or `wrong` with the reason."""
@@ -139,8 +141,7 @@ class Benchmark:
         except torch.OutOfMemoryError:
             row["not run"] = f"{self.stage(row)}out of memory ({total_memory(self.device) / 1e9:.0f} GB)"
         except Exception as error:
-            reason = f"{self.stage(row)}{type(error).__name__}: {str(error).strip()}".splitlines()[0]
-            row["not run" if case.encoding == NO_BIAS else "failed"] = reason
+            row["not run" if case.encoding == NO_BIAS else "failed"] = f"{self.stage(row)}{error_summary(error)}"
         return row
 
 

@@ -7,8 +7,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -30,12 +29,27 @@ INTERPOLATED_FLOOR = 0.2
 """For parameters' gradients where the bias is interpolated: kinks blur."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, PositionEncoding | None], Tensor]
-AttendRows = Callable[[Tensor, Tensor, Tensor, PositionEncoding | None, Tensor, Tensor], Tensor]
 
 
-def check(attend: Attend, sample: "Sample") -> dict[str, tuple[float, float]]:
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One sequence of two heads, with its exact attention and the error of eager PyTorch."""
+
+    inputs: tuple[Tensor, Tensor, Tensor]  # q, k, v: (1, H, n, D)
+    upstream: Tensor  # the gradient of the output, likewise
+    encoding: PositionEncoding | None
+    rows: Tensor  # the queries that are checked
+    exact: dict[str, Tensor]
+    eager: dict[str, float]
+
+
+def check(attend: Attend, sample: Sample) -> dict[str, tuple[float, float]]:
     """Errors of the engine and of eager PyTorch by quantity, relative to the largest exact value."""
-    found = _errors(sample.results_of(attend), sample.exact)
+
+    def attend_rows(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor) -> Tensor:
+        return attend(q, k, v, encoding)[:, :, rows]
+
+    found = _errors(_results(attend_rows, sample.inputs, sample.upstream, sample.encoding, [sample.rows]), sample.exact)
     return {name: (found[name], eager) for name, eager in sample.eager.items()}
 
 
@@ -50,32 +64,6 @@ def verdict(
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """One sequence of two heads, and its exact attention."""
-
-    q: Tensor  # (1, H, n, D), as are k, v and upstream, the gradient of the output
-    k: Tensor
-    v: Tensor
-    upstream: Tensor
-    encoding: PositionEncoding | None
-    rows: Tensor
-    exact: dict[str, Tensor]
-    eager: dict[str, float]
-
-    def results_of(self, attend: Attend) -> dict[str, Tensor]:
-        """An engine's output for the rows and, for a short sequence, its gradients."""
-        with_gradients = self.q.shape[2] <= GRADIENTS
-        with torch.set_grad_enabled(with_gradients):
-            out = attend(self.q, self.k, self.v, self.encoding)
-        results = {"output": out.detach()[:, :, self.rows]}
-        if with_gradients:
-            wanted = _wanted(self.q, self.k, self.v, self.encoding)
-            gradients = torch.autograd.grad(out, list(wanted.values()), self.upstream, materialize_grads=True)
-            results |= zip(wanted, gradients, strict=True)
-        return results
-
-
 @lru_cache(maxsize=1)
 def make_sample(name: str | None, n: int, head_dim: int, dtype: torch.dtype, device: str) -> Sample:
     """The sample for an encoding (None: no bias) at a length. The last one is cached for the next engine."""
@@ -84,63 +72,57 @@ def make_sample(name: str | None, n: int, head_dim: int, dtype: torch.dtype, dev
     encoding = None if name is None else build_for(name, HEADS, head_dim, n).to(device)
     positions = torch.arange(n, device=device)
     rows = positions if n <= ALL_QUERIES else torch.cat([positions[:ROWS], positions[-ROWS:]])
-    for tensor in (q, k, v):
-        tensor.requires_grad_()
-    exact_q, exact_k, exact_v = (tensor.detach().double().requires_grad_() for tensor in (q, k, v))
+    inputs = (q.requires_grad_(), k.requires_grad_(), v.requires_grad_())
+    exact_q, exact_k, exact_v = (tensor.detach().double().requires_grad_() for tensor in inputs)
     exact_encoding = None if encoding is None else copy.deepcopy(encoding).double()
     blocks = rows.split(ROWS)
-    exact = _by_rows(_reference, exact_q, exact_k, exact_v, upstream.double(), exact_encoding, blocks)
+    exact = _results(_reference, (exact_q, exact_k, exact_v), upstream.double(), exact_encoding, blocks)
     if n <= GRADIENTS:  # eager PyTorch sums gradients over all queries at once, in its precision
         blocks = (rows,)
-    eager = _by_rows(_eager, q, k, v, upstream, encoding, blocks)
-    return Sample(q, k, v, upstream, encoding, rows, exact, _errors(eager, exact))
+    eager = _results(_eager, inputs, upstream, encoding, blocks)
+    return Sample(inputs, upstream, encoding, rows, exact, _errors(eager, exact))
 
 
 def build_for(name: str, heads: int, head_dim: int, n: int) -> PositionEncoding:
     """A freshly initialised encoding for a model of this shape."""
-    shape: dict[str, Any] = {"num_heads": heads, "head_dim": head_dim, "width": heads * head_dim, "max_length": n}
-    return build_encoding(name, **shape, **ENCODINGS[name].example)
+    build = partial(build_encoding, num_heads=heads, head_dim=head_dim, width=heads * head_dim, max_length=n)
+    return build(name, **ENCODINGS[name].example)
 
 
-def _by_rows(
-    attend: AttendRows,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+def _results(
+    attend: Callable[[Tensor, Tensor, Tensor, PositionEncoding | None, Tensor], Tensor],
+    inputs: tuple[Tensor, Tensor, Tensor],
     upstream: Tensor,
     encoding: PositionEncoding | None,
     blocks: Sequence[Tensor],
 ) -> dict[str, Tensor]:
-    """Output and gradients, a block of queries at a time."""
-    with_gradients, wanted = q.shape[2] <= GRADIENTS, _wanted(q, k, v, encoding)
-    positions = torch.arange(q.shape[2], device=q.device)
-    outputs, sums = [], {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in wanted.items()}
+    """The output and, for a short sequence, all gradients, a block of queries at a time."""
+    with_gradients = upstream.shape[2] <= GRADIENTS
+    sources = dict(zip(("gradient of q", "gradient of k", "gradient of v"), inputs, strict=True))
+    sources |= dict(encoding.named_parameters(prefix="parameter")) if encoding is not None else {}
+    sums = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in sources.items()}
+    outputs = []
     for block in blocks:
         with torch.set_grad_enabled(with_gradients):
-            out = attend(q[:, :, block], k, v, encoding, block, positions)
+            out = attend(*inputs, encoding, block)
         outputs.append(out.detach())
         if with_gradients:
-            gradients = torch.autograd.grad(out, list(wanted.values()), upstream[:, :, block])
+            wanted = list(sources.values())
+            gradients = torch.autograd.grad(out, wanted, upstream[:, :, block], materialize_grads=True)
             for total, gradient in zip(sums.values(), gradients, strict=True):
                 total += gradient
     return {"output": torch.cat(outputs, dim=2), **(sums if with_gradients else {})}
 
 
-def _wanted(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None) -> dict[str, Tensor]:
-    """Tensors whose gradients are compared."""
-    own = dict(encoding.named_parameters(prefix="parameter")) if encoding is not None else {}
-    return {"gradient of q": q, "gradient of k": k, "gradient of v": v, **own}
+def _reference(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor) -> Tensor:
+    keys = torch.arange(k.shape[2], device=k.device)
+    return attention(q[:, :, rows], k, v, encoding, q_positions=rows, k_positions=keys, impl="reference")
 
 
-def _reference(
-    q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor, keys: Tensor
-) -> Tensor:
-    return attention(q, k, v, encoding, q_positions=rows, k_positions=keys, impl="reference")
-
-
-def _eager(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor, keys: Tensor) -> Tensor:
+def _eager(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor) -> Tensor:
     """Attention written out, all in the dtype of q."""
-    logits = q @ k.mT * q.shape[-1] ** -0.5
+    keys = torch.arange(k.shape[2], device=k.device)
+    logits = q[:, :, rows] @ k.mT * q.shape[-1] ** -0.5
     bias = encoding(rows, keys) if encoding is not None else None
     if bias is not None:
         logits = logits + bias.to(q.dtype)

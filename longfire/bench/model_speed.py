@@ -4,7 +4,7 @@ On a GPU every layer is compiled (for decoding the whole step, as `generate` doe
 without a bias use the fastest of PyTorch's kernels, the baseline each of them, and the row names the kernel.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from longfire.bench.benchmark import (
     check_sizes,
     with_bias,
 )
-from longfire.bench.timing import timed
+from longfire.bench.timing import Call, timed
 from longfire.encodings import ENCODINGS
 from longfire.engines import attention_plan
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
@@ -122,18 +122,19 @@ class ModelBenchmark(Benchmark):
             max_position_embeddings=case.n + SPARE,
         )
 
-    def labels(self, case: Case) -> Row:
-        return {"kind": case.kind, "encoding": case.encoding, "n": case.n, "batch": self.batch(case)}
-
     def measure(self, case: Case, row: Row) -> None:
         torch.compiler.reset()
         with attention_kernel(case.engine):
             model: Any = LongfireForCausalLM(self.config(case))
             model.to(self.device)
             row["engine"] = engine_name(self, case, model)
-            row.update(CALLS[str(case.kind)](self, case, model))
-        tokens = row["batch"] * (1 if case.kind == DECODING else case.n)
-        row["tokens/s"] = round(1e3 * tokens / row["ms"])
+            if self.compile and case.kind != DECODING:
+                model.model.compile_layers()
+            shape = (row["batch"], case.n if case.kind != DECODING else 1)
+            ids = torch.randint(0, model.config.vocab_size, shape, device=self.device)  # (B, n)
+            call = CALLS[str(case.kind)](self, model, ids, case.n)
+            row.update(time_call(call, self.seconds, self.device, replay=case.kind == FORWARD))
+        row["tokens/s"] = round(1e3 * ids.numel() / row["ms"])
 
     def add_ratios(self, rows: list[Row]) -> None:
         add_ratios(rows)
@@ -160,26 +161,20 @@ def engine_name(benchmark: ModelBenchmark, case: Case, model: Any) -> str:
         return attention_plan(q, k, k, encoding if encoding.has_bias else None, key_mask=mask).engine
 
 
-def measure_forward(benchmark: ModelBenchmark, case: Case, model: Any) -> Row:
+def forward_pass(benchmark: ModelBenchmark, model: Any, ids: Tensor, n: int) -> Call:
     """Logits of all tokens, without gradients."""
     model = model.to(DTYPES[benchmark.dtype]).eval()
-    if benchmark.compile:
-        model.model.compile_layers()
-    ids = random_tokens(benchmark, case, model)
 
     @torch.no_grad()
     def call() -> Any:
         return model(ids, use_cache=False).logits
 
-    return time_call(benchmark, call, replay=True)
+    return call
 
 
-def measure_training(benchmark: ModelBenchmark, case: Case, model: Any) -> Row:
+def training_step(benchmark: ModelBenchmark, model: Any, ids: Tensor, n: int) -> Call:
     """One AdamW step: weights in float32 under autocast, as Hugging Face's Trainer does it."""
     model.train()
-    if benchmark.compile:
-        model.model.compile_layers()
-    ids = random_tokens(benchmark, case, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     dtype = DTYPES[benchmark.dtype]
 
@@ -190,53 +185,46 @@ def measure_training(benchmark: ModelBenchmark, case: Case, model: Any) -> Row:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return time_call(benchmark, call)
+    return call
 
 
-def measure_decoding(benchmark: ModelBenchmark, case: Case, model: Any) -> Row:
+def decoding_step(benchmark: ModelBenchmark, model: Any, ids: Tensor, n: int) -> Call:
     """One more token for every sequence, from a static cache that holds n."""
     device, dtype = torch.device(benchmark.device), DTYPES[benchmark.dtype]
     model = model.to(dtype).eval()
-    config, batch, slots = model.config, benchmark.batch(case), case.n + SPARE
+    config, batch, slots = model.config, len(ids), n + SPARE
     cache: Any = StaticCache(config, max_cache_len=slots)
     cache.early_initialization(batch, config.num_attention_heads, config.head_dim, dtype, device)
     for layer in cache.layers:
         layer.keys.normal_()
         layer.values.normal_()
-        layer.cumulative_length.fill_(case.n)
-    ids = random_tokens(benchmark, case, model)[:, :1].contiguous()
-    position_ids = torch.full((batch, 1), case.n, device=device)
-    mask = (torch.arange(slots, device=device) <= case.n).expand(batch, 1, 1, slots).contiguous()
+        layer.cumulative_length.fill_(n)
+    position_ids = torch.full((batch, 1), n, device=device)
+    mask = (torch.arange(slots, device=device) <= n).expand(batch, 1, 1, slots).contiguous()
     step = torch.compile(model, fullgraph=True, mode="reduce-overhead") if benchmark.compile else model
 
     @torch.no_grad()
     def call() -> None:
         step(ids, past_key_values=cache, position_ids=position_ids, attention_mask=mask, use_cache=True)
         for layer in cache.layers:  # rewind: every step is the first after n
-            layer.cumulative_length.fill_(case.n)
+            layer.cumulative_length.fill_(n)
 
-    return time_call(benchmark, call)
-
-
-CALLS = {FORWARD: measure_forward, TRAINING: measure_training, DECODING: measure_decoding}
+    return call
 
 
-def random_tokens(benchmark: ModelBenchmark, case: Case, model: Any) -> Tensor:
-    """(B, n)."""
-    shape = (benchmark.batch(case), case.n)
-    return torch.randint(0, model.config.vocab_size, shape, device=benchmark.device)
+CALLS = {FORWARD: forward_pass, TRAINING: training_step, DECODING: decoding_step}
 
 
-def time_call(benchmark: ModelBenchmark, call: Callable[[], object], replay: bool = False) -> Row:
+def time_call(call: Call, seconds: float, device: str, replay: bool) -> Row:
     """Warm up, then time; with `replay`, as a CUDA graph."""
     for _ in range(3):
         call()
-    on_gpu = benchmark.device == "cuda"
-    if on_gpu:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    found: Row = timed(call, benchmark.seconds, benchmark.device, replay)
-    return found | ({"peak_mb": round(torch.cuda.max_memory_allocated() / 1e6)} if on_gpu else {})
+    if device != "cuda":
+        return dict(timed(call, seconds, device))
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    found = timed(call, seconds, device, replay)
+    return {**found, "peak_mb": round(torch.cuda.max_memory_allocated() / 1e6)}
 
 
 def add_ratios(rows: list[Row]) -> None:

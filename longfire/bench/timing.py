@@ -83,11 +83,28 @@ def added_memory(call: Call, device: str) -> dict[str, float]:
     """
     if device == "cuda":
         call()
-    release_memory(device)
-    before = reset_peak_memory(device)
-    call()
-    peak = peak_memory(device)
+        release_memory(device)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before: int | None = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        peak: int | None = torch.cuda.max_memory_allocated()
+    else:
+        release_memory(device)
+        before = _reset_cpu_peak()
+        call()
+        peak = _proc("/proc/self/status", "VmHWM")
     return {} if before is None or peak is None else {"peak_mb": round((peak - before) / 1e6, 1)}
+
+
+def _reset_cpu_peak() -> int | None:
+    """The bytes in use now; None where Linux does not let a process reset its peak."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    return _proc("/proc/self/status", "VmRSS")
 
 
 def release_memory(device: str) -> None:
@@ -97,27 +114,6 @@ def release_memory(device: str) -> None:
         torch.cuda.empty_cache()
     elif trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
-
-
-def reset_peak_memory(device: str) -> int | None:
-    """Reset the peak; the bytes in use now. None where the system does not report it."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return None
-    return _proc("/proc/self/status", "VmRSS")
-
-
-def peak_memory(device: str) -> int | None:
-    """Peak bytes since the reset. None where the system does not report it."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
-    return _proc("/proc/self/status", "VmHWM")
 
 
 def memory_shortage(need: float) -> str | None:
@@ -139,5 +135,4 @@ def _proc(path: str, key: str) -> int | None:
         lines = Path(path).read_text().splitlines()
     except OSError:
         return None
-    found = [line for line in lines if line.startswith(f"{key}:")]
-    return 1024 * int(found[0].split()[1]) if found else None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{key}:")), None)

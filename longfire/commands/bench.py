@@ -13,108 +13,92 @@ from longfire.commands.parser import Commands
 if TYPE_CHECKING:
     from longfire.bench.benchmark import Benchmark
 
-KEPT = "Ctrl-C keeps what was measured."
+Options = dict[str, dict[str, Any]]
+
+INTEGER = {"type": int, "metavar": "N"}
+INTEGERS = {**INTEGER, "nargs": "+"}
+NAMES = {"nargs": "+", "metavar": "NAME"}
+DEVICE: Options = {
+    "--device": {"choices": ["cpu", "cuda"], "help": "(default: the GPU if there is one)"},
+    "--dtype": {
+        "choices": ["bfloat16", "float16", "float32"],
+        "help": "(default: bfloat16 on cuda, float32 on cpu)",
+    },
+}
+HEADS: Options = {
+    "--heads": {**INTEGER, "default": 12, "help": "attention heads"},
+    "--head-dim": {**INTEGER, "default": 64, "help": "head size"},
+}
+BIAS: Options = {
+    "--lengths": {**INTEGERS, "default": [512, 2048, 8192], "help": "tokens"},
+    "--encodings": {**NAMES, "help": "(default: all that have a bias)"},
+    **HEADS,
+    "--seconds": {"type": float, "default": 2.0, "help": "how long each measurement is repeated"},
+}
+ATTENTION: Options = {
+    **DEVICE,
+    "--lengths": {
+        **INTEGERS,
+        "help": "tokens in a sequence (default: 2048 8192 32768 on cuda, 512 2048 on cpu)",
+    },
+    "--tokens": {**INTEGER, "help": "in a batch (default: 32768 on cuda, one sequence on cpu)"},
+    "--engines": {**NAMES, "help": "(default: all)"},
+    "--encodings": {**NAMES, "help": "beside attention without a bias (default: all that have a bias)"},
+    "--shared-layers": {
+        **INTEGER,
+        "help": "layers of FIRE-S, in a row fire-s; 0 leaves it out (default: 12 on cuda, 0 on cpu)",
+    },
+    **HEADS,
+    "--seconds": {"type": float, "default": 1.0, "help": "how long each measurement is repeated"},
+}
+MODEL: Options = {
+    **DEVICE,
+    "--size": {"metavar": "NAME", "help": "of the model (default: base on cuda, tiny on cpu)"},
+    **{
+        f"--{kind}": {**INTEGER, "nargs": "*", "help": f"{unit}; none skips {kind} (default: {usual})"}
+        for kind, unit, usual in (
+            ("forward", "tokens in a sequence", "2048 on cuda, 512 on cpu"),
+            ("training", "tokens in a sequence", "2048 8192 on cuda, 512 on cpu"),
+            ("decoding", "tokens in the cache", "8192 32768 on cuda, 512 on cpu"),
+        )
+    },
+    "--tokens": {**INTEGER, "help": "in a batch (default: 32768 on cuda, 2048 on cpu)"},
+    "--encodings": {**NAMES, "help": "for the forward pass (default: all, and fire-s)"},
+    "--compile": {"action": argparse.BooleanOptionalAction, "help": "(default: on cuda)"},
+    "--seconds": {"type": float, "default": 1.0, "help": "how long each measurement is repeated"},
+}
+SUBJECTS: dict[str, tuple[str, str, Options]] = {
+    "bias": (
+        "the bias of each encoding",
+        "Time and peak memory of computing each encoding's bias on the CPU, without gradients.",
+        BIAS,
+    ),
+    "attention": (
+        "attention with each encoding on each engine",
+        "Time of attention, forward and forward + backward, and the memory it adds, with each encoding on each engine "
+        "and without a bias. An engine with a wrong result is not timed, and the exit status is then 1.",
+        ATTENTION,
+    ),
+    "model": (
+        "the whole model with each encoding",
+        "Time of a forward pass of the whole model with every encoding, and of training and decoding with RoPE, FIRE "
+        "and FIRE-S.",
+        MODEL,
+    ),
+}
 
 
 def add_bench(commands: Commands) -> None:
     """`longfire bench` and its subjects."""
     bench = commands.add_parser("bench", help="measure time and memory", description="Measure time and memory.")
     subjects = bench.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
-    _add_bias(subjects)
-    _add_attention(subjects)
-    _add_model(subjects)
-
-
-def _add_bias(subjects: Commands) -> None:
-    bias = subjects.add_parser(
-        "bias",
-        help="the bias of each encoding",
-        description=f"Time and peak memory of computing each encoding's bias on the CPU, without gradients. {KEPT}",
-    )
-    bias.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192], metavar="N", help="tokens")
-    bias.add_argument("--encodings", nargs="+", metavar="NAME", help="(default: all that have a bias)")
-    _add_heads(bias)
-    _add_common(bias, "bias", seconds=2.0)
-
-
-def _add_attention(subjects: Commands) -> None:
-    attention = subjects.add_parser(
-        "attention",
-        help="attention with each encoding on each engine",
-        description="Time of attention, forward and forward + backward, and the memory it adds, with each encoding on "
-        "each engine and without a bias. An engine with a wrong result is not timed, and the exit status is then 1. "
-        f"{KEPT}",
-    )
-    _add_device(attention)
-    attention.add_argument(
-        "--lengths",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="tokens in a sequence (default: 2048 8192 32768 on cuda, 512 2048 on cpu)",
-    )
-    attention.add_argument(
-        "--tokens", type=int, metavar="N", help="in a batch (default: 32768 on cuda, one sequence on cpu)"
-    )
-    attention.add_argument("--engines", nargs="+", metavar="NAME", help="(default: all)")
-    attention.add_argument(
-        "--encodings",
-        nargs="+",
-        metavar="NAME",
-        help="beside attention without a bias (default: all that have a bias)",
-    )
-    attention.add_argument(
-        "--shared-layers",
-        type=int,
-        metavar="N",
-        help="layers of FIRE-S, in a row fire-s; 0 leaves it out (default: 12 on cuda, 0 on cpu)",
-    )
-    _add_heads(attention)
-    _add_common(attention, "attention")
-
-
-def _add_model(subjects: Commands) -> None:
-    model = subjects.add_parser(
-        "model",
-        help="the whole model with each encoding",
-        description="Time of a forward pass of the whole model with every encoding, and of training and decoding with "
-        f"RoPE, FIRE and FIRE-S. {KEPT}",
-    )
-    _add_device(model)
-    model.add_argument("--size", metavar="NAME", help="of the model (default: base on cuda, tiny on cpu)")
-    for kind, unit, usual in (
-        ("forward", "tokens in a sequence", "2048 on cuda, 512 on cpu"),
-        ("training", "tokens in a sequence", "2048 8192 on cuda, 512 on cpu"),
-        ("decoding", "tokens in the cache", "8192 32768 on cuda, 512 on cpu"),
-    ):
-        model.add_argument(
-            f"--{kind}", type=int, nargs="*", metavar="N", help=f"{unit}; none skips {kind} (default: {usual})"
-        )
-    model.add_argument("--tokens", type=int, metavar="N", help="in a batch (default: 32768 on cuda, 2048 on cpu)")
-    model.add_argument("--encodings", nargs="+", metavar="NAME", help="for the forward pass (default: all, and fire-s)")
-    model.add_argument("--compile", action=argparse.BooleanOptionalAction, help="(default: on cuda)")
-    _add_common(model, "model")
-
-
-def _add_device(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--device", choices=["cpu", "cuda"], help="(default: the GPU if there is one)")
-    one.add_argument(
-        "--dtype",
-        choices=["bfloat16", "float16", "float32"],
-        help="(default: bfloat16 on cuda, float32 on cpu)",
-    )
-
-
-def _add_heads(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--heads", type=int, default=12, help="attention heads")
-    one.add_argument("--head-dim", type=int, default=64, help="head size")
-
-
-def _add_common(one: argparse.ArgumentParser, subject: str, seconds: float = 1.0) -> None:
-    one.add_argument("--seconds", type=float, default=seconds, help="how long each measurement is repeated")
-    one.add_argument("--out", type=Path, default=Path(f"bench/{subject}.json"), help="JSON file to write")
-    one.add_argument("--dry-run", action="store_true", help="list the measurements without running them")
-    one.set_defaults(run=run_bench, subject=subject)
+    for subject, (summary, description, options) in SUBJECTS.items():
+        one = subjects.add_parser(subject, help=summary, description=f"{description} Ctrl-C keeps what was measured.")
+        for flag, settings in options.items():
+            one.add_argument(flag, **settings)
+        one.add_argument("--out", type=Path, default=Path(f"bench/{subject}.json"), help="JSON file to write")
+        one.add_argument("--dry-run", action="store_true", help="list the measurements without running them")
+        one.set_defaults(run=run_bench, subject=subject)
 
 
 def plan(options: argparse.Namespace) -> "Benchmark":

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.training import add_corpus_options, add_recipe_options, chosen_recipe, corpus_options, described
+from longfire.commands.training import (
+    add_corpus_options,
+    add_recipe_options,
+    chosen_recipe,
+    corpus_options,
+    describe_recipe,
+)
 from longfire.lab import DEFAULT_ENCODINGS, DEFAULT_SEEDS
 from longfire.validation import at_least
 
@@ -155,7 +161,7 @@ def describe_comparison(comparison: "Comparison", out: Path) -> str:
     texts = [tested or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
     return "\n".join(
         [
-            described(comparison.recipe),
+            describe_recipe(comparison.recipe),
             *runs,
             f"train on: {trained or 'the embedded text'}",
             f"test on: {', '.join(texts)}",

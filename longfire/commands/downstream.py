@@ -131,7 +131,7 @@ def _add_common(one: argparse.ArgumentParser, folder: str, limit: str) -> None:
 def run_finetune(options: argparse.Namespace) -> int:
     """`longfire finetune`: 0, 1 if a part failed, 130 if interrupted."""
     from longfire.lab.downstream.plan import Experiment, plan
-    from longfire.training.run import SHARDED
+    from longfire.training.trainer import SHARDED
 
     out = options.out or Path("finetune") / options.task
     plans = [
@@ -239,7 +239,7 @@ def describe_experiment(
     """For a dry run: recipe, checkpoints, and how many questions each task has, if they are known."""
     from dataclasses import asdict
 
-    from longfire.report.table import text_table
+    from longfire.report.table import Table
 
     recipe: Any = experiment.recipe
     lines = [f"{name:18} {value}" for name, value in asdict(recipe).items()]
@@ -256,6 +256,6 @@ def describe_experiment(
         for task in mixture.tasks
         if questions is None or task in questions
     ]
-    lines += ["", text_table(header, rows, left=2), ""]
+    lines += ["", Table(header, rows, left=2).text(), ""]
     lines += [f"– {task} is missing: {why}." for task, why in (missing or {}).items()]
     return "\n".join(lines)

@@ -1,6 +1,9 @@
 """`longfire evaluate`."""
 
 import argparse
+import os
+import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -112,7 +115,7 @@ def plan(options: argparse.Namespace) -> "tuple[PerplexityPlan, Path]":
 
 def run_perplexity(options: argparse.Namespace) -> int:
     """`longfire evaluate perplexity`: 0, 1 if a length failed, 130 if interrupted."""
-    from longfire.report.perplexity import perplexity_table
+    from longfire.report.perplexity_table import perplexity_table
 
     planned, out = plan(options)
     if options.dry_run:
@@ -133,6 +136,24 @@ def run_evaluate(options: argparse.Namespace) -> int:
             "or longfire evaluate --harness run --model hf --model_args pretrained=FOLDER --tasks NAME; see longfire "
             "evaluate --help."
         )
-    from longfire.evaluation.harness import run_harness
-
     return run_harness(options.harness)
+
+
+def run_harness(arguments: Sequence[str]) -> int:
+    """Run `lm-eval` with these arguments and longfire's model types registered.
+
+    HF_HUB_OFFLINE also takes the metrics library offline, which has a switch of its own.
+    """
+    if offline := os.environ.get("HF_HUB_OFFLINE"):
+        os.environ.setdefault("HF_EVALUATE_OFFLINE", offline)
+    from lm_eval.__main__ import cli_evaluate
+
+    import longfire.model  # noqa: F401
+
+    before = sys.argv
+    sys.argv = ["lm-eval", *arguments]  # where the harness reads them
+    try:
+        cli_evaluate()
+    finally:
+        sys.argv = before
+    return 0

@@ -22,7 +22,6 @@ from longfire.validation import hint
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
-    from longfire.lab.downstream.plan import Experiment
     from longfire.lab.scales import Scale
 
 SMOKE_TOKENS = 512
@@ -56,9 +55,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         "--seeds", type=int, nargs="+", metavar="N", help="random seeds; by default the scale's, for tasks its first"
     )
     one.add_argument("--encodings", nargs="+", metavar="NAME", help="encodings to train; by default the table's")
-    one.add_argument(
-        "--data", metavar="FOLDER", help="rows of the tasks to fine-tune on; at the smoke scale made-up ones"
-    )
+    one.add_argument("--data", metavar="FOLDER", help="rows of the tasks; the smoke scale has placeholders")
     one.add_argument("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
     add_comparison_options(one)
     add_corpus_options(one)
@@ -143,24 +140,31 @@ def reproduce_lengths(options: argparse.Namespace, entry: LengthEntry, scale: "S
 
 def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale") -> int:
     """The same models, fine-tuned on tasks; one seed by default."""
-    from longfire.commands.downstream import run_plans
+    from longfire.commands.downstream import describe_experiment, run_plans
+    from longfire.data.tokenizers import byte_tokenizer
     from longfire.lab.downstream.plan import plan
+    from longfire.lab.downstream.questions import load_questions
+    from longfire.tasks.load import HUB
     from longfire.training import RECIPES
 
     comparison, runs = entry_comparison(options, entry, scale, options.seeds or scale.seeds[:1])
     data = options.data or scale.data
+    if data is None and not options.dry_run:
+        raise ValueError(f"{entry.name} needs the rows of its tasks: --data FOLDER (see docs/tasks.md).")
     placeholder = f"-{PLACEHOLDER}" if data == PLACEHOLDER and options.data is None else ""
     results = options.out / scale.name / f"{entry.name}{placeholder}"
     experiment = entry.experiment(scale, data)
     checkpoints = entry.checkpoints(comparison, runs, experiment.trained_length)
-    tokenizer = dict(comparison.corpus).get("tokenizer")
+    questions: tuple[Any, ...] = ()
+    if not (options.dry_run and data in (None, HUB)):  # refuse missing and oversized rows before hours of training
+        tokenizers = [byte_tokenizer()] if dict(comparison.corpus).get("tokenizer") == "bytes" else []
+        questions = load_questions(experiment, tokenizers, experiment.test_lengths())
     if options.dry_run:
-        print(_title(entry), describe_comparison(comparison, runs), f"results: {results}", sep="\n")
-        print("", "fine-tune:", describe_tuning(experiment, checkpoints, tokenizer), sep="\n")
+        print(_title(entry), describe_comparison(comparison, runs), f"results: {results}", "", "fine-tune:", sep="\n")
+        print(describe_experiment(experiment, checkpoints, *questions))
+        if not questions:
+            print("Give the rows (--data FOLDER) to count them.")
         return 0
-    if data is None:
-        raise ValueError(f"{entry.name} needs the rows of its tasks: --data FOLDER (see docs/tasks.md).")
-    load_rows(experiment, tokenizer)  # refuses rows that are missing or too long before hours of training
     if status := run_comparison(comparison, runs, results / "compare.json", options.jobs, show_failures):
         return status
     print(f"{_title(entry)}\n")
@@ -216,25 +220,6 @@ def show_failures(record: dict[str, Any]) -> None:
 
     for failed in failures(record):
         print(f"longfire: {failed}", file=sys.stderr)
-
-
-def describe_tuning(experiment: "Experiment", checkpoints: list[str], tokenizer: str | None) -> str:
-    """For a dry run: recipe, checkpoints and tasks; with the rows at hand, how many there are."""
-    from longfire.commands.downstream import describe_experiment
-    from longfire.tasks.load import HUB
-
-    if experiment.data in (None, HUB):
-        return f"{describe_experiment(experiment, checkpoints)}\nGive the rows (--data FOLDER) to count them."
-    return describe_experiment(experiment, checkpoints, *load_rows(experiment, tokenizer))
-
-
-def load_rows(experiment: "Experiment", tokenizer: str | None) -> Any:
-    """The questions, and why tasks are missing. Refuses missing rows and, where tokens can be counted, long ones."""
-    from longfire.data.tokenizers import byte_tokenizer
-    from longfire.lab.downstream.questions import load_questions
-
-    known = [byte_tokenizer()] if tokenizer == "bytes" else []
-    return load_questions(experiment, known, experiment.test_lengths())
 
 
 def _title(entry: Entry) -> str:

@@ -1,6 +1,6 @@
-"""Which document goes into which split: by the hash of its text, so that equal documents are never in two.
+"""Dividing documents into splits by the hash of their text, so that equal documents share a split.
 
-Documents are equal that differ in whitespace or Unicode form alone: a final newline makes no other document.
+Documents that differ only in whitespace or Unicode form are equal.
 """
 
 import hashlib
@@ -14,26 +14,23 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from longfire.data.intake import CorpusError
+from longfire.data.source import CorpusError
 
 VALIDATION = 0.05
 DEV = 0.02
 SPLITS = ("train", "dev", "validation")
 
 Ranges = npt.NDArray[np.int64]
-"""(N, 2): where texts begin and end in a heap."""
-
-
+"""(N, 2): where texts begin and end in a `DocumentFile`."""
 Hashes = npt.NDArray[np.uint64]
-"""(N,): of what documents say; see `content_hash`."""
-
+"""(N,): content hashes of documents."""
 
 INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\ufeff"))
 """Soft hyphen, zero-width space and byte order mark."""
 
 
 def content_hash(document: bytes) -> int:
-    """Of a text in Unicode's form NFC, without whitespace and characters that nobody sees."""
+    """Hash of a text in Unicode's NFC form, without whitespace and invisible characters."""
     text = document.translate(None, b" \t\n\r\v\f")
     if not text.isascii():
         text = unicodedata.normalize("NFC", "".join(text.decode().translate(INVISIBLE).split())).encode()
@@ -44,12 +41,13 @@ def _hash(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-class TextHeap:
-    """Documents written one after the other to a file, so that a corpus need not fit in memory nor be read twice."""
+class DocumentFile:
+    """Documents in one temporary file, so that a corpus need not fit in memory or be read twice."""
 
-    def __init__(self, path: Path, refused: Iterable[int] = ()) -> None:
+    def __init__(self, path: Path, excluded: Iterable[int] = ()) -> None:
+        """`excluded` are content hashes of documents to leave out."""
         self.path = path
-        self.refused = frozenset(refused)
+        self.excluded = frozenset(excluded)
         self.file = path.open("wb", buffering=1 << 20)
         self.hashes = array("Q")
         self.contents = array("Q")
@@ -57,9 +55,9 @@ class TextHeap:
         self.text: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def add(self, document: bytes) -> bool:
-        """One document, not empty; False if the hash of its content is among the refused."""
+        """Append a document that is not empty; False if it is excluded."""
         content = content_hash(document)
-        if content in self.refused:
+        if content in self.excluded:
             return False
         self.file.write(document)
         self.hashes.append(_hash(document))
@@ -68,7 +66,7 @@ class TextHeap:
         return True
 
     def close(self) -> None:
-        """No more documents; they can be read now."""
+        """Finish writing; documents can be read now."""
         self.file.close()
         if len(self):
             self.text = np.memmap(self.path, np.uint8, "r")
@@ -78,21 +76,19 @@ class TextHeap:
 
     @property
     def ranges(self) -> Ranges:
-        """Of all documents."""
         ends = np.frombuffer(self.ends, np.int64)
         return np.stack([ends[:-1], ends[1:]], 1)
 
     def contents_of(self, ranges: Ranges) -> Hashes:
-        """Of the documents that ranges are, or are cut from."""
+        """Content hashes of the documents that ranges belong to."""
         ends = np.frombuffer(self.ends, np.int64)[1:]
         return np.frombuffer(self.contents, np.uint64)[np.searchsorted(ends, ranges[:, 0], side="right")]
 
     def read(self, ranges: Ranges) -> Iterator[bytes]:
-        """The texts of some ranges."""
         for start, end in ranges.tolist():
             yield self.text[start:end].tobytes()
 
-    def __enter__(self) -> "TextHeap":
+    def __enter__(self) -> "DocumentFile":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -101,15 +97,18 @@ class TextHeap:
         self.path.unlink(missing_ok=True)
 
 
-def divide(heap: TextHeap, described: str, parts: dict[str, float]) -> tuple[dict[str, Ranges], str]:
-    """Ranges of `train` and of each part, which gets about its share of the documents but at least one; and how.
+def divide(documents: DocumentFile, described: str, parts: dict[str, float]) -> tuple[dict[str, Ranges], str]:
+    """Ranges of `train` and of each part, and how they were divided.
 
-    With fewer different documents than splits, each is cut by position instead.
+    A part gets about its share of the documents, but at least one. With fewer different documents than splits, each
+    document is cut by position instead.
     """
-    hashes = _least_of_equal(np.frombuffer(heap.hashes, np.uint64), np.frombuffer(heap.contents, np.uint64))
+    hashes = _lowest_of_equal(np.frombuffer(documents.hashes, np.uint64), np.frombuffer(documents.contents, np.uint64))
     different = np.unique(hashes)  # sorted
     if len(different) <= len(parts):
-        return _by_position(heap, described, parts), "by position: too few different documents (copies are left out)"
+        return _by_position(
+            documents, described, parts
+        ), "by position: too few different documents (copies are left out)"
     taken = 0
     share = 0.0
     found: dict[str, Ranges] = {}
@@ -117,47 +116,44 @@ def divide(heap: TextHeap, described: str, parts: dict[str, float]) -> tuple[dic
         share += part
         wanted = int(np.searchsorted(different, np.uint64(share * 2.0**64)))
         upto = min(max(wanted, taken + 1), len(different) - left)
-        found[name] = heap.ranges[np.isin(hashes, different[taken:upto])]
+        found[name] = documents.ranges[np.isin(hashes, different[taken:upto])]
         taken = upto
-    found["train"] = heap.ranges[np.isin(hashes, different[taken:])]
+    found["train"] = documents.ranges[np.isin(hashes, different[taken:])]
     return found, "by document"
 
 
-def _least_of_equal(hashes: Hashes, contents: Hashes) -> Hashes:
-    """For each document the least hash of those with its content: its own, where no other has it."""
+def _lowest_of_equal(hashes: Hashes, contents: Hashes) -> Hashes:
+    """For each document the lowest hash among documents with the same content."""
     _, group = np.unique(contents, return_inverse=True)
     least = np.full(len(contents), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(least, group, hashes)
     return least[group]
 
 
-def _by_position(heap: TextHeap, described: str, parts: dict[str, float]) -> dict[str, Ranges]:
+def _by_position(documents: DocumentFile, described: str, parts: dict[str, float]) -> dict[str, Ranges]:
     shares = {"train": 1.0 - sum(parts.values()), **dict(reversed(parts.items()))}
     found: dict[str, list[tuple[int, int]]] = {name: [] for name in shares}
     seen: set[int] = set()
-    for number, (start, end) in enumerate(heap.ranges.tolist()):
-        if heap.contents[number] in seen:
+    for number, (start, end) in enumerate(documents.ranges.tolist()):
+        if documents.contents[number] in seen:
             continue  # cut copies would put the same text in several splits
-        seen.add(heap.contents[number])
-        cuts = [start, *(_boundary(heap.text, start + int(share * (end - start))) for share in _running(shares)), end]
+        seen.add(documents.contents[number])
+        inner = (start + int(share * (end - start)) for share in accumulate([*shares.values()][:-1]))
+        cuts = [start, *(_boundary(documents.text, place) for place in inner), end]
         for name, a, b in zip(shares, cuts[:-1], cuts[1:], strict=True):
             if a < b:
                 found[name].append((a, b))
     for name, ranges in found.items():
         if not ranges:
             raise CorpusError(
-                f"{described} has {len(heap.text)} bytes in {len(heap)} document(s): too short to be divided into "
-                f"{', '.join(shares)}; nothing is left for {name}. Give more text."
+                f"{described} has {len(documents.text)} bytes in {len(documents)} document(s): too short to divide "
+                f"into {', '.join(shares)}; nothing is left for {name}. Give more text."
             )
     return {name: np.array(ranges, np.int64) for name, ranges in found.items()}
 
 
-def _running(shares: dict[str, float]) -> list[float]:
-    return list(accumulate(shares.values()))[:-1]
-
-
 def _boundary(text: npt.NDArray[np.uint8], place: int) -> int:
-    """The place, or the next one where a character begins."""
+    """The place, or the next one at which a character begins."""
     while place < len(text) and text[place] & 0xC0 == 0x80:
         place += 1
     return place

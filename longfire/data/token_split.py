@@ -1,4 +1,4 @@
-"""Tokens of one split of a corpus, and their cutting into sequences of one length."""
+"""The tokens of a split, and how they are cut into sequences of one length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,19 +10,20 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from longfire.data.intake import CorpusError
+from longfire.data.source import CorpusError
 from longfire.data.splits import Hashes
 from longfire.validation import at_least
 
-IGNORED = -100  # the label of padding: no loss
+IGNORED = -100
+"""The label of padding, which has no loss."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSplit:
-    """Tokens of documents, one after the other: document d is `tokens[starts[d]:starts[d + 1]]`.
+    """Concatenated tokens of documents: document d is `tokens[starts[d]:starts[d + 1]]`.
 
-    Each ends with the token `end`; `bytes` counts the text, for bits per byte (0 if unknown). Equal `contents`, hashes
-    of what documents say, are the same document; tokens saved by an older version have none.
+    Each document ends with the token `end`. `bytes` is the size of the text, for bits per byte (0 if unknown).
+    `contents` are the documents' content hashes; tokens saved by an older version have none.
     """
 
     name: str
@@ -34,16 +35,14 @@ class TokenSplit:
 
     @property
     def num_tokens(self) -> int:
-        """Of all documents, with the tokens that end them."""
         return int(self.starts[-1])
 
     @property
     def num_documents(self) -> int:
-        """How many there are."""
         return len(self.starts) - 1
 
     def without(self, left_out: npt.NDArray[np.bool_]) -> "TokenSplit":
-        """All but some of the documents, in memory. How many bytes of text that is, is not known."""
+        """A copy without some documents, in memory. Its size in bytes is unknown."""
         kept = ~left_out
         lengths = np.diff(self.starts)
         return replace(
@@ -55,21 +54,21 @@ class TokenSplit:
         )
 
     def sequences(self, length: int) -> "Sequences":
-        """All tokens in sequences of one length, for training."""
+        """Training sequences of one length."""
         return Sequences(self, length)
 
     def cut(self, length: int, limit: int | None = None) -> npt.NDArray[np.int64]:
-        """Documents cut into pieces of `length`, whole ones only: (M, length).
+        """Documents cut into pieces of `length`, without the remainders: (M, length).
 
-        With a limit, so many at most, spread evenly over the documents.
+        A limit keeps at most so many, spread evenly over the documents.
         """
         positions, _ = self.pieces(length)
         return self.windows(_spread(positions, limit), length)
 
     def paired(self, lengths: Sequence[int], tokens: int, limit: int | None = None) -> npt.NDArray[np.int64]:
-        """Windows in which the same tokens can be scored at all lengths: (M, max(lengths)).
+        """Windows for scoring the same tokens at all lengths: (M, max(lengths)).
 
-        The last n tokens of a window are its view at length n; their last `tokens` are scored in each.
+        The last n tokens of a window are its view at length n, and the last `tokens` of each view are scored.
         """
         if len(lengths) == 0:
             raise ValueError("lengths is empty. Give at least one.")
@@ -84,15 +83,15 @@ class TokenSplit:
         return self.cut(max(lengths), limit)
 
     def pieces(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the whole pieces of `length` begin, and to which document each belongs; at least one, or an error."""
+        """Where the pieces of `length` begin, and the document of each. None at all is an error."""
         at_least("length", length, 1)
         positions, documents = _whole_pieces(self.starts, length)
         if len(positions) == 0:
             longest = int(np.diff(self.starts).max())
             held = f"{self.num_documents:,} document{'s' * (self.num_documents != 1)}"
             raise CorpusError(
-                f"no document of the {self.name} split ({held}) has {length} tokens; the longest has {longest}. Take "
-                f"shorter lengths, more text with long documents, or text of your own to test on (--validation)."
+                f"no document of the {self.name} split ({held}) has {length} tokens; the longest has {longest}. Use "
+                f"shorter lengths, or text with longer documents (--corpus, or --validation to test on)."
             )
         return positions, documents
 
@@ -104,7 +103,7 @@ class TokenSplit:
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        """For other processes: a mapped file travels by its name."""
+        """For other processes: a memory-mapped file travels by its name."""
         state = dict(self.__dict__)
         if isinstance(self.tokens, np.memmap):
             state["tokens"] = (self.tokens.filename, self.tokens.dtype)
@@ -120,9 +119,9 @@ class TokenSplit:
 class Sequences(Dataset[dict[str, Tensor]]):
     """Every token of a split once, in sequences of one length.
 
-    Documents are cut into pieces of that length. First come the whole pieces, then what is left over (short documents
-    and the ends of long ones), packed one after the other in order; a left-over may go on in the next sequence. The
-    last sequence is filled up with the end-of-document token, whose label is -100 there.
+    Documents are cut into pieces of that length. First come the whole pieces, then the remainders (short documents and
+    the ends of long ones), packed in order; a remainder may continue in the next sequence. The last sequence is padded
+    with the end-of-document token, labelled -100.
     """
 
     def __init__(self, split: TokenSplit, length: int) -> None:
@@ -135,22 +134,22 @@ class Sequences(Dataset[dict[str, Tensor]]):
         self.split = split
         self.length = length
         self.whole, _ = _whole_pieces(split.starts, length)
-        left = np.diff(split.starts) % length
-        kept = np.flatnonzero(left)
-        self.packed_starts = split.starts[1:][kept] - left[kept]  # where each left-over begins in the tokens
-        self.packed_ends = np.cumsum(left[kept])  # and where it ends in the row of all left-overs
+        remainders = np.diff(split.starts) % length
+        kept = np.flatnonzero(remainders)
+        self.packed_starts = split.starts[1:][kept] - remainders[kept]  # where each remainder begins in the tokens
+        self.packed_ends = np.cumsum(remainders[kept])  # and where it ends among all remainders
 
     def __len__(self) -> int:
         return len(self.whole) + -(-self.num_packed // self.length)
 
     @property
     def num_packed(self) -> int:
-        """Tokens that are not in whole pieces."""
+        """Tokens in remainders."""
         return int(self.packed_ends[-1]) if len(self.packed_ends) else 0
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} sequences, and none with number {index}.")
+            raise IndexError(f"there are {len(self)} sequences, none with index {index}.")
         index %= len(self)
         if index < len(self.whole):
             start = self.whole[index]
@@ -163,7 +162,7 @@ class Sequences(Dataset[dict[str, Tensor]]):
         return {"input_ids": torch.from_numpy(inputs.copy()), "labels": torch.from_numpy(labels)}
 
     def _packed(self, number: int) -> npt.NDArray[np.int64]:
-        """Where the tokens of a packed sequence are."""
+        """The places of a packed sequence's tokens."""
         places = np.arange(number * self.length, min((number + 1) * self.length, self.num_packed))
         document = np.searchsorted(self.packed_ends, places, side="right")
         begins = np.where(document > 0, self.packed_ends[document - 1], 0)

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, one from Hugging Face, or a BPE trained on the corpus. All end a document with their eos token."""
+"""Tokenizers: bytes, a BPE trained on the corpus, or one from Hugging Face. Documents end with the eos token."""
 
 import hashlib
 import json
@@ -13,26 +13,26 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from longfire.data.intake import CorpusError
+from longfire.data.source import CorpusError
 from longfire.validation import at_least, load_without_code
 
 END = "<|endoftext|>"
 BPE_SIZE = 8192
 BPE_TRAINING_BYTES = 32_000_000
-"""A vocabulary is trained on about so much of the train split at most, spread evenly over it."""
+"""A BPE is trained on at most about this much of the train split, spread evenly over it."""
 
 Encode = Callable[[list[bytes]], Iterator[npt.NDArray[Any]]]
-"""Documents as UTF-8 → their tokens, without the one that ends them."""
+"""Documents as UTF-8 → their tokens, without eos."""
 
 
 @dataclass(frozen=True)
 class TokenizerPlan:
-    """What will tokenise a corpus: known before the text is read, made once its train split is."""
+    """A corpus's tokenizer: identified before the text is read, made once the train split is known."""
 
     described: str
     identity: Any
     make: Callable[[Callable[[], Iterator[bytes]]], PreTrainedTokenizerFast]
-    """From a function that gives the train split's documents."""
+    """Takes a function that returns the train split's documents."""
 
 
 def plan_tokenizer(name: str | Path, vocab_size: int | None) -> TokenizerPlan:
@@ -41,10 +41,10 @@ def plan_tokenizer(name: str | Path, vocab_size: int | None) -> TokenizerPlan:
         raise TypeError(f"a tokenizer is 'bytes', 'bpe', or a folder or name of one, not {name!r}.")
     if name == "bpe":
         size = BPE_SIZE if vocab_size is None else vocab_size
-        at_least("vocab_size", size, 257)  # 256 bytes and the end of a document
+        at_least("vocab_size", size, 257)  # 256 bytes and eos
         return TokenizerPlan(f"bpe of {size}", ["bpe", size], lambda train: trained_bpe(train(), size))
     if vocab_size is not None:
-        raise ValueError(f"vocab_size={vocab_size} is for tokenizer='bpe'; {str(name)!r} has a vocabulary of its own.")
+        raise ValueError(f"vocab_size={vocab_size} is for tokenizer='bpe'; {str(name)!r} has its own vocabulary.")
     if name == "bytes":
         return TokenizerPlan("bytes", ["bytes"], lambda train: byte_tokenizer())
     tokenizer = load_tokenizer(name)
@@ -54,7 +54,7 @@ def plan_tokenizer(name: str | Path, vocab_size: int | None) -> TokenizerPlan:
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """Token b is the byte b; token 256 ends a document."""
+    """Token b is byte b; token 256 is eos."""
     vocabulary = {letter: byte for byte, letter in enumerate(_letters())}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.add_special_tokens([END])
@@ -62,7 +62,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def trained_bpe(documents: Iterable[bytes], size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE; smaller than `size` if the text has not so many pairs to merge. Token 0 ends a document."""
+    """A byte-level BPE, smaller than `size` if the text has too few pairs to merge. Token 0 is eos."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -76,7 +76,7 @@ def trained_bpe(documents: Iterable[bytes], size: int) -> PreTrainedTokenizerFas
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
-    """From a folder or the hub; it must be one of the fast kind and have a token for the end of a document."""
+    """A tokenizer from a folder or the hub. It must be a fast one and have an eos token."""
     try:
         tokenizer: Any = load_without_code(AutoTokenizer, str(name))
     except (OSError, ValueError) as error:
@@ -85,9 +85,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
             "Built in: 'bytes', 'bpe'."
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise CorpusError(
-            f"the tokenizer {str(name)!r} has no fast version (tokenizer.json). Convert and save it as one."
-        )
+        raise CorpusError(f"the tokenizer {str(name)!r} has no fast version (tokenizer.json). Convert it to one.")
     if tokenizer.eos_token is None:
         special = [
             token.content for token in tokenizer.backend_tokenizer.get_added_tokens_decoder().values() if token.special
@@ -102,18 +100,18 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
 
 
 def encoder(tokenizer: PreTrainedTokenizerFast, dtype: npt.DTypeLike) -> Encode:
-    """How text becomes tokens: special tokens written out in a text are text, and nothing is added or cut off."""
+    """A function from texts to tokens. Special tokens spelled out in a text are text; nothing is added or truncated."""
     if is_bytes(tokenizer):
         return lambda texts: (np.frombuffer(text, np.uint8).astype(dtype) for text in texts)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_padding()
     backend.no_truncation()
     backend.encode_special_tokens = True
-    return ByWord(backend, dtype) if splits_at_spaces(backend) else Whole(backend, dtype)
+    return WordCachingEncoder(backend, dtype) if splits_at_spaces(backend) else BatchEncoder(backend, dtype)
 
 
-class Whole:
-    """Documents tokenised by the library, several at a time."""
+class BatchEncoder:
+    """Tokenises several documents at once."""
 
     def __init__(self, backend: Tokenizer, dtype: npt.DTypeLike) -> None:
         self.backend = backend
@@ -123,15 +121,14 @@ class Whole:
         return self.encode([text.decode() for text in texts])
 
     def encode(self, texts: list[str]) -> Iterator[npt.NDArray[Any]]:
-        """As the library does."""
         encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return (np.asarray(encoding.ids, self.dtype) for encoding in encodings)
 
 
-class ByWord(Whole):
-    """The same tokens, three times as fast or more: each word goes through the library once.
+class WordCachingEncoder(BatchEncoder):
+    """Gives the same tokens at least three times as fast, by tokenising each word once.
 
-    For tokenizers that split a text before every space that follows something else, whatever stands around it.
+    For tokenizers that split a text before every space that follows something else, whatever the context.
     """
 
     def __init__(self, backend: Tokenizer, dtype: npt.DTypeLike) -> None:
@@ -140,7 +137,7 @@ class ByWord(Whole):
 
     def __call__(self, texts: list[bytes]) -> Iterator[npt.NDArray[Any]]:
         rows = [WORDS.findall(text.decode()) for text in texts]
-        if len(self.known) > MOST_WORDS:
+        if len(self.known) > MAX_WORDS:
             self.known.clear()
         new = sorted(set[str]().union(*rows).difference(self.known))
         self.known.update((word, ids.tobytes()) for word, ids in zip(new, self.encode(new), strict=True))
@@ -148,25 +145,25 @@ class ByWord(Whole):
 
 
 WORDS = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+")
-"""Spaces and what follows them. \\x1c to \\x1f are spaces to Python alone."""
-MOST_WORDS = 3_000_000
+"""Spaces and what follows them. Only Python takes \\x1c to \\x1f for spaces."""
+MAX_WORDS = 3_000_000
 
 
 def splits_at_spaces(backend: Tokenizer) -> bool:
-    """Whether it is a byte-level BPE with GPT-2's pattern and nothing else that looks at the text."""
-    made_of = json.loads(backend.to_str())
-    splitter = made_of["pre_tokenizer"] or {}
+    """Whether it is a plain byte-level BPE with GPT-2's pattern."""
+    parts = json.loads(backend.to_str())
+    splitter = parts["pre_tokenizer"] or {}
     return (
-        made_of["normalizer"] is None
+        parts["normalizer"] is None
         and (splitter.get("type"), splitter.get("use_regex"), splitter.get("add_prefix_space"))
         == ("ByteLevel", True, False)
-        and (made_of["model"]["type"], made_of["model"]["dropout"]) == ("BPE", None)
-        and all(token["special"] for token in made_of["added_tokens"])
+        and (parts["model"]["type"], parts["model"]["dropout"]) == ("BPE", None)
+        and all(token["special"] for token in parts["added_tokens"])
     )
 
 
 def is_bytes(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether tokens are bytes, so that no library is needed to make them."""
+    """Whether tokens are bytes, which needs no library."""
     return len(tokenizer) == 257 and tokenizer.backend_tokenizer.to_str() == byte_tokenizer().backend_tokenizer.to_str()
 
 
@@ -180,7 +177,7 @@ def _byte_level(backend: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def _letters() -> list[str]:
-    """The letter that byte-level tokenizers write for each byte: itself if it can be seen, else one from 256 on."""
+    """The character that byte-level tokenizers write for each byte: itself if visible, else one from 256 on."""
     seen = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
     return [chr(byte if byte in seen else next(others)) for byte in range(256)]

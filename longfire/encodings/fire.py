@@ -250,7 +250,7 @@ class FIRE(PositionEncoding):
             "no c, since log=False has none": self.log or c is None,
         }
         if missing := [need for need, met in needs.items() if not met]:
-            raise ValueError(f"init={name!r} needs {' and '.join(missing)}, but this is FIRE({self.extra_repr()}).")
+            raise ValueError(f"init={name!r} needs {' and '.join(missing)}; this is a FIRE with {self.extra_repr()}.")
         if slopes is None and name == "kerple_log":
             slopes = [2 * (h + 0.5) / self.num_heads for h in range(self.num_heads)]
         elif slopes is None:

@@ -52,7 +52,7 @@ def contamination(checkpoint: Path, corpus: Corpus, split: TokenSplit) -> dict[s
     }
     if trained_on["documents"]:
         note = (
-            f"the model was trained on {trained_on['documents']:,} of these {trained_on['of_documents']:,} documents "
+            f"The model was trained on {trained_on['documents']:,} of these {trained_on['of_documents']:,} documents "
             f"({trained_on['tokens'] / trained_on['of_tokens']:.1%} of the tokens). Expect a higher perplexity on "
             "unseen text."
         )
@@ -61,7 +61,7 @@ def contamination(checkpoint: Path, corpus: Corpus, split: TokenSplit) -> dict[s
     return {"trained_on": trained_on, **({"note": note} if note else {})}
 
 
-_ORIGIN = "the model was trained on {}."
+_ORIGIN = "The model was trained on {}."
 _UNKNOWN = (
     "Whether it has seen this text is unknown. To score the text held out from training, give the same --corpus and "
     "--validation."

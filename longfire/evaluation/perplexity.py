@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from longfire.data import TokenSplit
 from longfire.evaluation.bootstrap import by_unit, mean_interval
 from longfire.evaluation.scoring import Scorer, evaluating, position_limit
-from longfire.evaluation.windows import Split, Windows, find_windows
-from longfire.validation import at_least, one_of
+from longfire.evaluation.windows import Windows, find_windows
+from longfire.validation import at_least, error_summary, one_of
 
 PROTOCOLS = ("paper", "paired")
 BATCH_TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}
@@ -44,7 +45,7 @@ def default_lengths(trained_length: int | None) -> tuple[int, ...]:
 
 def perplexity_by_length(
     model: Any,
-    split: Split,
+    split: TokenSplit,
     lengths: Sequence[int],
     *,
     protocol: str = "paper",
@@ -133,7 +134,7 @@ def check_options(
         )
 
 
-def _check_vocabulary(model: Any, split: Split) -> None:
+def _check_vocabulary(model: Any, split: TokenSplit) -> None:
     """Refuse tokens outside the vocabulary: on a GPU they would break the process's CUDA context."""
     known, largest = model.get_input_embeddings().num_embeddings, int(split.tokens.max(initial=0))
     if largest >= known:
@@ -220,10 +221,8 @@ def _interval(windows: Windows, sums: npt.NDArray[np.float64], seed: int) -> dic
 def _reason(error: Exception) -> str:
     """In one line."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return f"out of memory with one window at a time: {str(error).splitlines()[0] if str(error) else 'no details'}"
-    text = str(error).strip().splitlines()
-    said = text[0] if text else "no message"
-    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
+        return f"out of memory with one window at a time: {error_summary(error)}"
+    return str(error).strip().splitlines()[0] if isinstance(error, ValueError) and str(error) else error_summary(error)
 
 
 @contextmanager

@@ -3,40 +3,20 @@
 import hashlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-
-class Split(Protocol):
-    """What is needed of a corpus's split, such as `longfire.data.TokenSplit`."""
-
-    @property
-    def tokens(self) -> npt.NDArray[Any]:
-        """Of all documents."""
-
-    @property
-    def num_tokens(self) -> int: ...
-
-    @property
-    def bytes(self) -> int:
-        """Of the text, for bits per byte; 0 if unknown."""
-
-    def pieces(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Start and document of every whole piece, in order; a ValueError if there is none."""
-
-    def windows(self, positions: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """The tokens from each position on: (M, length)."""
+from longfire.data import TokenSplit
 
 
 @dataclass(frozen=True)
 class Windows:
     """M windows of one length; their tokens from `first` on are scored."""
 
-    split: Split
+    split: TokenSplit
     length: int
     first: int
     positions: npt.NDArray[np.int64]
@@ -73,7 +53,7 @@ class Windows:
         return list(pairwise([self.first, *inner, n]))
 
 
-def find_windows(split: Split, n: int, tokens: int | None = None, seed: int = 0) -> Windows:
+def find_windows(split: TokenSplit, n: int, tokens: int | None = None, seed: int = 0) -> Windows:
     """All whole pieces of n tokens, in order, or a random sample of at most `tokens` tokens in total."""
     positions, documents = split.pieces(n)
     if tokens is not None and len(positions) * n > tokens:

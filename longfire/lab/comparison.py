@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longfire.data.corpus import local_paths, only
+from longfire.data.corpus import local_paths, single
 from longfire.encodings import ENCODINGS
 from longfire.encodings.labels import canonical_label, check_label, label_file_name, parse_label, run_folder
 from longfire.encodings.registry import has_starts, option_names
@@ -89,7 +89,7 @@ class Comparison:
         for run in runs[: len(self.encodings)]:  # the first seed's
             recipe = run.recipe
             try:
-                _without_source(recipe, self.recipe.length).check()
+                _without_source(recipe, self.recipe.length).config(1)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{run.label}: {error}") from error
             model = _effective_identity(recipe)
@@ -108,7 +108,7 @@ class Comparison:
                 paths = local_paths(source)
             except (ValueError, OSError) as error:
                 raise ValueError(f"--also {name}={source}: {error}") from error
-            if overlap := "is" if source == only(trained) else _overlap(paths, local_paths(trained)):
+            if overlap := "is" if source == single(trained) else _overlap(paths, local_paths(trained)):
                 raise ValueError(
                     f"--also {name}={source}: this {overlap} the training text. Give a text that is not trained on, or "
                     f"leave it out: the held-out part of the corpus is tested on anyway."

@@ -68,11 +68,7 @@ class ComparisonPlan:
 def plan_comparison(comparison: Comparison, out: Path, *, jobs: int | None = None, **options: Any) -> ComparisonPlan:
     """Load the text and check that every run can be carried out. Nothing is written but the cache of tokens.
 
-    Args:
-        comparison: what to compare.
-        out: the folder.
-        jobs: runs at a time. None: one per core on a CPU, one on a GPU.
-        options: for `longfire.training.pretrain`.
+    The arguments are those of `longfire.lab.compare.compare`.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from longfire.training.callbacks import LOSSES, Lines, read_losses
+from longfire.training.callbacks import LOSSES, ProgressLines, read_losses
 
 
 class ProgressBar:
@@ -24,7 +24,7 @@ class ProgressBar:
         self.folders, self.jobs, self.steps = folders, jobs, steps
         self.title = f"{len(folders)} runs, {jobs} at a time"
         self.bar = tqdm(total=steps, unit="step", desc=self.title, disable=None)
-        self.lines = Lines(steps, self.steps_done()) if lines and self.bar.disable else None
+        self.lines = ProgressLines(steps, self.steps_done()) if lines and self.bar.disable else None
         if self.lines is not None:
             self.print_line(self.steps_done())
 
@@ -38,7 +38,7 @@ class ProgressBar:
         """Read the runs' progress again. `unfinished`: folders of runs that have not ended, in starting order."""
         done = self.steps_done()
         self.bar.update(done - self.bar.n)
-        if self.lines is not None and self.lines.are_due(done):
+        if self.lines is not None and self.lines.is_due(done):
             self.print_line(done)
         testing = [folder.name for folder in unfinished[: self.jobs] if (folder / "done.json").exists()]
         self.bar.set_postfix_str(f"testing {', '.join(testing)}" if testing else "")

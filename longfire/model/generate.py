@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
-from longfire.model.checkpoints import find_checkpoint
 from longfire.model.inspection import attention_used, check_length, encoding_name
+from longfire.model.loading import find_checkpoint
 from longfire.validation import at_least, load_without_code, one_of, positive
 
 CACHES: dict[str, dict[str, Any]] = {

@@ -22,9 +22,9 @@ from longfire.custom_ops import is_plain_linear
 from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias, prepare_rows
 from longfire.model.attention import attend, update_cache
-from longfire.model.checkpoints import EncodingModel
 from longfire.model.configuration import LongfireConfig
 from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions
+from longfire.model.loading import EncodingModel
 from longfire.model.loss import IGNORED, linear_cross_entropy, logits_cross_entropy
 
 

@@ -39,7 +39,9 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     return render_text(blocks, bold=bold)
 
 
-def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", parameters: bool = False) -> list[Table]:
+def comparison_tables(
+    record: Record, *, rule: str = RULE, mark: str = "Bold", legend: bool = True, parameters: bool = False
+) -> list[Table]:
     """A table for each text: encodings down, lengths across, mean ± deviation over seeds.
 
     Bold are the lowest mean of a length and, with enough seeds to test, those not significantly above it.
@@ -48,22 +50,22 @@ def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", p
         record: of a comparison.
         rule: how the significance test is described.
         mark: how highlighted cells are described.
+        legend: whether to explain ± and bold.
         parameters: whether to add a column with the number of position parameters.
     """
     tables = []
     for i, (name, one) in enumerate(texts_of(record).items()):
-        notes = [
-            scored_text(one),
-            "" if i else _legend(record, mark),
-            significance_summary(one, SAME_TEST if i else rule),
-        ]
+        explained = _legend(record, mark) if legend and not i else ""
+        notes = [scored_text(one), explained, significance_summary(one, SAME_TEST if i else rule)]
         tables.append(_table(one, f" on {name}" if i else "", " ".join(filter(None, notes)), parameters))
     return tables
 
 
 def _table(record: Record, text: str, note: str, parameters: bool) -> Table:
     lines, lengths, trained = lines_of(record), lengths_of(record), record["setting"]["trained_length"]
-    columns = {f"{n:,} (trained)" if n == trained else f"{n:,}": [number(line, n) for line in lines] for n in lengths}
+    columns = {
+        f"{n:,} (trained)" if n == trained else f"{n:,}": [perplexity_cell(line, n) for line in lines] for n in lengths
+    }
     if parameters:
         columns["parameters (for position)"] = [_mean_of(line, "position_parameters", amount) for line in lines]
     speeds = [_mean_of(line, "tokens_per_second", "{:,.0f}".format) for line in lines]
@@ -104,7 +106,7 @@ def scored_text(record: Record) -> str:
     return f"Scored: {', '.join(filter(None, parts))}." if any(parts) else ""
 
 
-def number(line: Line, length: int) -> str:
+def perplexity_cell(line: Line, length: int) -> str:
     """Mean ± deviation of log perplexity, or a dash."""
     return over_seeds(line.values(length).values())
 

@@ -155,8 +155,8 @@ def describe_tasks(record: Record) -> str:
         together = max(len(mixture["tasks"]) for mixture in setting["mixtures"])
         what = f"a mixture of {together} tasks, in proportion to their size" if together > 1 else "each task separately"
         parts.append(
-            f"Fine-tuned on {what}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch_size']} × up to "
-            f"{recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
+            f"Fine-tuned on {what}, recipe {recipe['name']}: {recipe['steps']:,} steps of {recipe['batch_size']} × up "
+            f"to {recipe['length']:,} tokens, seed {recipe['seed']}. {SELECTED[setting['select']]}."
         )
     limit = f", up to {setting['limit']:,} questions per task" if setting["limit"] else ""
     data = "placeholder questions" if is_placeholder(setting["data"]) else setting["data"]

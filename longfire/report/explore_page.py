@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from longfire.encodings import ENCODINGS, FIRE, PositionEncoding
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL, bias_of, learned_c, learned_L, look_back
 from longfire.report.html import write_page
-from longfire.report.table import Table
+from longfire.report.table import Table, render_text
 from longfire.theorem import Cosine, Step
 from longfire.validation import load_without_code
 
@@ -62,7 +62,7 @@ def read_checkpoint(folder: Path) -> LearnedBias:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from longfire.model.checkpoints import find_checkpoint  # the import registers longfire's models
+    from longfire.model.loading import find_checkpoint  # the import registers longfire's models
 
     found = find_checkpoint(folder)
     shown = logging.is_progress_bar_enabled()
@@ -125,8 +125,8 @@ def explore_table(models: Sequence[LearnedBias]) -> str:
             heads = map(str, (local, anti, len(ratios) - local - anti))
             rows.append([*_parameters(model, i), *heads])
         columns = ["layer", "c", "L", "local", "anti-local", "even"]
-        tables.append(Table(columns, rows, title=f"{model.name}: {model}").text())
-    return "\n\n".join([*tables, "local, anti-local, even: heads, for a query at the training length."])
+        tables.append(Table(columns, rows, title=f"{model.name}: {model}"))
+    return render_text([*tables, "local, anti-local, even: heads, for a query at the training length."])
 
 
 def _parameters(model: LearnedBias, i: int) -> list[str]:

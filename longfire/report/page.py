@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from longfire.report.compare import comparison_tables, number
+from longfire.report.compare import comparison_tables, perplexity_cell
 from longfire.report.compare_plot import loss_curve
 from longfire.report.description import description, extensions
 from longfire.report.failures import failures
@@ -74,7 +74,7 @@ def _points(line: Line, lengths: list[int]) -> list[list[Any]]:
         mean, deviation = mean_and_deviation(line.values(n).values())
         if mean is not None:
             spread = deviation or 0.0
-            points.append([n, mean, mean - spread, mean + spread, f"{number(line, n)}{_interval(line, n)}"])
+            points.append([n, mean, mean - spread, mean + spread, f"{perplexity_cell(line, n)}{_interval(line, n)}"])
     return points
 
 

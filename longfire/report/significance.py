@@ -99,7 +99,7 @@ def _beyond(t: float, degrees: int) -> float:
     return max(0.0, 1.0 - inside)
 
 
-def tested(lines: Mapping[str, Mapping[int, float]], seeds: Sequence[int]) -> dict[frozenset[str], float]:
+def pairwise_p_values(lines: Mapping[str, Mapping[int, float]], seeds: Sequence[int]) -> dict[frozenset[str], float]:
     """Adjusted p-values from values by seed, of the encodings that have every seed; none with too few seeds."""
     rows = {
         label: [values[seed] for seed in seeds] for label, values in lines.items() if all(s in values for s in seeds)
@@ -111,7 +111,7 @@ def differences(record: Record, length: int) -> list[Difference]:
     """All testable pairs at a length; within a pair and in the list, better encodings come first."""
     lines = {line.label: values for line in lines_of(record) if (values := line.values(length))}
     order = sorted(lines, key=lambda label: fmean(lines[label].values()))
-    p = tested(lines, seeds_of(record))
+    p = pairwise_p_values(lines, seeds_of(record))
     pairs = ((better, worse, p.get(frozenset((better, worse)))) for better, worse in combinations(order, 2))
     return [Difference(length, better, worse, p) for better, worse, p in pairs if p is not None]
 

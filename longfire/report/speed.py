@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from textwrap import fill
 from typing import Any
 
 from longfire.bench.attention_speed import BASELINES, BOTH, MEMORY, RATIOS
 from longfire.bench.benchmark import FIRE_S, FORWARD, NO_BIAS
 from longfire.bench.model_speed import DECODING, TRAINING
-from longfire.report.table import Table, width
+from longfire.report.table import Block, Table, render_text
 
 LISTING = ("fire", "sdpa")
 """The paper's listing: FIRE's bias as one tensor, passed to PyTorch."""
@@ -21,9 +20,8 @@ Row = dict[str, Any]
 def speed_table(record: Record) -> str:
     """The record of `longfire bench`: what was measured where, the tables, and why numbers are missing."""
     subject, stopped = record["setting"]["subject"], "; interrupted" if record.get("interrupted") else ""
-    head, tables, notes = {"bias": _bias, "attention": _attention, "model": _model}[subject](record)
-    parts = [f"{head}; {machine(record)}{stopped}", *(table.text() for table in tables)]
-    return "\n\n".join([*parts, *(fill(note, width()) for note in notes), *_missing(record["rows"])])
+    head, *blocks = {"bias": _bias, "attention": _attention, "model": _model}[subject](record)
+    return render_text([f"{head}; {machine(record)}{stopped}", *blocks, _missing(record["rows"])])
 
 
 def machine(record: Record) -> str:
@@ -42,11 +40,7 @@ def number(value: float | None, ratio: bool = False) -> str:
     return f"{value:,.2f}" if ratio and value < 10 else f"{value:,.1f}"
 
 
-Shown = tuple[str, list[Table], list[str]]
-"""What was measured, tables, and notes."""
-
-
-def _bias(record: Record) -> Shown:
+def _bias(record: Record) -> list[Block]:
     """Encodings down, lengths across: milliseconds, then megabytes."""
     setting = record["setting"]
     lengths = setting["lengths"]
@@ -57,10 +51,10 @@ def _bias(record: Record) -> Shown:
     ]
     columns = ["encoding", *(f"{unit}, n={n}" for unit in ("ms", "MB") for n in lengths)]
     head = f"bias, {setting['heads']} heads of {setting['head_dim']}, one sequence, forward, float32"
-    return head, [Table(columns, rows)], []
+    return [head, Table(columns, rows)]
 
 
-def _attention(record: Record) -> Shown:
+def _attention(record: Record) -> list[Block]:
     """A table for each length: milliseconds and megabytes, also relative to attention without a bias."""
     setting = record["setting"]
     rows = [row for row in record["rows"] if FORWARD in row or "not run" not in row]
@@ -88,10 +82,10 @@ def _attention(record: Record) -> Shown:
         if (group := list(same))
     ]
     head = f"attention, {setting['heads']} heads of {setting['head_dim']}, causal, {setting['dtype']}"
-    return head, tables, [*_launch_overhead(rows), *_sharing(record)]
+    return [head, *tables, _launch_overhead(rows), _sharing(record)]
 
 
-def _model(record: Record) -> Shown:
+def _model(record: Record) -> list[Block]:
     """A table for each kind and length, the fastest first, relative to RoPE on each of its kernels."""
     setting, tables = record["setting"], []
     for kind, n in dict.fromkeys((row["kind"], row["n"]) for row in record["rows"]):
@@ -110,7 +104,7 @@ def _model(record: Record) -> Shown:
         title = f"{kind}, {rows[0]['batch']} × {n:,} {LENGTHS_OF[kind]}"
         tables.append(Table(["encoding", "engine", "ms", "tokens/s", *ratios], cells, left=2, title=title))
     compiled = "compiled" if setting["compile"] else "not compiled"
-    return f"{setting['size']} model, {setting['dtype']}, {compiled}", tables, []
+    return [f"{setting['size']} model, {setting['dtype']}, {compiled}", *tables]
 
 
 def batch_and_type(record: Record) -> str:
@@ -143,7 +137,7 @@ def _ratio_header(baseline: str) -> str:
     return "÷ no bias" if baseline == "sdpa" else RATIOS[baseline]
 
 
-def _launch_overhead(rows: Sequence[Row]) -> list[str]:
+def _launch_overhead(rows: Sequence[Row]) -> str:
     """What eager Python takes where times are those of replayed CUDA graphs."""
     eager = [
         f"{row['encoding']} n={row['n']} {number(row[FORWARD]['eager_ms'], ratio=True)}"
@@ -151,24 +145,24 @@ def _launch_overhead(rows: Sequence[Row]) -> list[str]:
         if "eager_ms" in row.get(FORWARD, {}) and row["encoding"] in (NO_BIAS, "fire") and row["engine"] != "cudnn"
     ]
     if not eager:
-        return []
-    return [
+        return ""
+    return (
         "Where a CUDA graph can hold the call, times are those of replayed graphs: GPU time alone. Launched from eager "
         f"Python, forward takes, in ms: {', '.join(eager)}."
-    ]
+    )
 
 
-def _sharing(record: Record) -> list[str]:
+def _sharing(record: Record) -> str:
     """What sharing one FIRE among layers saves."""
     found: dict[int, list[str]] = {}
     for row in record["rows"]:
         if row["encoding"] == FIRE_S and BOTH in row.get("÷ not shared", {}):
             found.setdefault(row["n"], []).append(f"{row['engine']} {number(row['÷ not shared'][BOTH], ratio=True)}")
     if not found:
-        return []
+        return ""
     ratios = "; ".join(f"n={n} {', '.join(engines)}" for n, engines in found.items())
     layers = record["setting"]["shared_layers"]
-    return [f"{FIRE_S}: per layer, with one bias computed for {layers} layers. Fwd+bwd ÷ one FIRE per layer: {ratios}."]
+    return f"{FIRE_S}: per layer, with one bias computed for {layers} layers. Fwd+bwd ÷ one FIRE per layer: {ratios}."
 
 
 def _missing(rows: Sequence[Row]) -> list[str]:
@@ -179,11 +173,7 @@ def _missing(rows: Sequence[Row]) -> list[str]:
             if status in row:
                 reason = row[status] if status == "not run" else f"{status}: {row[status]}"
                 reasons.setdefault(reason, []).append(row)
-    lines = [
-        fill(f"– {_cases(found, rows)}: {reason}", width(), subsequent_indent="  ", break_long_words=False)
-        for reason, found in reasons.items()
-    ]
-    return ["\n".join(lines)] if lines else []
+    return [f"{_cases(found, rows)}: {reason}" for reason, found in reasons.items()]
 
 
 def _cases(found: Sequence[Row], rows: Sequence[Row]) -> str:

@@ -112,16 +112,6 @@ def render_text(blocks: Iterable[Block], *, bold: bool = False) -> str:
     return "\n\n".join(text(block) for block in blocks if block)
 
 
-def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table as text."""
-    return Table(columns, rows, left).text()
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table as Markdown."""
-    return Table(columns, rows, left).markdown()
-
-
 def places(rows: Iterable[Mapping[str, object]]) -> int:
     """The number of decimals of a table read from a file: those of its most precise number."""
     numbers = (value for row in rows for value in row.values() if isinstance(value, float))

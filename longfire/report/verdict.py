@@ -37,7 +37,7 @@ def verdict(record: Record) -> str:
             *_extrapolation(record, lines, base, measured[-1]),
             *_best(record, base, measured[-1]),
             *_best_on_other_texts(record, measured[-1]),
-            *_little_text(record, lines, measured[-1]),
+            *_caveats(record, lines, measured[-1]),
         ]
     failed = [line.label for line in lines if not any(line.values(n) for n in measured)]
     parts += [f"No result for {_names(failed)}."] if failed else []
@@ -130,8 +130,8 @@ def _best(record: Record, base: int, far: int) -> list[str]:
 
 def _lead(record: Record, ranked: Ranking) -> str:
     """Whether the best is significantly ahead, and of whom."""
-    if (seeds := len(seeds_of(record))) < ENOUGH:
-        return f"; {FEW[seeds]} cannot be tested for significance"
+    if len(seeds_of(record)) < ENOUGH:
+        return ""
     if not ranked.level and not ranked.behind:
         return "; not tested for lack of a seed"
     rivals, sign = (ranked.level, ", not significantly") if ranked.level else (ranked.behind, ", significantly")
@@ -148,12 +148,16 @@ def _best_on_other_texts(record: Record, far: int) -> list[str]:
     return [f"On {join_words(names)}, {best} is lowest{lead}." for (best, lead), names in found.items()]
 
 
-def _little_text(record: Record, lines: Sequence[Line], length: int) -> list[str]:
+def _caveats(record: Record, lines: Sequence[Line], length: int) -> list[str]:
+    """Too few seeds for a test, or little text."""
+    caveats = []
+    if len(lines) > 1 and (seeds := len(seeds_of(record))) < ENOUGH:
+        caveats.append(f"With {FEW[seeds]}, differences are not tested for significance.")
     rows = [row for line in lines for row in line.rows(length).values()]
     documents, tokens = (max((row.get(key) or 0 for row in rows), default=0) for key in ("documents", "tokens"))
-    if not 0 < documents < FEW_DOCUMENTS and not 0 < tokens < FEW_TOKENS:
-        return []
-    return ["Little text was scored: the result may differ on other documents."]
+    if 0 < documents < FEW_DOCUMENTS or 0 < tokens < FEW_TOKENS:
+        caveats.append("Little text was scored: the result may differ on other documents.")
+    return caveats
 
 
 def _names(labels: Sequence[str]) -> str:

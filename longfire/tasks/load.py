@@ -12,8 +12,9 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from tqdm import tqdm
 
-from longfire.data.files import Lines, read_rows, refuse_irregular
-from longfire.data.intake import Intake
+from longfire.data.files import refuse_irregular
+from longfire.data.readers import LineReader, read_rows
+from longfire.data.source import ReadLog
 from longfire.tasks.parse import hub_rows, parse_example
 from longfire.tasks.placeholder import (
     PLACEHOLDER,
@@ -135,7 +136,7 @@ def _file_rows(path: Path, task: Task, split: str) -> Rows:
     return read_rows(path / name, _Strict(), _open_member(path, name))
 
 
-class _Strict(Intake):
+class _Strict(ReadLog):
     """Every row counts: one that cannot be read is an error."""
 
     def bad(self, what: str, remedy: str) -> NoReturn:
@@ -157,7 +158,7 @@ def _zip_member(path: Path, task: Task, split: str) -> str:
 
 
 @contextmanager
-def _open_member(path: Path, name: str) -> Iterator[Lines]:
+def _open_member(path: Path, name: str) -> Iterator[LineReader]:
     with ZipFile(path) as zipped:
         # Python decompresses other methods without a bound on memory
         if zipped.getinfo(name).compress_type not in (ZIP_STORED, ZIP_DEFLATED):

@@ -1,4 +1,4 @@
-"""What happens beside training: a progress bar, the losses on disk, marks on checkpoints, an end to what diverged."""
+"""What happens beside training: progress, losses on disk, marks on checkpoints, and an error when training diverges."""
 
 import json
 import math
@@ -15,74 +15,71 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from longfire.atomic_io import write_whole
-from longfire.training.checkpoints import discard_oldest, mark_complete
+from longfire.complete_folder import mark_complete
+from longfire.training.checkpoints import discard_oldest
 
 LOSSES = "losses.jsonl"
 LINE_EVERY = 30.0
-"""Seconds, at least, between lines of progress where there is no terminal for a bar."""
+"""Maximum seconds between lines of progress when there is no terminal for a bar."""
 
 
 class DivergedError(ValueError):
-    """The loss is not a number any more."""
+    """The loss or the weights are not finite."""
 
 
-class MarkSteps(TrainerCallback):
-    """Tells CUDA graphs where a step begins: what the last one left may then be written over."""
+class MarkCudaGraphSteps(TrainerCallback):
+    """Tells CUDA graphs where a step begins, so that they can reuse the previous step's memory."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         torch.compiler.cudagraph_mark_step_begin()
 
 
-class Lines:
-    """Progress where there is no terminal for a bar: a line at every tenth of the work and every half minute."""
+class ProgressLines:
+    """Progress without a terminal: a line at every tenth of the work and every half minute."""
 
     def __init__(self, total: int, done: int = 0) -> None:
-        self.total, self.tenths, self.said = total, 10 * done // total, time.perf_counter()
+        self.total, self.tenths, self.last = total, 10 * done // total, time.perf_counter()
 
-    def are_due(self, done: int) -> bool:
-        """Whether to print one now; it is taken as printed."""
+    def is_due(self, done: int) -> bool:
+        """Whether to print a line now. If so, it counts as printed."""
         tenths, now = 10 * done // self.total, time.perf_counter()
-        due = tenths > self.tenths or now - self.said >= LINE_EVERY
+        due = tenths > self.tenths or now - self.last >= LINE_EVERY
         if due:
-            self.tenths, self.said = tenths, now
+            self.tenths, self.last = tenths, now
         return due
 
 
-class Watch(TrainerCallback):
-    """Progress with loss, tokens a second and time left; losses.jsonl; and an error where the loss is not finite.
+class TrainingMonitor(TrainerCallback):
+    """Shows progress, writes losses.jsonl, marks checkpoints, and raises an error if the loss is not finite.
 
-    It acts on the first process alone; all processes see the same loss and stop together.
-
-    Args:
-        run: the folder.
-        tokens: how many there are in so many steps.
-        progress: a bar, where stderr is a terminal; lines, where it is not.
+    Only the first process writes and prints. All processes see the same loss and stop together.
     """
 
     def __init__(self, run: Path, tokens: Callable[[int], int], progress: bool) -> None:
+        """`tokens` is how many a number of steps has."""
         self.run, self.tokens, self.progress = run, tokens, progress
         self.bar: Any = None
-        self.began = self.first = 0.0
+        self.first_time = 0.0
         self.first_step = 0
-        self.lines: Lines | None = None
+        self.lines: ProgressLines | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.began, self.first, self.first_step = time.perf_counter(), 0.0, state.global_step
+        self.first_time, self.first_step = 0.0, state.global_step
         if not state.is_world_process_zero:
             return
-        forget_after(self.run / LOSSES, state.global_step)
+        drop_lines_after(self.run / LOSSES, state.global_step)
         off = None if self.progress else True
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc=self.run.name, disable=off)
         if self.progress and self.bar.disable:
-            self.lines = Lines(state.max_steps, state.global_step)
+            self.lines = ProgressLines(state.max_steps, state.global_step)
             begins = f"resumes after step {state.global_step:,}" if state.global_step else "begins"
-            self.say(f"{begins}; {state.max_steps:,} steps, {self.tokens(state.max_steps):,} tokens")
+            self.print_line(f"{begins}; {state.max_steps:,} steps, {self.tokens(state.max_steps):,} tokens")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == state.max_steps or state.global_step % args.save_steps == 0:
-            control.should_log = True  # nothing is saved before it was looked at
-        if not self.first:  # what compiling took is not counted as training
-            self.first, self.first_step = time.perf_counter(), state.global_step
+            control.should_log = True  # check the loss before saving
+        if not self.first_time:  # the first step compiles, so the clock starts after it
+            self.first_time, self.first_step = time.perf_counter(), state.global_step
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
             if not control.should_log:
@@ -94,9 +91,8 @@ class Watch(TrainerCallback):
         loss, step = logs["loss"], state.global_step
         if not math.isfinite(loss) or not math.isfinite(logs.get("grad_norm", 0.0)):
             raise DivergedError(
-                f"the loss is {loss} at step {step} (gradient norm {logs.get('grad_norm')}): training diverged. What "
-                f"was saved before is untouched in {self.run}. Lower learning_rate (or position_lr_factor) in a new "
-                f"run."
+                f"the loss is {loss} at step {step} (gradient norm {logs.get('grad_norm')}): training diverged. "
+                f"Earlier checkpoints in {self.run} are intact. Lower learning_rate or position_lr_factor in a new run."
             )
         if self.bar is None:
             return
@@ -114,63 +110,56 @@ class Watch(TrainerCallback):
         self.show(state, f", loss {loss:.3f}")
 
     def show(self, state: Any, loss: str = "") -> None:
-        """In the bar or, if one is due, in a line."""
         rate, step = self.tokens_per_second(state.global_step), state.global_step
         speed = f", {rate:,.0f} tokens/s" if rate else ""
         if loss:
             self.bar.set_postfix_str(f"{loss}{speed}".removeprefix(", "))
-        if self.lines is not None and self.lines.are_due(step):
-            left = (self.tokens(state.max_steps) - self.tokens(step)) / rate if rate else 0
-            in_time = f", {tqdm.format_interval(left)} left" if left else ""
-            self.say(f"step {step:,} of {state.max_steps:,}{loss}{speed}{in_time}")
+        if self.lines is not None and self.lines.is_due(step):
+            seconds = (self.tokens(state.max_steps) - self.tokens(step)) / rate if rate else 0
+            left = f", {tqdm.format_interval(seconds)} left" if seconds else ""
+            self.print_line(f"step {step:,} of {state.max_steps:,}{loss}{speed}{left}")
 
-    def say(self, what: str) -> None:
-        """A line, of this run."""
-        print(f"{self.run.name}: {what}", file=sys.stderr, flush=True)
+    def print_line(self, text: str) -> None:
+        print(f"{self.run.name}: {text}", file=sys.stderr, flush=True)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        refuse_not_finite(model, f"after step {state.global_step}")
+        refuse_non_finite_weights(model, f"after step {state.global_step}")
         if state.is_world_process_zero:
             mark_complete(self.run / f"checkpoint-{state.global_step}")
             discard_oldest(self.run, args.save_total_limit or 0)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End the bar's line, so that what is said next comes after it."""
+        """End the bar's line, so that later messages start on a new one."""
         if self.bar is not None:
             self.bar.close()
 
     def tokens_per_second(self, step: int) -> float | None:
-        """Since the first step, which compiles, was done."""
-        if not self.first or step == self.first_step:
+        if not self.first_time or step == self.first_step:
             return None
-        return (self.tokens(step) - self.tokens(self.first_step)) / (time.perf_counter() - self.first)
+        return (self.tokens(step) - self.tokens(self.first_step)) / (time.perf_counter() - self.first_time)
 
-    def leave_out(self, seconds: float) -> None:
-        """Time that was not spent on training."""
-        if self.first:
-            self.first += seconds
+    def exclude_time(self, seconds: float) -> None:
+        """Leave time that was not spent on training out of the speed."""
+        if self.first_time:
+            self.first_time += seconds
 
 
-def refuse_not_finite(model: nn.Module, when: str) -> None:
-    """A model that diverged is neither a checkpoint nor a result."""
+def refuse_non_finite_weights(model: nn.Module, when: str) -> None:
+    """Refuse to save a model that diverged."""
     local = {name: p.to_local() if isinstance(p, DTensor) else p for name, p in model.named_parameters()}
     if broken := [name for name, p in local.items() if not torch.isfinite(p).all()]:
         raise DivergedError(f"{', '.join(broken[:3])} are not finite {when}: training diverged. Lower learning_rate.")
 
 
-def forget_after(file: Path, step: int) -> None:
-    """Drop losses of steps that will be done again, and a line that was cut off."""
-    if not file.exists():
-        return
-    kept = [line for line in read_losses(file) if line["step"] <= step]
-    write_whole(file, "".join(json.dumps(line) + "\n" for line in kept))
+def drop_lines_after(file: Path, step: int) -> None:
+    """Drop lines of steps that will be repeated, and one that was cut off."""
+    if file.exists():
+        kept = [line for line in read_losses(file) if line["step"] <= step]
+        write_whole(file, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def read_losses(file: Path) -> list[dict[str, Any]]:
-    """Every whole line of a losses.jsonl."""
+    """Every complete line of a .jsonl file of losses or scores."""
     lines = []
     for text in file.read_text(encoding="utf-8").splitlines():
         try:

@@ -1,27 +1,27 @@
-"""How to fine-tune: the paper's two recipes (Li et al. 2024, appendix), smaller ones, and one for tests.
+"""Recipes for fine-tuning: the paper's two (Li et al. 2024, appendix), smaller ones, and one for tests.
 
-The paper states a learning rate of 1e-5 and no schedule: it is taken as constant after a short warm-up.
+The paper states a learning rate of 1e-5 and no schedule; here it is constant after a short warm-up.
 """
 
 from dataclasses import dataclass
 
-from longfire.training.recipes import AnyRecipe, accept_old_names
+from longfire.training.base_recipe import BaseRecipe, accept_old_names
 from longfire.validation import at_least, hint
 
 
 @accept_old_names
 @dataclass(frozen=True)
-class FinetuneRecipe(AnyRecipe):
-    """Fine-tuning. Rows have a length of their own each; `length` is the most."""
+class FinetuneRecipe(BaseRecipe):
+    """Fine-tuning. Rows may be shorter than `length`."""
 
     min_lr_ratio: float = 1.0
-    """The share of the learning rate that is left at the end of `decay_steps`. 1: it stays as it is."""
+    """The learning rate after decay, as a fraction of the peak. 1: constant."""
     position_lr_factor: float = 1.0
-    """What the learning rate of the encoding's own parameters is multiplied by: in a checkpoint they have learned."""
+    """Multiplies the learning rate of the encoding's parameters, which a checkpoint has already learned."""
     dropout: float = 0.1
     attention_dropout: float = 0.1
     evaluate_every: int = 1000
-    """Steps after which the model is judged, and kept if it is the best so far."""
+    """Steps between evaluations; the best model is kept."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,11 +68,10 @@ TINY = FinetuneRecipe(
 FINETUNE_RECIPES: dict[str, FinetuneRecipe] = {
     recipe.name: recipe for recipe in (SCROLLS, GLUE, SCROLLS_SMALL, GLUE_SMALL, TINY)
 }
-"""By name."""
 
 
 def finetune_recipe_named(name: str) -> FinetuneRecipe:
-    """A recipe, or an error that says which there are."""
+    """Look up a fine-tuning recipe by name."""
     if name not in FINETUNE_RECIPES:
         raise ValueError(f"there is no fine-tuning recipe named {name!r}. {hint(name, FINETUNE_RECIPES)}")
     return FINETUNE_RECIPES[name]

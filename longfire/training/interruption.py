@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in training: the step is ended and a checkpoint saved first."""
+"""Ctrl-C and SIGTERM in training: finish the step, save a checkpoint, then stop."""
 
 import os
 import signal
@@ -15,46 +15,46 @@ NOTICE = b"\nlongfire: saving a checkpoint after this step. Ctrl-C again stops a
 
 
 class Interruption(TrainerCallback):
-    """Within it the first signal ends training after a step, with a checkpoint; a second is as it was before.
+    """A context in which the first signal stops training after a step, with a checkpoint. A second acts as usual.
 
-    On leaving, a signal that was held back is raised again, for whoever handled it before. Several processes agree
-    where they wait for each other anyway, when losses are logged or the model is judged: all stop at the same step.
+    On exit a held-back signal is raised again for its previous handler. Several processes agree where they synchronise
+    anyway, when losses are logged or the model is evaluated, so all stop at the same step.
     """
 
     def __init__(self) -> None:
-        self.before: dict[int, Any] = {}
-        self.heard: int | None = None
-        self.ends = False
+        self.handlers: dict[int, Any] = {}
+        self.received: int | None = None
+        self.stopping = False
 
     def __enter__(self) -> "Interruption":
         self.process = os.getpid()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    self.before[number] = signal.signal(number, self.hear)
+                    self.handlers[number] = signal.signal(number, self.handle)
         return self
 
-    def hear(self, number: int, frame: Any) -> None:
-        """A process that was forked from this one, such as a reader of the data, is ended by this one alone."""
+    def handle(self, number: int, frame: Any) -> None:
+        """Remember the signal. A forked process, such as a data loader's worker, leaves the decision to its parent."""
         self.restore()
         if os.getpid() != self.process:
             if number == signal.SIGTERM:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
             return
-        self.heard = number
+        self.received = number
         if number == signal.SIGINT and int(os.environ.get("RANK", "0")) == 0:
             with suppress(OSError):
-                os.write(2, NOTICE)  # a signal may come while something else is printed, where print would fail
+                os.write(2, NOTICE)  # print is not reentrant
 
     def restore(self) -> None:
-        """Signals are handled as before."""
-        for number, handler in self.before.items():
+        """Put the previous handlers back."""
+        for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.heard is not None and args.world_size == 1:
-            control.should_log = True  # nothing is saved before it was looked at
+        if self.received is not None and args.world_size == 1:
+            control.should_log = True  # check the loss before saving
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if logs and "loss" in logs:
@@ -64,13 +64,13 @@ class Interruption(TrainerCallback):
         self.agree(args, control)
 
     def agree(self, args: Any, control: Any) -> None:
-        """Stop here if any process was told to."""
-        self.ends = self.heard is not None
+        """Stop here if any process received a signal."""
+        self.stopping = self.received is not None
         if args.world_size > 1:
-            heard = torch.tensor([int(self.ends)], device=args.device)
-            dist.all_reduce(heard, dist.ReduceOp.MAX)
-            self.ends = bool(heard.item())
-        if self.ends:
+            received = torch.tensor([int(self.stopping)], device=args.device)
+            dist.all_reduce(received, dist.ReduceOp.MAX)
+            self.stopping = bool(received.item())
+        if self.stopping:
             control.should_save = control.should_training_stop = True
 
     def __exit__(
@@ -80,7 +80,7 @@ class Interruption(TrainerCallback):
         if kind is not None:
             return
         alone = not dist.is_initialized()
-        if self.heard is not None and (self.ends or alone):  # others that did not hear it deliver the model now
-            signal.raise_signal(self.heard)
-        if self.ends:  # heard by another process
+        if self.received is not None and (self.stopping or alone):  # else the other processes are finishing
+            signal.raise_signal(self.received)
+        if self.stopping:  # another process received it
             raise KeyboardInterrupt

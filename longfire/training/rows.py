@@ -1,4 +1,4 @@
-"""Rows of tokens, each of its own length: checked, put in an order, and padded into batches."""
+"""Rows for fine-tuning, of different lengths: checked, ordered, and padded into batches."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,56 +13,62 @@ from torch.utils.data import Sampler
 from longfire.model.loss import IGNORED
 
 Row = Mapping[str, Sequence[int]]
-"""`input_ids`, and as many `labels`: −100 where a token is not to be learned."""
-MULTIPLE = 64
-"""Batches are padded to a multiple of this, so that a compiler or a kernel sees few lengths."""
-MOST_POOLED = 50
-"""Rows of like length are looked for among so many batches."""
+"""`input_ids`, and as many `labels`: −100 for tokens without a loss."""
+PAD_MULTIPLE = 64
+"""Batches are padded to a multiple of this, so that compilers and kernels see few lengths."""
+MAX_POOL = 50
+"""Rows of similar length are grouped within at most this many batches."""
 
 
-def checked_lengths(rows: Sequence[Row], what: str, most: int, vocab_size: int) -> npt.NDArray[np.int64]:
-    """The length of each row; an error where one cannot be trained on."""
+def checked_lengths(rows: Sequence[Row], purpose: str, longest: int, vocab_size: int) -> npt.NDArray[np.int64]:
+    """The length of each row. Refuses rows that cannot be trained on."""
     if not len(rows):
-        raise ValueError(f"there are no rows to {what} on.")
-    return np.array([_checked(row, f"row {i} to {what} on", most, vocab_size) for i, row in enumerate(rows)])
+        raise ValueError(f"there are no rows to {purpose} on.")
+    return np.array(
+        [_checked_length(row, f"row {i} to {purpose} on", longest, vocab_size) for i, row in enumerate(rows)]
+    )
 
 
-def _checked(row: Row, which: str, most: int, vocab_size: int) -> int:
+def _checked_length(row: Row, which: str, longest: int, vocab_size: int) -> int:
     if missing := [key for key in ("input_ids", "labels") if key not in row]:
         raise ValueError(f"{which} has no {missing[0]!r}; it has {', '.join(row)}.")
     ids, labels = np.asarray(row["input_ids"]), np.asarray(row["labels"])
     if ids.shape != labels.shape or ids.ndim != 1:
-        raise ValueError(f"{which} has input_ids {ids.shape} and labels {labels.shape}: one label a token is needed.")
-    if len(ids) > most:
-        raise ValueError(f"{which} has {len(ids)} tokens, and the recipe's length is {most}. Cut it, or take more.")
+        raise ValueError(f"{which} has input_ids {ids.shape} and labels {labels.shape}; each token needs one label.")
+    if len(ids) > longest:
+        raise ValueError(
+            f"{which} has {len(ids)} tokens, above the recipe's length of {longest}. Cut it or raise length."
+        )
     if not (labels[1:] != IGNORED).any():
-        raise ValueError(f"{which} has nothing to learn: {len(ids)} tokens, and all labels after the first {IGNORED}.")
+        raise ValueError(
+            f"{which} has nothing to learn: {len(ids)} tokens, and all labels after the first are {IGNORED}."
+        )
     if ids.min() < 0 or ids.max() >= vocab_size:
         wrong = ids.min() if ids.min() < 0 else ids.max()
-        raise ValueError(f"{which} has the token {wrong}, and the model knows 0…{vocab_size - 1}: another tokenizer's?")
+        raise ValueError(f"{which} has the token {wrong}, outside 0…{vocab_size - 1}. Is it from another tokenizer?")
     return len(ids)
 
 
-def order_of_steps(lengths: npt.NDArray[np.int64], batch: int, steps: int, seed: int) -> npt.NDArray[np.int64]:
-    """Which rows make each step, (steps, batch): all in turn, each time shuffled, rows of like length together.
+def batch_order(lengths: npt.NDArray[np.int64], batch_size: int, steps: int, seed: int) -> npt.NDArray[np.int64]:
+    """The rows of every step, (steps, batch_size): epochs in random order, rows of similar length together.
 
-    Rows are sorted by length among the batches of a pool, at most a quarter of them all, and the batches shuffled. All
-    is known from the beginning, so that a run that goes on sees what it would have seen.
+    Rows are sorted by length within pools of batches, at most a quarter of all rows, and the batches shuffled. The
+    whole order is fixed in advance, so a resumed run sees what it would have seen.
     """
     random = np.random.default_rng(seed)
-    needed, n = steps * batch, len(lengths)
-    turns = np.concatenate([random.permutation(n) for _ in range(math.ceil(needed / n))])[:needed]
-    pool = batch * min(max(n // (4 * batch), 1), MOST_POOLED)
-    found = []
-    for start in range(0, needed, pool):
-        some = turns[start : start + pool]
-        some = some[np.argsort(-lengths[some], kind="stable")]
-        found.append(random.permutation(some.reshape(-1, batch)))
-    return np.concatenate(found)
+    needed, n = steps * batch_size, len(lengths)
+    epochs = np.concatenate([random.permutation(n) for _ in range(math.ceil(needed / n))])[:needed]
+    pool_size = batch_size * min(max(n // (4 * batch_size), 1), MAX_POOL)
+    batches = []
+    for start in range(0, needed, pool_size):
+        pool = epochs[start : start + pool_size]
+        pool = pool[np.argsort(-lengths[pool], kind="stable")]
+        batches.append(random.permutation(pool.reshape(-1, batch_size)))
+    return np.concatenate(batches)
 
 
-class InTurn(Sampler[int]):
-    """Gives the rows of an order, to the end of the run."""
+class FixedOrderSampler(Sampler[int]):
+    """Samples rows in a given order, to the end of the run."""
 
     def __init__(self, order: npt.NDArray[np.int64]) -> None:
         self.order = order
@@ -74,22 +80,22 @@ class InTurn(Sampler[int]):
         return iter(self.order.ravel().tolist())
 
 
-class Padded:
-    """Rows → a batch, padded on the right to the longest, rounded up.
+class PaddingCollator:
+    """Collates rows into a batch, padded on the right.
 
-    There is no attention mask: attention is causal and padding comes last, so no token sees any of it; and its own
-    outputs have no label. Without a mask the engines take their fastest path.
+    No attention mask is needed: attention is causal and padding comes last, so no token sees it, and it has no labels.
+    Without a mask the engines take their fastest path.
     """
 
-    def __init__(self, pad: int, most: int) -> None:
-        self.pad, self.most = pad, most
+    def __init__(self, pad: int, longest: int) -> None:
+        self.pad, self.longest = pad, longest
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Tensor]:
         longest = max(len(row["input_ids"]) for row in rows)
-        T = min(math.ceil(longest / MULTIPLE) * MULTIPLE, self.most)
+        T = min(math.ceil(longest / PAD_MULTIPLE) * PAD_MULTIPLE, self.longest)
         ids, labels = torch.full((len(rows), T), self.pad), torch.full((len(rows), T), IGNORED)
         for i, row in enumerate(rows):
             ids[i, : len(row["input_ids"])] = torch.as_tensor(row["input_ids"])
             labels[i, : len(row["labels"])] = torch.as_tensor(row["labels"])
-        labels[:, 0] = IGNORED  # nothing comes before it; Trainer would not always leave it out of its count
+        labels[:, 0] = IGNORED  # has no context, and Trainer would sometimes count it
         return {"input_ids": ids, "labels": labels}

@@ -1,27 +1,58 @@
-"""Hugging Face's Trainer with the recipe's optimiser and schedule. Everything else is its own."""
+"""Hugging Face's Trainer with a recipe's optimiser, schedule and batches."""
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import RandomSampler
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from longfire.encodings import parameter_groups
-from longfire.training.recipes import AnyRecipe, Recipe
+from longfire.training.base_recipe import BaseRecipe
+from longfire.training.callbacks import LOSSES, TrainingMonitor, read_losses
+from longfire.validation import at_least, one_of
 
-R = TypeVar("R", bound=AnyRecipe)
+R = TypeVar("R", bound=BaseRecipe)
+
+TOKENS_PER_DEVICE = {"cuda": 65536, "cpu": 8192}
+"""Default tokens per forward pass."""
+SHARDED: dict[str, Any] = {
+    "fsdp": True,
+    "fsdp_config": {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "transformer_layer_cls_to_wrap": ["LongfireLayer"],
+        "state_dict_type": "FULL_STATE_DICT",
+    },
+}
+"""TrainingArguments that shard a model over all processes (FSDP2)."""
+TRACKERS = ("tensorboard", "wandb", "trackio", "none")
 
 
 class RecipeTrainer(Trainer, Generic[R]):
-    """AdamW in three groups: matrices, which decay; vectors; and the encoding's own parameters, at their own rate."""
+    """AdamW in three groups: matrices, which decay; vectors; and the encoding's parameters, at their own rate."""
 
     last_step_is_done = False
-    """Whether what is resumed from is the checkpoint after the last step."""
+    """Set when resuming from the checkpoint after the last step."""
 
-    def __init__(self, recipe: R, **options: Any) -> None:
-        self.recipe = recipe
-        super().__init__(**options)
+    def __init__(self, recipe: R, monitor: TrainingMonitor, *, callbacks: list[Any], **options: Any) -> None:
+        self.recipe, self.monitor = recipe, monitor
+        super().__init__(callbacks=[monitor, *callbacks], **options)
+
+    def save_result(self, folder: Path) -> dict[str, Any]:
+        """Save the trained model; called on all processes. Returns what done.json says about it."""
+        raise NotImplementedError
+
+    def training_summary(self) -> dict[str, Any]:
+        """Parameters, speed and final loss, for done.json."""
+        losses = read_losses(self.monitor.run / LOSSES)
+        model: Any = self.model
+        return {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "tokens/s": losses[-1]["tokens/s"] if losses else None,
+            "final_loss": losses[-1]["loss"] if losses else None,
+        }
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
         """Called by Trainer, which would train one more step of an epoch that had not ended at the last one."""
@@ -29,9 +60,9 @@ class RecipeTrainer(Trainer, Generic[R]):
         return (0 if self.last_step_is_done else epochs, *others)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-        """Whole when this returns, on all processes: it is then marked.
+        """Complete on all processes when this returns, so that it can be marked.
 
-        Old ones are not deleted here, where the Trainer would go by the clock, but once this one is marked.
+        Old checkpoints are deleted after that, by step; Trainer would go by the clock.
         """
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         super()._save_checkpoint(*arguments, **options)
@@ -39,14 +70,13 @@ class RecipeTrainer(Trainer, Generic[R]):
         self.accelerator.wait_for_everyone()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Weights that are one are written once; gathered from shards, they no longer look it."""
+        """Write tied weights once: gathered from shards, they no longer look tied."""
         if state_dict is not None:
             tied = getattr(self.model, "all_tied_weights_keys", {})
             state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
         super()._save(output_dir, state_dict)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Called by Trainer."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
             recipe = self.recipe
@@ -61,17 +91,64 @@ class RecipeTrainer(Trainer, Generic[R]):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        """Called by Trainer."""
         if self.lr_scheduler is None:
             scheduled: Any = optimizer or self.optimizer
-            self.lr_scheduler = LambdaLR(scheduled, self.recipe.rate)
+            self.lr_scheduler = LambdaLR(scheduled, self.recipe.lr_ratio)
         return self.lr_scheduler
 
 
-class PretrainTrainer(RecipeTrainer[Recipe]):
-    """For sequences of one length."""
+def training_arguments(
+    recipe: BaseRecipe, run: Path, tracker: str, options: dict[str, Any], longest: int | None = None
+) -> TrainingArguments:
+    """Hugging Face's, with the batch divided among devices and passes. `longest`: tokens in the longest row."""
+    one_of("the tracker", tracker, TRACKERS)
+    if tracker != "none" and find_spec(tracker) is None:
+        raise ModuleNotFoundError(f"the tracker {tracker} is not installed", name=tracker)
+    on_gpu = torch.cuda.is_available()
+    own: dict[str, Any] = {
+        "output_dir": str(run),
+        "max_steps": recipe.steps,
+        "learning_rate": recipe.learning_rate,
+        "max_grad_norm": recipe.max_grad_norm,
+        "bf16": recipe.precision == "bfloat16" or (recipe.precision == "auto" and on_gpu),
+        "use_cpu": not on_gpu,
+        "logging_steps": recipe.log_every,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,
+        "save_steps": recipe.checkpoint_every,
+        "save_total_limit": 2,
+        "seed": recipe.seed,
+        "data_seed": recipe.seed,
+        "report_to": "none" if tracker == "tensorboard" else tracker,  # run_training adds it, in the run's folder
+        "disable_tqdm": True,
+        "dataloader_drop_last": True,
+        "dataloader_pin_memory": on_gpu,
+        "accelerator_config": {"non_blocking": on_gpu},  # otherwise each step waits for the one before
+        "dataloader_num_workers": 2 if on_gpu else 0,
+        "ddp_find_unused_parameters": False,
+        "log_level": "error",
+    }
+    args = TrainingArguments(**{**own, **options})
+    batch, accumulated = split_batch(recipe, args.world_size, args.device.type, longest)
+    args.per_device_train_batch_size, args.gradient_accumulation_steps = batch, accumulated
+    return args
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
-        """Whole steps in every epoch: what is left over would be one of its own where batches are accumulated."""
-        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
-        return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch_size * self.recipe.batch_size)
+
+def split_batch(recipe: BaseRecipe, devices: int, kind: str, longest: int | None = None) -> tuple[int, int]:
+    """Sequences per forward pass on each device, and forward passes per step."""
+    at_least("devices", devices, 1)
+    if recipe.batch_size % devices:
+        raise ValueError(
+            f"a batch of {recipe.batch_size} sequences cannot be divided among {devices} processes. Use a multiple of "
+            f"{devices}."
+        )
+    per_device = recipe.batch_size // devices
+    tokens = recipe.max_tokens_per_device or TOKENS_PER_DEVICE.get(kind, TOKENS_PER_DEVICE["cpu"])
+    limit = max(1, tokens // (recipe.length if longest is None else longest))
+    size = max(size for size in range(1, per_device + 1) if per_device % size == 0 and size <= limit)
+    return size, per_device // size
+
+
+def compiles_layers(recipe: BaseRecipe, args: TrainingArguments) -> bool:
+    """Whether layers are compiled: the recipe's choice, or on a GPU."""
+    return args.device.type == "cuda" if recipe.compile is None else recipe.compile

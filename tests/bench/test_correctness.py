@@ -44,7 +44,7 @@ def test_low_precision_is_held_to_its_own_error():
         (lambda q, k, v, e: _parameters_doubled(q, k, v, e), "gradient of the parameters"),
     ],
 )
-def test_what_is_wrong_is_named(attend, wrong):
+def test_the_wrong_quantity_is_named(attend, wrong):
     sample = make_sample("fire", 40, 16, torch.float32, "cpu")
     assert verdict(check(attend, sample)).startswith(wrong)
 
@@ -77,6 +77,6 @@ def test_a_long_sequence_is_checked_at_both_ends(monkeypatch):
 def test_exact_and_eager_are_attention():
     sample = make_sample("t5", 300, 16, torch.float32, "cpu")  # two blocks of queries
     with torch.no_grad():
-        expected = attention(sample.q, sample.k, sample.v, sample.encoding, impl="reference")
+        expected = attention(*sample.inputs, sample.encoding, impl="reference")
     torch.testing.assert_close(sample.exact["output"].float(), expected, rtol=1e-5, atol=1e-5)
     assert all(0 < error < 1e-4 for error in sample.eager.values())

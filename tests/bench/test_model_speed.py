@@ -100,11 +100,11 @@ def test_every_decoding_step_is_the_first_after_n(monkeypatch):
 
 def test_training_trains(monkeypatch):
     models = []
-    original = model_speed.measure_training
+    original = model_speed.training_step
 
-    def watched(benchmark, one, model):
+    def watched(benchmark, model, *inputs):
         models.append((model, [parameter.detach().clone() for parameter in model.parameters()]))
-        return original(benchmark, one, model)
+        return original(benchmark, model, *inputs)
 
     monkeypatch.setitem(model_speed.CALLS, "training", watched)
     row = small(dtype="bfloat16").measured(case("training", 16, "fire"))

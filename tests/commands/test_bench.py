@@ -62,12 +62,13 @@ def test_attention(engine, status, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize(("end", "status"), [(None, 0), (RuntimeError("broken"), 1), (KeyboardInterrupt(), 130)])
 def test_model(end, status, tmp_path, capsys, monkeypatch):
-    def measured(benchmark, case, model):
-        if case.encoding == "fire" and end is not None:
+    def prepare(benchmark, model, ids, n):
+        if model.config.position_encoding["name"] == "fire" and end is not None:
             raise end
-        return {"ms": 2.0, "fastest": 1.0, "slowest": 3.0, "calls": 3}
 
-    monkeypatch.setitem(model_speed.CALLS, "forward", measured)
+    monkeypatch.setitem(model_speed.CALLS, "forward", prepare)
+    times = {"ms": 2.0, "fastest": 1.0, "slowest": 3.0, "calls": 3}
+    monkeypatch.setattr(model_speed, "time_call", lambda *_, **__: times)
     out = tmp_path / "bench.json"
     command = ["bench", "model", "--device", "cpu", "--forward", "16", "--training", "--decoding"]
     assert main([*command, "--encodings", "rope", "fire", "--tokens", "16", "--out", str(out)]) == status

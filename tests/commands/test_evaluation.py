@@ -65,7 +65,10 @@ def test_the_record_and_the_table(protocol, record_of, capsys):
     shown = capsys.readouterr().out
     assert shown.startswith(f"Log perplexity {first['log_perplexity']:.2f} at 16, {last['log_perplexity']:.2f} at 64 (")
     assert "past the training length.\nScored: " in shown
-    assert f"{last['tokens']:,} tokens of {last['documents']} documents at 64." in shown
+    assert (
+        f"{last['tokens']:,} tokens of {last['documents']} documents at {'each' if protocol == 'paired' else 64}"
+        in shown
+    )
     assert f"{last['log_perplexity']:.4f}" in shown
     assert ("longer − shortest" in shown) == (protocol == "paired")
 

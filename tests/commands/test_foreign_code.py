@@ -1,4 +1,4 @@
-"""Code that comes with a checkpoint or a tokenizer is never run, and nobody is asked whether to."""
+"""Code in a checkpoint or tokenizer is never executed, and users are never asked to allow it."""
 
 import ast
 import json
@@ -16,12 +16,12 @@ AUTO_MAP = {
     "AutoModelForCausalLM": "own.OwnModel",
     "AutoTokenizer": ["own.Own", "own.Own"],
 }
-TRAP = "from pathlib import Path\nPath({!r}).write_text('code from a checkpoint was run')\n"
+TRAP = "from pathlib import Path\nPath({!r}).write_text('code from a checkpoint was executed')\n"
 
 
 @pytest.fixture
 def trap(tmp_path, monkeypatch):
-    """A folder with code that leaves a mark if it is run, and somebody who says yes to every question."""
+    """A checkpoint whose code leaves a mark when executed, and a user who says yes to every question."""
     folder, mark = tmp_path / "checkpoint", tmp_path / "mark"
     folder.mkdir()
     (folder / "own.py").write_text(TRAP.format(str(mark)), encoding="utf-8")
@@ -54,7 +54,7 @@ def test_a_tokenizer(trap):
         load_tokenizer(trap)
 
 
-def test_no_automatic_class_is_loaded_from_directly():
+def test_auto_classes_are_only_loaded_without_code():
     for path in Path(longfire.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""

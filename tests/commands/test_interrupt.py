@@ -1,4 +1,4 @@
-"""Stopped by Ctrl-C, or by SIGTERM as clusters do it."""
+"""Ctrl-C, and SIGTERM as clusters send it."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ from longfire.commands.interrupt import INTERRUPTED, Sigterm
 
 
 @pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_command_that_is_stopped(stop, status, monkeypatch):
-    """Whether or not it has something to say of it; and signals are as before."""
+def test_an_interrupted_command(stop, status, monkeypatch):
+    """Whether or not it handles the interrupt itself; signal handlers are restored."""
 
     def run(quiet):
         try:
@@ -29,8 +29,8 @@ def test_a_command_that_is_stopped(stop, status, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_once_is_enough():
-    """What ends in order is not ended again; a status that is another's stays."""
+def test_a_second_signal_is_ignored():
+    """And only an interrupt changes the status."""
     with Sigterm() as stop:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -38,14 +38,14 @@ def test_once_is_enough():
     assert [stop.status_of(status) for status in (INTERRUPTED, 0, 1)] == [143, 0, 1]
 
 
-def test_processes_that_were_forked_end_at_once():
-    """Such as those that a pool ends when its work is done: without a traceback."""
+def test_forked_processes_terminate_at_once():
+    """Such as the workers of a pool: without a traceback."""
     ready, say = os.pipe()
     with Sigterm():
         child = os.fork()
         if child == 0:  # pragma: no cover, in another process
             try:
-                os.write(say, b"!")  # what arrives while Python is still forking is lost
+                os.write(say, b"!")  # a signal that arrives during the fork is lost
                 threading.Event().wait(60)
             finally:
                 os._exit(9)
@@ -56,7 +56,7 @@ def test_processes_that_were_forked_end_at_once():
     os.close(say)
 
 
-def test_in_another_thread_signals_are_left_alone():
+def test_other_threads_leave_signals_alone():
     seen = []
     thread = threading.Thread(target=lambda: seen.append(cli.main(["explore", "--out", os.devnull + "/no"])))
     thread.start()

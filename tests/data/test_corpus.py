@@ -59,14 +59,14 @@ def test_own_validation(load, tmp_path):
     assert sorted(texts_of(corpus.train) + texts_of(corpus.dev)) == sorted(TEXTS[:45])
     assert corpus.describe()["also_in_validation"] == 5
     assert str(own) in corpus.describe()["source"]
-    with pytest.raises(CorpusError, match="only documents: 50 that are in the validation text too"):
+    with pytest.raises(CorpusError, match="50 also in the validation text"):
         load(path, validation=path)
 
 
 def test_bad_documents_are_errors_or_counted(load, tmp_path, caplog):
     path = write(tmp_path / "a.jsonl")
     path.write_bytes(path.read_bytes() + b'{"text": ""}\n{"text": 5}\n')
-    with pytest.raises(CorpusError, match="line 62: the field 'text' holds no text but int"):
+    with pytest.raises(CorpusError, match="line 62: the field 'text' holds int"):
         load(path)
     for built in (True, False):
         caplog.clear()
@@ -74,7 +74,7 @@ def test_bad_documents_are_errors_or_counted(load, tmp_path, caplog):
         assert corpus.built is built
         assert corpus.describe()["skipped"] == 1
         assert corpus.describe()["empty"] == 1
-        assert "1 documents that cannot be read are left out" in caplog.text
+        assert "skipping 1 documents" in caplog.text
         assert "line 62" in caplog.text
     assert sum(split.num_documents for split in splits(corpus)) == len(TEXTS)
 
@@ -104,7 +104,7 @@ def test_documents_beside_a_model(load, tmp_path, monkeypatch):
     assert trained_documents(folders[0]).tolist() == sorted(corpus.train.contents)
     other.save_description(folders[1], source=folders[0])  # training went on: both are trained on
     assert {*trained_documents(folders[1])} == {*corpus.train.contents, *other.train.contents}
-    monkeypatch.setattr("longfire.data.corpus.MOST_DOCUMENTS", 9)
+    monkeypatch.setattr("longfire.data.corpus.MAX_DOCUMENTS", 9)
     corpus.save_description(folders[2])
     assert trained_documents(folders[2]) is None
     (folders[0] / "corpus.npy").write_bytes(b"")
@@ -119,13 +119,11 @@ def test_single_document_is_cut_in_three(load, tmp_path):
 
 
 def test_nothing_there(load, tmp_path):
-    with pytest.raises(CorpusError, match=r"a.txt holds no text, only documents: 1 empty"):
+    with pytest.raises(CorpusError, match=r"a.txt holds no text, .*1 empty"):
         load(write(tmp_path / "a.txt", [" \n"]))
     with pytest.raises(CorpusError, match=r"b.jsonl holds no text. Give"):
         load(write(tmp_path / "b.jsonl", []))
-    with pytest.raises(
-        CorpusError, match=r"3 that cannot be read .*no field 'body'; the fields there are: 'id', 'text'"
-    ):
+    with pytest.raises(CorpusError, match=r"3 unreadable .*no field 'body'; its fields are: 'id', 'text'"):
         load(write(tmp_path / "c.jsonl", TEXTS[:3]), field="body", skip_bad=True)
     with pytest.raises(CorpusError, match=r"train split has .* tokens, fewer than one sequence of 100000"):
         load(write(tmp_path / "d.jsonl")).train.sequences(100_000)

@@ -1,8 +1,8 @@
 import pytest
 
 from longfire.data import HUB, CorpusError, HubEntry, load_corpus
-from longfire.data.hub import Hub, find_hub
-from longfire.data.intake import Intake
+from longfire.data.hub import HubDataset, find_dataset
+from longfire.data.source import ReadLog
 from tests.data.corpora import TEXTS, write
 
 CARD = """---
@@ -35,18 +35,18 @@ def folder(tmp_path):
 
 
 def read(hub, **options):
-    return [text.decode() for text in hub.documents(Intake(**options))]
+    return [text.decode() for text in hub.documents(ReadLog(**options))]
 
 
 def test_splits_and_configurations(folder):
-    assert read(find_hub(f"{folder}:en", None)) == TEXTS[:50]
-    assert read(find_hub(f"{folder}:en@validation", None)) == TEXTS[50:]
-    assert read(find_hub(f"{folder}:de@train", "inhalt")) == ["eins", "zwei"]
+    assert read(find_dataset(f"{folder}:en", None)) == TEXTS[:50]
+    assert read(find_dataset(f"{folder}:en@validation", None)) == TEXTS[50:]
+    assert read(find_dataset(f"{folder}:de@train", "inhalt")) == ["eins", "zwei"]
 
 
 def test_parquet_without_a_card(tmp_path):
     write(tmp_path / "data" / "train-00000-of-00001.parquet", TEXTS)
-    assert read(find_hub(str(tmp_path), None)) == TEXTS
+    assert read(find_dataset(str(tmp_path), None)) == TEXTS
 
 
 def test_a_corpus_with_the_dataset_s_own_validation(folder, tmp_path):
@@ -70,10 +70,10 @@ def test_streams_only_what_is_asked_for(folder, tmp_path):
 
 
 def test_wrong_field_and_wrong_split(folder):
-    with pytest.raises(CorpusError, match="row 1 has no field 'body'; the fields there are: 'id', 'text'"):
-        read(find_hub(f"{folder}:en", "body"))
+    with pytest.raises(CorpusError, match="row 1 has no field 'body'; its fields are: 'id', 'text'"):
+        read(find_dataset(f"{folder}:en", "body"))
     with pytest.raises(CorpusError, match=r"@test cannot be read .*test"):
-        read(find_hub(f"{folder}:en@test", None))
+        read(find_dataset(f"{folder}:en@test", None))
 
 
 def test_files_of_a_dataset_with_a_loading_script(tmp_path):
@@ -81,26 +81,26 @@ def test_files_of_a_dataset_with_a_loading_script(tmp_path):
     write(tmp_path / "d" / "arxiv" / "validation" / "0.jsonl.zst", TEXTS[3:])
     (tmp_path / "d" / "d.py").write_text("raise SystemExit")
     entry = HubEntry(str(tmp_path / "d"), files=HUB["arxiv"].files)
-    assert read(Hub(entry, "arxiv")) == TEXTS[:3]
-    assert read(Hub(HubEntry(entry.path, split="validation", files=entry.files), "arxiv")) == TEXTS[3:]
+    assert read(HubDataset(entry, "arxiv")) == TEXTS[:3]
+    assert read(HubDataset(HubEntry(entry.path, split="validation", files=entry.files), "arxiv")) == TEXTS[3:]
 
 
 def test_short_names():
     assert set(HUB) == {"c4", "arxiv", "github", "github-validation"}
     assert all("untried" in entry.about for entry in HUB.values())
-    c4 = find_hub("c4@validation", None).entry
+    c4 = find_dataset("c4@validation", None).entry
     assert (c4.path, c4.config, c4.split, c4.field) == ("allenai/c4", "en", "validation", "text")
-    assert find_hub("github", None).entry.field == "content"
-    assert find_hub("github", "path").entry.field == "path"
-    assert find_hub("allenai/c4:de", None).described == "hub:allenai/c4:de@train"
+    assert find_dataset("github", None).entry.field == "content"
+    assert find_dataset("github", "path").entry.field == "path"
+    assert find_dataset("allenai/c4:de", None).described == "hub:allenai/c4:de@train"
 
 
 def test_what_cannot_be_had(tmp_path):
     with pytest.raises(CorpusError, match=r"'c5' is no short name. Did you mean 'c4'"):
-        find_hub("c5", None)
+        find_dataset("c5", None)
     with pytest.raises(CorpusError, match="names no dataset"):
-        find_hub("", None)
-    with pytest.raises(CorpusError, match=r"allenai/c4 cannot be had from the Hugging Face hub .*Check name, network"):
+        find_dataset("", None)
+    with pytest.raises(CorpusError, match=r"allenai/c4 is not available from the Hugging Face hub .*Check name"):
         load_corpus("hub:c4", cache_dir=tmp_path, progress=False)
 
 
@@ -109,7 +109,7 @@ def test_without_network_the_version_read_before_is_taken(caplog):
         recall = dict.get
         remember = dict.__setitem__
 
-    hub = find_hub("c4", None)
+    hub = find_dataset("c4", None)
     assert hub.identity(Memory({"revision of hub:allenai/c4": "abc"}))[-1] == "abc"
     assert hub.revision == "abc"
     assert "does not answer" in caplog.text

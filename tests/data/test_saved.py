@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from longfire.cli import main
+from longfire.complete_folder import mark_complete
 from longfire.data import CorpusError, load_corpus
-from longfire.data.cache import write_record
 from longfire.lab.comparison_plan import shared_documents
 from tests.data.corpora import write
 
@@ -36,7 +36,7 @@ def test_saved_by_an_older_version(text, tmp_path):
     folder = corpus.save(tmp_path / "saved")
     for file in (*folder.glob("*.contents.npy"), folder / "record.json"):
         file.unlink()
-    write_record(folder, {key: value for key, value in corpus.record.items() if key != "passed_over"})
+    mark_complete(folder, {key: value for key, value in corpus.record.items() if key != "passed_over"}, "record.json")
     old = load_corpus(folder)
     assert (old.fingerprint, old.describe()) == (corpus.fingerprint, corpus.describe())
     assert old.contents is None
@@ -81,7 +81,7 @@ def test_on_the_command_line(text, tmp_path, capsys, monkeypatch):
     assert main(["tokenize", str(tmp_path / "saved"), "--corpus", str(text), "--tokenizer", "bytes"]) == 0
     shown = capsys.readouterr().out
     assert "train" in shown
-    assert "257 words in the vocabulary" in shown
+    assert "Vocabulary: 257" in shown
     assert load_corpus(tmp_path / "saved").train.num_tokens > 0
     assert main(["tokenize", str(tmp_path / "saved"), "--corpus", str(text)]) == 2
     assert "is not empty" in capsys.readouterr().err

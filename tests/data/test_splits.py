@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longfire.data import CorpusError
-from longfire.data.splits import DEV, VALIDATION, TextHeap, content_hash, divide
+from longfire.data.splits import DEV, VALIDATION, DocumentFile, content_hash, divide
 
 PARTS = {"validation": VALIDATION, "dev": DEV}
 
 
 def divided(tmp_path, texts, parts=PARTS):
-    with TextHeap(tmp_path / "text") as heap:
+    with DocumentFile(tmp_path / "text") as heap:
         for text in texts:
             heap.add(text.encode())
         heap.close()
@@ -102,9 +102,9 @@ def test_too_short_to_divide(tmp_path):
 
 
 def test_refused_documents(tmp_path):
-    with TextHeap(tmp_path / "a") as one:
+    with DocumentFile(tmp_path / "a") as one:
         assert one.add(b"a")
-        with TextHeap(tmp_path / "b", one.contents) as other:
+        with DocumentFile(tmp_path / "b", one.contents) as other:
             assert not other.add(b"a\n")
             assert other.add(b"b")
             other.close()

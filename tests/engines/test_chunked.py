@@ -20,7 +20,7 @@ from tests.engines import oracle
 from tests.samples import ADDITIVE, HEADS, LENGTH, make
 from tests.tolerance import assert_as_accurate
 
-LENGTHS = [1, 63, 111, 257]
+LENGTHS = [1, 63, 257]
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,9 @@ def test_equals_the_reference_for_any_request(bias, data):
     if data.draw(st.booleans(), "key_mask"):
         options["key_mask"] = torch.rand(B, S) < data.draw(st.sampled_from([0.1, 0.9]))
     if bias == "tensor":
-        dims = data.draw(st.sampled_from(["BHTS", "HTS", "TS", "H1S", "HT1", "1S", "1T1", "11"]), "dims")
+        dims = data.draw(
+            st.sampled_from(["BHTS", "HTS", "TS", "H1S", "HT1", "1S", "1T1", "11", "S", "T1", "1", ""]), "dims"
+        )
         shape = [{"B": B, "H": HEADS, "T": T, "S": S, "1": 1}[dim] for dim in dims]
         learned = [torch.randn(shape, dtype=torch.float64, requires_grad=True)]
         added = learned[0]
@@ -94,28 +96,12 @@ def test_equals_the_reference_for_any_request(bias, data):
     assert_same(ask(q, k, v, added, **options), *learned)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (47,), (47, 1), (1, 1, 1, 1)])
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_bias_of_few_dimensions(shape, causal):
-    bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    assert_same(ask(*random(requires_grad=True), bias, causal=causal), bias)
-
-
 def test_a_bias_may_hide_all_keys():
     bias = torch.zeros(47, 47, dtype=torch.float64)
     bias[30:33] = float("-inf")
     request = ask(*random(requires_grad=True), bias)
     assert_same(request)
     assert (Chunked().run(request)[:, :, 30:33] == 0).all()
-
-
-@pytest.mark.parametrize(("T", "S"), [(0, 0), (0, 30), (30, 0), (30, 30), (1, 300)])
-@pytest.mark.parametrize("B", [0, 2])
-def test_empty_and_single(B, T, S):
-    positions = {"q_positions": torch.arange(T), "k_positions": torch.arange(S)} if T > S else {}
-    fire = make("fire", torch.float64)
-    request = ask(*random(B=B, T=T, S=S, requires_grad=True), fire, **positions)
-    assert_same(request, *fire.parameters())
 
 
 def test_gradients_by_finite_differences(monkeypatch):
@@ -155,32 +141,19 @@ def test_precision(dtype, length):
 
 
 def test_dropout():
-    """Every weight is dropped or scaled up, on average they are as before, and the same seed drops the same ones."""
-    T = 200
-    fire, positions = make("fire"), torch.arange(T)
-    q = k = torch.zeros(1, HEADS, T, T)
-    v = torch.eye(T).expand(1, HEADS, T, T)  # so that the output is the weights
-    request = ask(q, k, v, fire, dropout_p=0.25)
-    kept = ask(q, k, v, fire)
-    torch.manual_seed(5)
-    weights, undropped = Chunked().run(request), Chunked().run(kept)
-    seen = positions[:, None] >= positions
-    dropped = (weights == 0)[..., seen]
-    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.01)
-    torch.testing.assert_close(weights[..., seen][~dropped], undropped[..., seen][~dropped] / 0.75)
-    torch.manual_seed(5)
-    assert torch.equal(weights, Chunked().run(request))
-    assert not torch.equal(weights, Chunked().run(request))
+    """Weights are dropped or scaled up, the same ones for the same seed and in the backward pass.
 
-
-def test_dropout_is_the_same_in_the_backward_pass():
-    """Where v is the identity the output is the weights, and the gradient of v of one row of it is that row."""
+    Where v is the identity the output is the weights, and the gradient of v of one row of it is that row.
+    """
     T, fire = 47, make("fire", torch.float64)
     q, k, _ = random(B=1, T=T, D=T)
     v = torch.eye(T, dtype=torch.float64).repeat(1, HEADS, 1, 1).requires_grad_()
-    weights = Chunked().run(ask(q, k, v, fire, dropout_p=0.5))
-    assert 0.4 < (weights == 0)[..., torch.ones(T, T).tril().bool()].double().mean() < 0.6
-    torch.rand(3)  # randomness in between
+    request, seen = ask(q, k, v, fire, dropout_p=0.5), torch.ones(T, T).tril().bool()
+    torch.manual_seed(5)
+    weights, undropped = Chunked().run(request), Chunked().run(ask(q, k, v, fire))
+    dropped = (weights == 0)[..., seen]
+    assert 0.45 < dropped.double().mean() < 0.55
+    torch.testing.assert_close(weights[..., seen][~dropped], undropped[..., seen][~dropped] / 0.5)
     before = torch.get_rng_state()
     for row in (0, 19, 20, 30, 46):
         g = torch.zeros_like(weights)
@@ -188,6 +161,9 @@ def test_dropout_is_the_same_in_the_backward_pass():
         (gradient,) = torch.autograd.grad(weights, v, g, retain_graph=True)
         torch.testing.assert_close(gradient[..., 0], weights[..., row, :])
     assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(5)
+    assert torch.equal(weights, Chunked().run(request))
+    assert not torch.equal(weights, Chunked().run(request))
 
 
 def elements(tensor):

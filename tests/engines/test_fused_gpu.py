@@ -1,4 +1,4 @@
-"""The fused engine on a GPU: its error against float64, and what a training program asks of it."""
+"""The fused engine on a GPU: its error against float64, and what training needs of it."""
 
 import copy
 import math
@@ -19,13 +19,13 @@ ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0
 
 
 def poison():
-    """Leave NaN behind in the memory that the next tensors will take."""
+    """Leave NaN in the memory that the next tensors will reuse."""
     for size in (1 << 20, 1 << 24, 1 << 28):
         torch.full((size,), math.nan, device="cuda")
 
 
 def sharp(heads, seed=0, **options):
-    """A FIRE as after training: biases over a range of about 8, with kinks."""
+    """A FIRE as after training: biases with a range of about 8, and kinks."""
     torch.manual_seed(seed)
     fire = FIRE(heads, **{"init_L": 128.0, **options}).cuda()
     with torch.no_grad():
@@ -50,7 +50,7 @@ MAKERS = {
 }
 
 
-def eager(q, k, v, encoding, dropout_p=0.0):
+def eager(q, k, v, encoding):
     """Attention written out in the precision of q."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
@@ -62,16 +62,13 @@ def eager(q, k, v, encoding, dropout_p=0.0):
 
 
 def exactly(fire, length):
-    """With nothing left to interpolate at this length."""
+    """With nothing to interpolate at this length."""
     fire.smooth_beyond = 2 * length
     return fire
 
 
 def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1):
-    """Output and gradients of q, k and v; of the parameters too, where the bias is not interpolated.
-
-    Interpolated, each gradient of a parameter is measured against all of them together.
-    """
+    """Output and gradients of q, k, v and the parameters; those of an interpolated bias have a larger tolerance."""
     torch.manual_seed(1)
     q = torch.randn(B, heads, T, D, device="cuda", dtype=dtype)
     k, v = torch.randn(2, B, heads // groups, S, D, device="cuda", dtype=dtype)
@@ -101,7 +98,7 @@ def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1):
     fused, plain, exact = (
         torch.cat([g.flatten().double() for g in found[way][4:]]) for way in ("fused", "eager", "exact")
     )
-    if not interpolated:  # one vector: a gradient that is 0 by symmetry is measured against the others
+    if not interpolated:  # as one vector: a gradient may be 0 by symmetry
         scale = max(exact.abs().max().item(), 0.1 * largest)
         assert_as_accurate(fused, plain, exact, ROUNDING[dtype], scale, f"{label} parameters:")
         return
@@ -165,7 +162,7 @@ def test_float32_is_the_interpolated_bias():
         assert_as_accurate(attention(q, k, v, fire, impl="fused"), plain, exact)
 
 
-def test_results_do_not_change_from_run_to_run():
+def test_results_are_deterministic():
     fire = sharp(4)
     q, k, v = (t.requires_grad_() for t in torch.randn(3, 2, 4, 1500, 64, device="cuda", dtype=torch.bfloat16))
     runs = []
@@ -279,7 +276,7 @@ def test_128_thousand_tokens_fit():
 
 
 class Decoder(nn.Module):
-    """Six layers, for the test alone."""
+    """Six layers."""
 
     def __init__(self, impl, width=192, heads=3, layers=6):
         super().__init__()
@@ -330,7 +327,7 @@ def trained(impl, seed, text, steps=300, length=512, batch=16):
 
 
 def test_a_decoder_learns_as_with_the_reference():
-    """300 steps: the two engines' losses differ by no more than two seeds' do."""
+    """300 steps: engines differ no more than seeds."""
     sources = sorted(Path(copy.__file__).parent.glob("*.py"))  # the standard library
     text = b"".join(path.read_bytes() for path in sources)[: 4 << 20]
     text = torch.frombuffer(bytearray(text), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Small data to fine-tune on: what is in the box, and three tasks of GLUE."""
+"""Rows to fine-tune on, small enough for a test: what is in the box, and three GLUE tasks."""
 
 import json
 
@@ -28,7 +28,7 @@ def sentence(task, number, split):
 
 
 def write_boxes(root):
-    """All of narrative_qa, cola, rte and multirc; qasper without a train split."""
+    """All of narrative_qa, qasper without a train split; cola, rte and multirc."""
     for split, count in (("train", 24), ("validation", 7)):
         write(root / "scrolls" / "narrative_qa" / f"{split}.jsonl", [box(i, split) for i in range(count)])
         for task in ("cola", "rte", "multirc"):

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from longfire.lab.compare import LOST, compare
 from longfire.lab.progress import ProgressBar, describe_finished
-from longfire.provenance import cpu_name, merge_provenance, provenance
+from longfire.provenance import cpu_name
 from longfire.report.compare import compare_table
 from longfire.report.page import report_page
 from longfire.training.checkpoints import last_complete
@@ -195,7 +195,6 @@ def test_extensions(corpus, tmp_path):
     assert done["recipe"]["init_from"] == str(tmp_path / "runs" / "rope-3")
     config = json.loads((tmp_path / yarn["checkpoint"] / "config.json").read_text())
     assert config["position_encoding"] == {"name": "yarn", "trained_length": 16, "target_length": 64}
-    assert "extended to 64 tokens" in " ".join(compare_table(record).split())
     for weights in tmp_path.rglob("model/*"):
         weights.unlink()
     again = run(asked, tmp_path)
@@ -238,7 +237,7 @@ def test_other_texts_are_tested_on(trained, corpus, tmp_path):
     asked = comparison(corpus, encodings=("fire", "nope"), also=(("play", str(text)),))
     record = run(asked, trained)
     table = compare_table(record)
-    assert "play:" in table
+    assert "on play" in table
     for one in record["runs"]:
         own, other = one["perplexity"]["rows"], one["also"]["play"]["rows"]
         assert [row["length"] for row in other] == [16, 32]
@@ -260,17 +259,6 @@ def test_runs_of_an_earlier_release_are_found(corpus, tmp_path):
     assert perplexities(again) == perplexities(found)
     assert (old / "done.json").stat().st_mtime_ns == before
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [old.name]
-
-
-def test_provenance_of_several_machines():
-    one, other = provenance(), provenance()
-    assert merge_provenance([one, one]) == one
-    other["hardware"] = {**one["hardware"], "gpu": "H200"}
-    other["commit"] = "abc"
-    both = merge_provenance([one, other])
-    assert both["hardware"] == {**one["hardware"], "gpu": f"H200, {one['hardware']['gpu']}"}
-    assert set(both["commit"].split(", ")) == {"abc", one["commit"]}
-    assert both["versions"] == one["versions"]
 
 
 def test_the_bar_names_the_models_that_are_being_tested(tmp_path):

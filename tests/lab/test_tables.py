@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.score_operators import seed_rows
 from longfire.encodings import ENCODINGS
 from longfire.encodings.labels import parse_label
 from longfire.lab.reported import reported
 from longfire.lab.scales import SCALES
 from longfire.lab.tables import ENTRIES, LengthEntry, TaskEntry
 from longfire.model import SIZES
-from longfire.report.claims.rows import rows_of
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if isinstance(entry, LengthEntry)])
@@ -74,4 +74,4 @@ def test_claims_find_the_rows_of_the_ablation_on_glue():
         assert checkpoint.endswith(f"-{i % 3}")
         rows.append({**known_by, "seed": i % 3, "scores": [{"task": "rte", "length": 512, "score": 50.0 + i}]})
     for i, label in enumerate(entry.encodings):
-        assert rows_of({"rows": rows}, label) == [rows[3 * i : 3 * i + 3]]
+        assert seed_rows({"rows": rows}, label) == [rows[3 * i : 3 * i + 3]]

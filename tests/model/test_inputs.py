@@ -164,6 +164,8 @@ def test_packed_documents_with_a_mask_or_a_cache(options, implementation):
     ids, position_ids, _ = packed_documents()
     with pytest.raises(ValueError, match=r"restart within a sequence.* use_cache=False"):
         small_model(implementation=implementation)(ids, position_ids=position_ids, **options)
+    with pytest.raises(ValueError, match=r"restart within a sequence.*'sdpa' and 'eager'"):
+        small_model(implementation="longfire")(ids, position_ids=position_ids, **options)
 
 
 def masks_by_query():
@@ -177,9 +179,9 @@ def masks_by_query():
 def test_packed_documents_by_a_4d_mask(implementation):
     model = small_model(implementation=implementation)
     ids, position_ids, apart = packed_documents()
-    *served, numbers = masks_by_query()
+    *valid, numbers = masks_by_query()
     expected = torch.cat([logits(model, part) for part in apart], dim=1)
-    for mask in served:
+    for mask in valid:
         assert torch.allclose(logits(model, ids, position_ids=position_ids, attention_mask=mask), expected, atol=2e-4)
     with pytest.raises(ValueError, match=r"4-D attention mask must be boolean .* not torch\.int64"):
         model(ids, position_ids=position_ids, attention_mask=numbers)
@@ -200,33 +202,43 @@ def test_masks_by_query_are_refused_by_longfire(retrofitted):
     assert torch.equal(logits(model, ids, attention_mask=own), logits(model, ids))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("mask", [[1, 1, 1, 2, 2, 2], [0.0, 0.0, float("-inf"), 0.0, 0.0, 0.0], [1, 1, 0.5, 1, 1, 1]])
-def test_masks_with_values_other_than_0_and_1(mask, implementation):
-    """Document numbers and additive masks would be mistaken for masks that keep every token."""
-    with pytest.raises(ValueError, match="has other values"):
-        small_model(implementation=implementation)(tokens(1, 6), attention_mask=torch.tensor([mask]))
+SHAPES = r"attention_mask must have shape .* = \(1, 6\), 1 for tokens.*, not"
+BAD_INPUTS = [
+    ({"attention_mask": [[1, 1, 1, 2, 2, 2]]}, "has other values"),  # document numbers
+    ({"attention_mask": [[0.0, 0.0, float("-inf"), 0.0, 0.0, 0.0]]}, "has other values"),  # an additive mask
+    ({"attention_mask": [[1, 1, 0.5, 1, 1, 1]]}, "has other values"),
+    *(({"attention_mask": torch.ones(shape).tolist()}, SHAPES) for shape in ((1, 5), (1, 7), (2, 6), (6,), (1, 6, 6))),
+    *(
+        ({"position_ids": torch.zeros(shape).long().tolist()}, r"position_ids must have shape \(B, T\) = \(1, 6\), not")
+        for shape in ((1, 5), (2, 6), (5,), (1, 6, 1))
+    ),
+    (  # documents on both sides of padding
+        {"attention_mask": [[1, 1, 1, 0, 1, 1]], "position_ids": [[0, 1, 2, 0, 0, 1]]},
+        "restart within a sequence",
+    ),
+]
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_documents_on_both_sides_of_padding(implementation):
-    mask, position_ids = torch.tensor([[1, 1, 1, 0, 1, 1]]), torch.tensor([[0, 1, 2, 0, 0, 1]])
-    with pytest.raises(ValueError, match="restart within a sequence"):
-        small_model(implementation=implementation)(tokens(1, 6), attention_mask=mask, position_ids=position_ids)
+@pytest.mark.parametrize(("options", "message"), BAD_INPUTS)
+def test_bad_masks_and_position_ids(options, message, implementation):
+    given = {name: torch.tensor(value) for name, value in options.items()}
+    with pytest.raises(ValueError, match=message):
+        small_model(implementation=implementation)(tokens(1, 6), **given)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("how", ["asked", "configured"])
+@pytest.mark.parametrize("how", ["requested", "configured"])
 def test_attention_weights_are_returned_or_refused(how, implementation):
     model, ids = small_model(implementation=implementation), tokens(1, 6)
-    asked = {"output_attentions": True} if how == "asked" else {}
-    model.config._output_attentions = not asked
+    options = {"output_attentions": True} if how == "requested" else {}
+    model.config._output_attentions = not options
     if implementation == "eager":
-        weights = model(ids, **asked).attentions
+        weights = model(ids, **options).attentions
         assert [tuple(layer.shape) for layer in weights] == [(1, 4, 6, 6)] * 2
     else:
         with pytest.raises(ValueError, match=f"attn_implementation='{implementation}' cannot return attention weights"):
-            model(ids, **asked)
+            model(ids, **options)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "learned"])
@@ -238,33 +250,6 @@ def test_position_ids_with_gaps_are_one_document(name):
     assert torch.allclose(found[1], found[2], atol=2e-4)
 
 
-def test_longfire_attention_refuses_packed_documents():
-    ids, position_ids, _ = packed_documents()
-    with pytest.raises(ValueError, match=r"restart within a sequence.*'sdpa' and 'eager'"):
-        small_model()(ids, position_ids=position_ids)
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("shape", [(2, 8), (2, 10), (3, 9), (9,), (2, 9, 9)])
-def test_a_mask_of_another_shape(shape, implementation):
-    with pytest.raises(ValueError, match=r"attention_mask must have shape .* = \(2, 9\), 1 for tokens.*, not"):
-        small_model(implementation=implementation)(tokens(2, 9), attention_mask=torch.ones(shape))
-
-
-def test_a_mask_counts_the_tokens_in_the_cache():
-    model, ids = small_model(), tokens(2, 9)
-    cache = DynamicCache(config=model.config)
-    logits(model, ids, past_key_values=cache, use_cache=True)
-    with pytest.raises(ValueError, match=r"= \(2, 10\), .* not \(2, 1\). Cached tokens count"):
-        model(ids[:, :1], past_key_values=cache, attention_mask=torch.ones(2, 1))
-
-
-@pytest.mark.parametrize("shape", [(2, 8), (3, 9), (8,), (2, 9, 1)])
-def test_position_ids_of_another_shape(shape):
-    with pytest.raises(ValueError, match=r"position_ids must have shape \(B, T\) = \(2, 9\), not"):
-        small_model()(tokens(2, 9), position_ids=torch.zeros(shape, dtype=torch.long))
-
-
 def test_position_ids_for_all_sequences():
     model, ids = small_model(), tokens(2, 9)
     each = torch.arange(9) * 2
@@ -274,11 +259,13 @@ def test_position_ids_for_all_sequences():
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_position_ids_must_continue_the_cache(implementation):
+def test_masks_and_position_ids_must_continue_the_cache(implementation):
     model, ids = small_model(implementation=implementation), tokens(2, 9)
     cache = DynamicCache(config=model.config)
     logits(model, ids, past_key_values=cache, use_cache=True)
     mask = torch.ones(2, 10)
+    with pytest.raises(ValueError, match=r"= \(2, 10\), .* not \(2, 1\). Cached tokens count"):
+        model(ids[:, :1], past_key_values=cache, attention_mask=mask[:, :1])
     with pytest.raises(ValueError, match=r"the 9 tokens in the cache: in sequence 1 they are \[12\].* at \[9\]"):
         model(ids[:, :1], past_key_values=cache, attention_mask=mask, position_ids=torch.tensor([[9], [12]]))
     model(ids[:, :1], past_key_values=cache, attention_mask=mask, position_ids=torch.tensor([[9], [9]]))

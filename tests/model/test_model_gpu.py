@@ -25,7 +25,7 @@ def distance(found, exact):
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("name", BIASED)
-def test_fused_is_as_near_to_the_truth_as_eager(name, share):
+def test_fused_is_as_accurate_as_eager(name, share):
     ids = tokens(2, 700).cuda()
     with torch.no_grad():
         exact = gpu_model(name, torch.float64, "eager", share_position_encoding=share)(ids).logits
@@ -97,7 +97,7 @@ def test_generate(name):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_decoding_far_out(shared, compiled):
-    """So far that all layers' biases are made at once, from nodes: the next token's logits, in a padded batch."""
+    """Far enough that all layers' biases are computed at once, from nodes; in a padded batch."""
     torch.compiler.reset()
     model = gpu_model("fire", torch.bfloat16, share_position_encoding=shared)
     ids = tokens(2, 2801).cuda()
@@ -158,9 +158,9 @@ def test_encodings_stay_in_float32():
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("name", BIASED)
-def test_a_training_step_does_not_wait_for_the_device(name, share):
+def test_a_training_step_does_not_synchronise(name, share):
     model, ids = gpu_model(name, share_position_encoding=share).train(), tokens(2, 300).cuda()
-    model(ids, labels=ids).loss.backward()  # what is made once, is made
+    model(ids, labels=ids).loss.backward()  # warm-up
     torch.cuda.synchronize()
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")

@@ -17,8 +17,8 @@ from tests.model.models import tokens
 from tests.model.test_generation import STATIC, generated, left_padded, logits
 
 LENGTH = 64
-LLAMA_SHAPED = ("Llama", "Mistral", "Qwen2", "Qwen3")
-NAMES = ("Bloom", "Mpt", *LLAMA_SHAPED)
+LLAMA_LIKE = ("Llama", "Mistral", "Qwen2", "Qwen3")
+NAMES = ("Bloom", "Mpt", *LLAMA_LIKE)
 
 
 def config_of(name, heads=4, **changes):
@@ -53,7 +53,7 @@ def original(name, heads=4, **changes):
 def retrofitted(name, **changes):
     """With a FIRE large enough to matter."""
     model = retrofit(original(name, **changes), training_length=LENGTH)
-    if name in LLAMA_SHAPED:
+    if name in LLAMA_LIKE:
         with torch.no_grad():
             for encoding in encodings(model):
                 encoding.linears[-1].weight.mul_(10)
@@ -104,7 +104,7 @@ def test_beyond_the_training_length_alibi_is_interpolated():
     assert difference[48:].max() > 1e-2
 
 
-@pytest.mark.parametrize("name", LLAMA_SHAPED)
+@pytest.mark.parametrize("name", LLAMA_LIKE)
 def test_only_the_position_encoding_changes(name):
     """With a FIRE of 0, the model equals the original with the identity as its rotation."""
     model = original(name)
@@ -272,10 +272,10 @@ def test_a_checkpoint_without_its_encoding_is_refused(tmp_path):
 
 def test_another_encoding_than_the_saved_one_is_refused(tmp_path):
     retrofitted("Bloom").save_pretrained(tmp_path)
-    asked = copy.deepcopy(json.loads((tmp_path / "config.json").read_text())["position_encoding"])
-    asked["max_length"] *= 2
+    requested = copy.deepcopy(json.loads((tmp_path / "config.json").read_text())["position_encoding"])
+    requested["max_length"] *= 2
     with pytest.raises(ValueError, match="was requested"):
-        hf.AutoModelForCausalLM.from_pretrained(tmp_path, position_encoding=asked)
+        hf.AutoModelForCausalLM.from_pretrained(tmp_path, position_encoding=requested)
 
 
 def test_initialisation_from_the_configuration():

@@ -93,6 +93,8 @@ def test_a_report_opens_with_the_verdict_and_ends_with_the_method():
 def test_each_text_has_a_table():
     record = with_other_texts(compare_record())
     tables = comparison_tables(record, rule="the rule")
+    assert SPREAD in tables[0].notes[0]
+    assert SPREAD not in comparison_tables(record, legend=False)[0].notes[0]
     assert [table.columns[0] for table in tables] == [f"log perplexity{on} at" for on in ("", " on latex", " on code")]
     assert (tables[1].rows[0][1], (0, 1) in tables[1].highlights) == ("2.510 ± 0.010", True)
     for table, rule in zip(tables, ("the rule", "by the same test", "by the same test"), strict=True):
@@ -122,8 +124,10 @@ def test_the_description_has_the_facts():
 
 def test_the_description_has_changes_to_fire_and_extensions():
     record = compare_record()
-    recipe = record["setting"]["recipe"] = {**record["setting"]["recipe"], "start": "kerple_log", "horizon": 1.0}
+    recipe = record["setting"]["recipe"] = {**record["setting"]["recipe"], "init": "kerple_log", "horizon": 64}
     assert "FIRE begins as kerple_log and has its horizon at 64 tokens." in description(record)
+    recipe["horizon"] = "length"  # the training length
+    assert "has its horizon at 64 tokens" in " ".join(description(record))
     named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
     assert "unless its label says otherwise" in " ".join(description(named))
     recipe |= {"share_position_encoding": True, "encoding_options": {"log": False}, "horizon": None}

@@ -109,14 +109,14 @@ def test_one_task_has_one_column_and_no_average():
     assert "Average" not in table
 
 
-def test_beside_large_models_stand_large_ones():
+@pytest.mark.parametrize(
+    ("parameters", "size", "average"),
+    [(350_000_000, None, "27.05"), (23_100_000, None, "25.64"), (1, "large", "27.05")],
+)
+def test_the_papers_models_of_the_nearest_size(parameters, size, average):
     scores = [one(task, 10.0) for task in SUITES["scrolls"]]
-    large = record(SUITES["scrolls"], [row("FIRE", "fire", scores, parameters=350_000_000)])
-    assert "in the paper, large" in downstream_table(large, PAPER)
-    assert cells(downstream_table(large, PAPER), "  FIRE")[0][-1] == "27.05"
-    small = record(SUITES["scrolls"], [row("FIRE", "fire", scores)])
-    assert cells(downstream_table(small, PAPER), "  FIRE")[0][-1] == "25.64"
-    assert cells(downstream_table(small, PAPER, "large"), "  FIRE")[0][-1] == "27.05"
+    shown = record(SUITES["scrolls"], [row("FIRE", "fire", scores, parameters=parameters)])
+    assert cells(downstream_table(shown, PAPER, size), "  FIRE")[0][-1] == average
 
 
 def test_beside_fire_without_its_parts_stands_the_same():
@@ -134,16 +134,15 @@ def test_beside_fire_without_its_parts_stands_the_same():
     assert cells(downstream_table(record(SUITES["glue"], rows), PAPER), "  FIRE")[-1][-1] == "71.14"
 
 
-def test_encodings_that_the_paper_has_not():
-    table = downstream_table(record(["squality"], [row("YaRN", "yarn", [one("squality", 3.0)])]), PAPER)
-    assert "paper" not in table
-
-
-def test_at_lengths_that_the_paper_has_not_its_rows_are_not_explained():
-    assert "The paper's rows" in downstream_table(sweep(), PAPER)
-    assert "paper" not in downstream_table(sweep((96, 128, 160)), PAPER)
+def test_the_paper_is_left_out_if_it_has_nothing():
+    """On the encoding, the lengths, or the task."""
     scores = [one("wnli", 50.0, length) for length in (512, 1024)]
-    assert "paper" not in downstream_table(record(["wnli"], [row("FIRE", "fire", scores)], (512, 1024)), PAPER)
+    for shown in (
+        record(["squality"], [row("YaRN", "yarn", [one("squality", 3.0)])]),
+        record(["wnli"], [row("FIRE", "fire", scores)], (512, 1024)),
+        sweep((96, 128, 160)),
+    ):
+        assert "paper" not in downstream_table(shown, PAPER)
 
 
 def test_nothing_is_there_yet():
@@ -167,22 +166,16 @@ def test_scores_by_length():
     assert cells(table, "  FIRE") == [["6.23", "8.08", "9.58"]]
     assert cells(table, "  RoPE-PI 8192") == [["5.24", "4.64", "0.56"]]
     assert table in downstream_table(sweep(), PAPER)
-    assert "paper" not in str(length_table(sweep((96, 128, 160)), "narrative_qa", PAPER["narrative_qa"]))
 
 
-def test_what_is_near_chance_is_marked_by_length_too():
+def test_marks_and_failures_by_length():
     shown = sweep()
     shown["rows"][0]["scores"][1] |= {"swapped": 7.5, "near_chance": True}
-    table = downstream_table(shown, PAPER)
-    assert cells(table, "FIRE") == [["6.00", "8.00≈", "9.00"]]
-    assert "≈: not above the same answers given to questions about other documents." in words(table)
-
-
-def test_a_length_that_failed_is_a_dash():
-    shown = sweep()
     shown["rows"][0]["scores"][2] = {"task": "narrative_qa", "length": 16384, "failed": "OutOfMemoryError: it ended"}
-    assert cells(str(length_table(shown, "narrative_qa")), "FIRE") == [["6.00", "8.00", "–"]]
-    assert "FIRE on narrative_qa at 16,384 failed: OutOfMemoryError: it ended" in downstream_table(shown, PAPER)
+    table = downstream_table(shown, PAPER)
+    assert cells(table, "FIRE") == [["6.00", "8.00≈", "–"]]
+    assert "≈: not above the same answers given to questions about other documents." in words(table)
+    assert "FIRE on narrative_qa at 16,384 failed: OutOfMemoryError: it ended" in table
 
 
 def test_a_picture_by_length(tmp_path):
@@ -210,22 +203,16 @@ def test_seeds_by_length_are_rows_with_a_mean_and_one_line(tmp_path):
     assert plot_contexts(shown, "narrative_qa", tmp_path / "seeds.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_of_zeros_all_intervals_are_seen(tmp_path, monkeypatch):
-    """And not an arrow with a number at each."""
-    drawn, shown = [], sweep()
+def test_long_intervals(tmp_path, monkeypatch):
+    """One that leaves the axis says where it ends; if all scores are 0, the axis has room for all."""
+    drawn = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self.axes[0]))
-    for of in shown["rows"]:
+    short, long, zeros = sweep(), sweep(), sweep()
+    long["rows"][0]["scores"][0] |= {"score": 0.0, "interval": [0.0, 45.9]}  # none right, of a few
+    for of in zeros["rows"]:
         of["scores"] = [{**one, "score": 0.0, "interval": [0.0, 84.2]} for one in of["scores"]]
-    plot_contexts(shown, "narrative_qa", tmp_path / "zeros.png")
-    assert drawn[0].get_ylim() == (0, pytest.approx(1.12 * 84.2))
-    assert not [text for text in drawn[0].texts if text.get_text().startswith("to ")]
-
-
-def test_an_interval_that_is_longer_than_the_axis_says_where_it_ends(tmp_path, monkeypatch):
-    said, shown = [], sweep()
-    monkeypatch.setattr("matplotlib.axes.Axes.annotate", lambda self, text, *_, **__: said.append(text))
-    plot_contexts(shown, "narrative_qa", tmp_path / "short.png")
-    assert not [text for text in said if text.startswith("to ")]
-    shown["rows"][0]["scores"][0] |= {"score": 0.0, "interval": [0.0, 45.9]}  # none right, of a few
-    plot_contexts(shown, "narrative_qa", tmp_path / "long.png")
-    assert [text for text in said if text.startswith("to ")] == ["to 46"]
+    for shown in (short, long, zeros):
+        plot_contexts(shown, "narrative_qa", tmp_path / "contexts.png")
+    ends = [[text.get_text() for text in axes.texts if text.get_text().startswith("to ")] for axes in drawn]
+    assert ends == [[], ["to 46"], []]
+    assert drawn[2].get_ylim() == (0, pytest.approx(1.12 * 84.2))

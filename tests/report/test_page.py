@@ -1,4 +1,4 @@
-"""The comparison as a page: what is in the file, and what a browser makes of it."""
+"""report.html: what is in the file, and what a browser shows."""
 
 import json
 import math
@@ -42,67 +42,38 @@ def test_the_answer_comes_first(report):
     assert sorted(parts, key=text.index) == list(parts)
     assert '<strong>2.127</strong> <span class="spread">± 0.030</span>' in text
     assert text.count("<strong>") == 6
-    assert "<th>fingerprint</th><td>ffff" in text
-    assert "<th>commit</th><td>0123456789ab+</td>" in text
-    assert "<th>versions.torch</th><td>2.13.0</td>" in text
-    assert "<th>hardware.gpu</th><td>–</td>" in text
-    assert "<th>splits.train.tokens</th><td>1,900,000</td>" in text
+    for name, value in {"commit": "0123456789ab+", "hardware.gpu": "–", "splits.train.tokens": "1,900,000"}.items():
+        assert f"<th>{name}</th><td>{value}</td>" in text
     assert 'id="failed"' not in text
 
 
-def test_its_data(report):
+def test_data_for_the_charts(report, tmp_path):
     data = data_of(report)
     assert data["trained"] == 64
     assert [one["label"] for one in data["series"]] == list(LABELS.values())
-    n, mean, low, high, said = data["texts"][0]["perplexity"]["FIRE"][-1]
-    assert n == 1024
+    n, mean, low, high, tip = data["texts"][0]["perplexity"]["FIRE"][-1]
+    assert (n, tip) == (1024, "2.207 ± 0.030")
     assert low < mean < high
-    assert said == "2.207 ± 0.030"
     assert len(data["series"][0]["losses"]) == 60
     assert data["series"][0]["positions"]["64"][0][:2] == [0, 8]
     (bias,) = data["biases"]
-    assert bias["label"] == "FIRE"
-    assert bias["queries"] == [63, 1023]
+    assert (bias["label"], bias["queries"]) == ("FIRE", [63, 1023])
     assert [len(layer["heads"]) for layer in bias["layers"]] == [4, 4]
-
-
-def test_losses_are_of_training_from_scratch(tmp_path):
-    record = compare_record()
-    for run in record["runs"]:
-        if run["encoding"] == "nope":
-            run["extended"] = {"from": "RoPE", "to": 256, "steps": 3}
-    path = report_page(record, tmp_path / "report.html")
-    assert [one["label"] for one in data_of(path)["series"] if not one["losses"]] == ["NoPE"]
-    assert "<h2>Training loss from scratch</h2>" in path.read_text(encoding="utf-8")
-
-
-def test_biases_come_in_the_order_of_the_table(tmp_path):
-    record = compare_record()
-    record["biases"] = dict.fromkeys(("odd", "alibi", "fire"), record["biases"]["fire"]) | {"rope": []}
-    data = data_of(report_page(record, tmp_path / "report.html"))
-    assert [one["label"] for one in data["biases"]] == ["FIRE", "ALiBi", "odd"]
-
-
-def test_one_seed_has_the_texts_interval(tmp_path):
     data = data_of(report_page(compare_record(seeds=(0,)), tmp_path / "report.html"))
     assert data["texts"][0]["perplexity"]["FIRE"][0][4] == "2.097 (95 % over the text: 2.077 to 2.117)"
 
 
-def evil_record():
-    record = compare_record(encodings=("fire", "alibi"), seeds=(0,))
+def test_extended_models_and_several_biases(tmp_path):
+    """Losses are those of training from scratch; biases have the order of the table."""
+    record = compare_record()
     for run in record["runs"]:
-        run["label"] = EVIL + run["encoding"]
-    record["runs"].append({"encoding": "rope", "label": EVIL, "seed": 0, "failed": EVIL})
-    record["setting"]["corpus"] |= {"name": EVIL, EVIL: EVIL}
-    record["provenance"]["commit"] = EVIL
-    record["biases"] = {EVIL: record["biases"]["fire"]}
-    return record
-
-
-def test_what_comes_from_data_is_escaped(tmp_path):
-    text = report_page(evil_record(), tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<img" not in text
-    assert text.count("</script>") == 2
+        if run["encoding"] == "nope":
+            run["extended"] = {"from": "RoPE", "to": 256, "steps": 3}
+    record["biases"] = dict.fromkeys(("odd", "alibi", "fire"), record["biases"]["fire"]) | {"rope": []}
+    path = report_page(record, tmp_path / "report.html")
+    assert [one["label"] for one in data_of(path)["series"] if not one["losses"]] == ["NoPE"]
+    assert "<h2>Training loss from scratch</h2>" in path.read_text(encoding="utf-8")
+    assert [one["label"] for one in data_of(path)["biases"]] == ["FIRE", "ALiBi", "odd"]
 
 
 def test_missing_parts_are_left_out(tmp_path):
@@ -129,9 +100,8 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 
 
 def test_facts_are_readable():
-    assert [display(value) for value in (None, True, False, 12345, 0.5, [1, 2], "a", {})] == [
-        "–", "yes", "no", "12,345", "0.5", "1, 2", "a", "–",
-    ]  # fmt: skip
+    values = (None, True, False, 12345, 0.5, [1, 2], "a", {})
+    assert [display(value) for value in values] == ["–", "yes", "no", "12,345", "0.5", "1, 2", "a", "–"]
 
 
 def test_charts_draw(browser, report):
@@ -141,113 +111,16 @@ def test_charts_draw(browser, report):
             assert set(drawn) == set(LABELS.values())
             assert all(d.count("L") >= 4 for d in drawn.values())
             assert "NaN" not in str(drawn)
+        ends = {label: float(d.rsplit(",", 1)[1]) for label, d in curves(page, "#perplexity").items()}
+        assert ends["NoPE"] < ends["RoPE"] < ends["FIRE"]  # pixels count from the top
         assert page.locator("#perplexity path.band").count() == 5
         assert page.locator("#perplexity path.dot").count() == 25
         assert "training length" in page.locator("#perplexity svg").text_content()
-        assert page.locator("#biases .panel").count() == 2
-        assert set(curves(page, "#biases .panel:first-child")) == {"head 1", "head 2"}
         assert page.get_by_role("img", name="Log perplexity by length").count() == 1
 
 
-def test_a_chart_and_a_table_for_each_text(browser, tmp_path):
-    """One legend hides a line in all of them."""
-    path = report_page(with_other_texts(compare_record()), tmp_path / "report.html")
-    with looking_at(browser, path) as page:
-        assert page.locator("#perplexity .panel h3").all_inner_texts() == ["python-stdlib", "latex", "code"]
-        for panel in (1, 2, 3):
-            assert set(curves(page, f"#perplexity .panel:nth-child({panel})")) == set(LABELS.values())
-        drawn = [curves(page, f"#perplexity .panel:nth-child({panel})")["RoPE"] for panel in (1, 2)]
-        assert page.get_by_role("img", name="Log perplexity by length on latex").count() == 1
-        page.locator("#perplexity .legend button", has_text="NoPE").click()
-        for panel in (1, 2, 3):
-            assert "NoPE" not in curves(page, f"#perplexity .panel:nth-child({panel})")
-        assert drawn[0] != drawn[1]
-        assert page.locator("#numbers-2 tbody tr").first.locator("td").first.inner_text().startswith("2.5")
-        assert page.locator("th", has_text="log perplexity on code at").count() == 1
-        assert "of python-stdlib" in page.locator("#positions p").first.inner_text()
-        assert overflow(page) == 0
-
-
-def test_better_is_lower(browser, report):
-    with looking_at(browser, report) as page:
-        ends = {label: float(d.rsplit(",", 1)[1]) for label, d in curves(page, "#perplexity").items()}
-        assert ends["NoPE"] < ends["RoPE"] < ends["FIRE"]  # pixels count from the top
-
-
-def test_legend_hides_a_line_in_every_chart(browser, report):
-    with looking_at(browser, report) as page:
-        before = curves(page, "#perplexity")["FIRE"]
-        button = page.locator("#perplexity .legend button", has_text="NoPE")
-        assert button.get_attribute("aria-pressed") == "true"
-        button.click()
-        for name in ("perplexity", "losses", "positions"):
-            assert set(curves(page, f"#{name}")) == set(LABELS.values()) - {"NoPE"}
-            other = page.locator(f"#{name} .legend button", has_text="NoPE")
-            assert other.get_attribute("aria-pressed") == "false"
-        assert curves(page, "#perplexity")["FIRE"] != before  # the others have more room
-        page.locator("#losses .legend button", has_text="NoPE").click()
-        assert curves(page, "#perplexity")["FIRE"] == before
-        for one in page.locator("#perplexity .legend button").all():
-            one.click()
-        assert curves(page, "#perplexity") == {}
-
-
-def test_hover_shows_the_values(browser, report):
-    with looking_at(browser, report) as page:
-        svg = page.locator("#perplexity svg")
-        tip = page.locator("#perplexity .tip")
-        assert not tip.is_visible()
-        box = svg.bounding_box()
-        page.mouse.move(box["x"] + box["width"] - 100, box["y"] + 100)
-        assert tip.is_visible()
-        text = tip.inner_text()
-        assert "1,024 tokens" in text
-        assert "ALiBi 2.148 ± 0.032" in " ".join(text.split())
-        assert text.index("NoPE") < text.index("RoPE") < text.index("ALiBi")
-        page.mouse.move(box["x"] + 60, box["y"] + 100)
-        assert "64 tokens (training length)" in tip.inner_text()
-        page.mouse.move(5, 5)
-        assert not tip.is_visible()
-
-
-def test_keys_move_along_a_chart(browser, report):
-    with looking_at(browser, report) as page:
-        page.locator("#perplexity svg").focus()
-        tip = page.locator("#perplexity .tip")
-        for expected in ("64 tokens (training length)", "128 tokens"):
-            page.keyboard.press("ArrowRight")
-            assert expected in tip.inner_text()
-        page.keyboard.press("Escape")
-        assert not tip.is_visible()
-
-
-def test_another_encodings_biases(browser, tmp_path):
-    record = compare_record()
-    record["biases"]["alibi"] = [row for row in record["biases"]["fire"] if row["query"] == 63 and row["layer"] == 0]
-    with looking_at(browser, report_page(record, tmp_path / "report.html")) as page:
-        assert page.locator("#biases .panel").count() == 2
-        page.locator("#biases").get_by_label("ALiBi").check()
-        assert page.locator("#biases .panel").count() == 1
-        assert "for the query at 64." in page.locator("#biases svg").get_attribute("aria-label")
-        assert len(curves(page, "#biases")) == 2
-
-
-def test_choices(browser, report):
-    with looking_at(browser, report) as page:
-        long = curves(page, "#positions")
-        page.locator("#positions select").select_option("64")
-        assert curves(page, "#positions") != long
-        shown = page.locator("#biases .panel:first-child svg")
-        assert "for the query at 1024" in shown.get_attribute("aria-label")
-        near = curves(page, "#biases .panel:first-child")
-        page.get_by_label("position", exact=True).check()
-        assert curves(page, "#biases .panel:first-child") != near
-        page.get_by_label("64", exact=True).check()
-        assert "for the query at 64" in shown.get_attribute("aria-label")
-
-
 def test_curves_are_labelled_at_their_ends(browser, report):
-    """In the order of their ends and apart from each other; on a phone there is no room for that."""
+    """In their order and apart from each other; a phone has no room for that."""
     with looking_at(browser, report) as page:
         labels = page.locator("#perplexity text.end")
         assert labels.all_text_contents() == ["NoPE", "RoPE", "FIRE", "Kerple-log", "ALiBi"]
@@ -257,6 +130,82 @@ def test_curves_are_labelled_at_their_ends(browser, report):
         page.set_viewport_size({"width": 390, "height": 740})
         settle(page)
         assert labels.count() == 0
+
+
+def test_each_text_has_a_chart_and_a_table(browser, tmp_path):
+    """One legend hides a line in all charts."""
+    path = report_page(with_other_texts(compare_record()), tmp_path / "report.html")
+    with looking_at(browser, path) as page:
+        assert page.locator("#perplexity .panel h3").all_inner_texts() == ["python-stdlib", "latex", "code"]
+        panels = [f"#perplexity .panel:nth-child({i})" for i in (1, 2, 3)]
+        assert all(set(curves(page, panel)) == set(LABELS.values()) for panel in panels)
+        assert curves(page, panels[0])["RoPE"] != curves(page, panels[1])["RoPE"]
+        assert page.get_by_role("img", name="Log perplexity by length on latex").count() == 1
+        page.locator("#perplexity .legend button", has_text="NoPE").click()
+        assert not any("NoPE" in curves(page, panel) for panel in panels)
+        assert page.locator("#numbers-2 tbody tr").first.locator("td").first.inner_text().startswith("2.5")
+        assert page.locator("th", has_text="log perplexity on code at").count() == 1
+        assert "of python-stdlib" in page.locator("#positions p").first.inner_text()
+        assert overflow(page) == 0
+
+
+def test_the_legend_hides_a_line_in_every_chart(browser, report):
+    with looking_at(browser, report) as page:
+        before = curves(page, "#perplexity")["FIRE"]
+        page.locator("#perplexity .legend button", has_text="NoPE").click()
+        for name in ("perplexity", "losses", "positions"):
+            assert set(curves(page, f"#{name}")) == set(LABELS.values()) - {"NoPE"}
+            button = page.locator(f"#{name} .legend button", has_text="NoPE")
+            assert button.get_attribute("aria-pressed") == "false"
+        assert curves(page, "#perplexity")["FIRE"] != before  # the others have more room
+        page.locator("#losses .legend button", has_text="NoPE").click()
+        assert curves(page, "#perplexity")["FIRE"] == before
+        for one in page.locator("#perplexity .legend button").all():
+            one.click()
+        assert curves(page, "#perplexity") == {}
+
+
+def test_pointer_and_keys_show_values(browser, report):
+    with looking_at(browser, report) as page:
+        svg, tip = page.locator("#perplexity svg"), page.locator("#perplexity .tip")
+        assert not tip.is_visible()
+        box = svg.bounding_box()
+        page.mouse.move(box["x"] + box["width"] - 100, box["y"] + 100)
+        text = " ".join(tip.inner_text().split())
+        assert text.startswith("1,024 tokens")
+        assert "ALiBi 2.148 ± 0.032" in text
+        assert text.index("NoPE") < text.index("RoPE") < text.index("ALiBi")
+        page.mouse.move(5, 5)
+        assert not tip.is_visible()
+        svg.focus()
+        for expected in ("64 tokens (training length)", "128 tokens"):
+            page.keyboard.press("ArrowRight")
+            assert expected in tip.inner_text()
+        page.keyboard.press("Escape")
+        assert not tip.is_visible()
+
+
+def test_choices(browser, tmp_path):
+    """Length for positions; encoding, query and axis for biases."""
+    record = compare_record()
+    record["biases"]["alibi"] = [row for row in record["biases"]["fire"] if row["query"] == 63 and row["layer"] == 0]
+    with looking_at(browser, report_page(record, tmp_path / "report.html")) as page:
+        long = curves(page, "#positions")
+        page.locator("#positions select").select_option("64")
+        assert curves(page, "#positions") != long
+        panels = page.locator("#biases .panel")
+        assert panels.count() == 2
+        first = "#biases .panel:first-child"
+        assert set(curves(page, first)) == {"head 1", "head 2"}
+        assert "for the query at 1024" in page.locator(f"{first} svg").get_attribute("aria-label")
+        near = curves(page, first)
+        page.get_by_label("position", exact=True).check()
+        assert curves(page, first) != near
+        page.get_by_label("64", exact=True).check()
+        assert "for the query at 64" in page.locator(f"{first} svg").get_attribute("aria-label")
+        page.locator("#biases").get_by_label("ALiBi").check()
+        assert panels.count() == 1
+        assert len(curves(page, "#biases")) == 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -275,27 +224,42 @@ def test_a_phone(browser, report, scheme):
 
 
 def test_long_labels_leave_room_for_numbers(browser, tmp_path):
-    """At a desk all columns are in sight; on a phone they pass by the labels, which stay."""
+    """On a desktop all columns are in sight; on a phone they scroll past the labels, which stay."""
     record = compare_record()
     for run in record["runs"]:
         run["label"] += " (horizon=32, hidden_layers=1, activation=gelu)"
     with looking_at(browser, report_page(record, tmp_path / "report.html"), width=1280) as page:
-        box = page.locator(".scroll").first
+        box = page.locator("#numbers .scroll")
         assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
         page.set_viewport_size({"width": 390, "height": 740})
         settle(page)
         assert overflow(page) == 0
         assert box.evaluate("box => box.scrollWidth - box.clientWidth") > 100
         box.evaluate("box => box.scrollLeft = box.scrollWidth")
-        label, last = (
-            page.locator(f"#numbers tbody tr:first-child {one}").bounding_box() for one in ("th", "td:last-child")
-        )
+        label, last = (box.locator(f"tbody tr:first-child {one}").bounding_box() for one in ("th", "td:last-child"))
         assert label["x"] >= 0
         assert label["x"] + label["width"] < last["x"]
         assert last["x"] + last["width"] <= 390
 
 
-def test_a_browser_takes_data_for_data(browser, tmp_path):
+def evil_record():
+    record = compare_record(encodings=("fire", "alibi"), seeds=(0,))
+    for run in record["runs"]:
+        run["label"] = EVIL + run["encoding"]
+    record["runs"].append({"encoding": "rope", "label": EVIL, "seed": 0, "failed": EVIL})
+    record["setting"]["corpus"] |= {"name": EVIL, EVIL: EVIL}
+    record["provenance"]["commit"] = EVIL
+    record["biases"] = {EVIL: record["biases"]["fire"]}
+    return record
+
+
+def test_data_is_escaped(tmp_path):
+    text = report_page(evil_record(), tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+
+
+def test_data_is_text_to_a_browser(browser, tmp_path):
     with looking_at(browser, report_page(evil_record(), tmp_path / "report.html")) as page:
         assert page.locator("img").count() == 0
         assert EVIL + "fire" in curves(page, "#perplexity")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longfire.report.perplexity import perplexity_table, verdict
+from longfire.report.perplexity_table import perplexity_table, verdict
 
 
 def record_of(values, trained=None, **more):
@@ -26,6 +26,15 @@ def record_of(values, trained=None, **more):
 )
 def test_verdict(values, trained, answer):
     assert answer in verdict(record_of(values, trained))
+
+
+def test_a_paired_change_within_its_interval_is_none():
+    record = record_of({512: 3.0, 1024: 3.2}, 512)
+    record["rows"][1] |= {"tokens": 9 * 512, "difference": {"from_length": 512, "interval": [-0.1, 0.5]}}
+    answer = "3.00 at 512, 3.20 at 1,024 (+0.20): no significant change past the training length."
+    assert verdict(record) == f"Log perplexity {answer}\nScored: 4,608 tokens of 3 documents at each length."
+    record["rows"][1]["difference"]["interval"] = [0.1, 0.3]
+    assert "degrades" in verdict(record)
 
 
 def test_failed_lengths_and_the_method_come_last():

@@ -1,17 +1,12 @@
-"""Measurements as tables, figures and a picture; and the pages that show them."""
+"""Speed records as tables and pictures."""
 
 import json
-import runpy
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from longfire.bench import attention_speed, model_speed
-from longfire.provenance import kernel_hash
 from longfire.report.speed import best_rows, speed_table
-from longfire.report.speed_markdown import figures_table, forward_markdown
 from longfire.report.speed_plot import plot_model, plot_speed
 from tests.report.records import attention_record
 
@@ -24,7 +19,7 @@ MODEL_TIMES = {
 
 
 def model_record(**changes):
-    """As if from a GPU; nobody made these measurements."""
+    """As if from a GPU; the numbers are invented."""
     rows = []
     for kind, times in MODEL_TIMES.items():
         for (encoding, engine), ms in times.items():
@@ -35,13 +30,18 @@ def model_record(**changes):
     model_speed.add_ratios(rows)
     setting = {"subject": "model", "device": "cuda", "dtype": "bfloat16", "size": "base", "compile": True}
     return {
-        "provenance": {
-            "hardware": {"cpu": "a CPU", "gpu": "NVIDIA H200"},
-            "versions": {"torch": "2.11.0+cu130"},
-        },
+        "provenance": attention_record()["provenance"],
         "setting": {**setting, "forward": [2048], "training": [2048], "decoding": [2048], **changes},
         "rows": rows,
     }
+
+
+def lines_of(record):
+    return [" ".join(line.split()) for line in speed_table(record).splitlines()]
+
+
+def is_png(path):
+    return path.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,7 @@ def test_bias_table_says_what_was_not_run():
 
 def test_attention_table():
     record = attention_record()
-    shown = speed_table(record)
-    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    shown, lines = speed_table(record), lines_of(record)
     assert lines[0] == "attention, 12 heads of 64, causal, bfloat16; NVIDIA H200, torch 2.11.0+cu130"
     assert lines[2] == "n = 2,048, 16 sequences"
     assert lines[4] == "encoding engine forward ms ÷ flash fwd+bwd ms ÷ flash ÷ cudnn MB added ÷ flash"
@@ -88,7 +87,7 @@ def test_attention_table():
     assert "interrupted" in speed_table(record | {"interrupted": True, "rows": record["rows"][:3]})
 
 
-def test_what_was_refused_is_named_once():
+def test_a_refusal_is_shown_once():
     record = attention_record()
     refused = [
         {"encoding": name, "engine": "shy", "n": 8, "batch": 1, "not run": "it is shy"} for name in ("fire", "t5")
@@ -107,56 +106,10 @@ def test_attention_table_of_a_cpu():
         for name, ms in (("no bias", 4.0), ("fire", 6.0))
     ]
     attention_speed.add_ratios(rows)
-    lines = [" ".join(line.split()) for line in speed_table(record | {"rows": rows}).splitlines()]
+    lines = lines_of(record | {"rows": rows})
     assert lines[0].endswith("a CPU, 1 threads, torch 2.11.0+cu130")
     assert lines[4] == "encoding engine forward ms ÷ no bias fwd+bwd ms ÷ no bias MB added ÷ no bias"
     assert lines[-2:] == ["no bias SDPA 4.0 1.00 – – – –", "fire sdpa (the listing) 6.0 1.50 – – – –"]
-
-
-def test_figures():
-    lines = figures_table(attention_record()).splitlines()
-    assert lines == [
-        "|  | 16 × 2,048 tokens | 4 × 8,192 tokens | 1 × 32,768 tokens |",
-        "| --- | --: | --: | --: |",
-        "| forward, FIRE fused ÷ SDPA flash without bias | 1.50 | 1.50 | 1.50 |",
-        "| forward + backward ÷ the same | 1.25 | 1.25 | 1.25 |",
-        "| forward + backward, the listing ÷ FIRE fused | 10.0 | 10.0 | – |",
-        "| memory added ÷ SDPA flash's | 1.50 | 1.50 | 1.50 |",
-        "| forward + backward ÷ SDPA cuDNN | 1.56 | 1.56 | 1.56 |",
-    ]
-
-
-def test_figures_that_are_missing():
-    record = attention_record()
-    record["rows"] = [row for row in record["rows"] if row["engine"] != "fused" and row["n"] < 32768]
-    shown = figures_table(record)
-    assert "32,768" not in shown
-    assert shown.count("| – | – |") == 5
-
-
-@pytest.mark.parametrize("rows", [22, 3, 0])
-def test_picture(tmp_path, rows):
-    record = attention_record()
-    record["rows"] = record["rows"][:rows]
-    plot_speed(record, tmp_path / "speed.png")
-    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_papers_figure_as_a_table():
-    record = model_record()
-    for row in record["rows"]:
-        row |= {"fastest": 1.0, "slowest": 99.0}
-    table = forward_markdown(record).splitlines()
-    assert table[0].startswith("Logits of 16 × 2,048 tokens, bfloat16, compiled, with the base model on NVIDIA H200, ")
-    assert table[4:] == [
-        "| RoPE | sdpa cudnn | 16.00 | 1.00 to 99.00 |",
-        "| FIRE | fused | 24.00 | 1.00 to 99.00 |",
-        "| T5 | – | failed | – |",
-    ]
-
-
-def lines_of(record):
-    return [" ".join(line.split()) for line in speed_table(record).splitlines()]
 
 
 def test_model_table():
@@ -176,15 +129,10 @@ def test_model_table():
     assert lines[-1] == "– forward t5 n=2048: failed: out of memory"
 
 
-def test_table_of_a_cpu_that_was_interrupted():
-    record = model_record(device="cpu", dtype="float32", compile=False, size="tiny") | {"interrupted": True}
-    assert lines_of(record)[0] == "tiny model, float32, not compiled; a CPU, torch 2.11.0+cu130; interrupted"
-
-
-def test_table_of_nothing():
-    assert lines_of(model_record() | {"rows": []}) == [
-        "base model, bfloat16, compiled; NVIDIA H200, torch 2.11.0+cu130"
-    ]
+def test_an_interrupted_model_record():
+    record = model_record(device="cpu", dtype="float32", compile=False, size="tiny") | {"interrupted": True, "rows": []}
+    head = "tiny model, float32, not compiled; a CPU, 1 threads, torch 2.11.0+cu130; interrupted"
+    assert lines_of(record) == [head]
 
 
 def test_the_fastest_engine_of_each_encoding():
@@ -213,19 +161,19 @@ def test_ratios_of_the_results_follow_from_their_times(h200):
     assert all(any(key.startswith("÷ rope") for key in row) for row in rows)
 
 
-@pytest.mark.parametrize("rows", [10, 3, 1])
-def test_model_picture(rows, tmp_path):
+@pytest.mark.parametrize("rows", [22, 3, 0])
+def test_picture_of_attention(rows, tmp_path):
+    record = attention_record()
+    plot_speed(record | {"rows": record["rows"][:rows]}, tmp_path / "speed.png")
+    assert is_png(tmp_path / "speed.png")
+
+
+@pytest.mark.parametrize("rows", [slice(10), slice(1), slice(0), slice(9, 10)])
+def test_picture_of_models(rows, tmp_path):
+    """Also of none, interrupted at once, and of failures alone."""
     record = model_record()
-    record["rows"] = record["rows"][:rows]
-    plot_model(record, tmp_path / "model.png")
-    assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("rows", [[], [{"kind": "forward", "encoding": "t5", "n": 8, "batch": 1, "failed": "no"}]])
-def test_model_picture_of_nothing(rows, tmp_path):
-    """Where the first measurement was interrupted, or all failed."""
-    plot_model(model_record() | {"rows": rows}, tmp_path / "model.png")
-    assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
+    plot_model(record | {"rows": record["rows"][rows]}, tmp_path / "model.png")
+    assert is_png(tmp_path / "model.png")
 
 
 def test_picture_of_the_results(h200, tmp_path):
@@ -238,66 +186,3 @@ def test_picture_of_the_results(h200, tmp_path):
     crimson = (abs(pixels - [220 / 255, 20 / 255, 60 / 255]).max(-1) < 0.02).nonzero()[1]
     for panel in range(3):  # FIRE's bars are in each
         assert ((crimson > panel * width / 3) & (crimson < (panel + 1) * width / 3)).sum() > 500
-
-
-def a_repository(root):
-    """With two pages that show a record of attention, which is missing."""
-    for folder in ("benchmarks", "results/bench", "docs/images"):
-        (root / folder).mkdir(parents=True)
-    for name in ("update.py", "release_check.py"):
-        shutil.copy(ROOT / "benchmarks" / name, root / "benchmarks" / name)
-    (root / "docs" / "results.md").write_text("nothing yet\n", encoding="utf-8")
-    page, readme = root / "benchmarks" / "README.md", root / "README.md"
-    page.write_text("<!-- h200-attention -->\n```\n```\nbetween\n```\nold\n```\n", encoding="utf-8")
-    readme.write_text("# Speed\n<!-- h200-attention-figures -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
-    return str(root / "benchmarks" / "update.py"), page, readme
-
-
-def measured_with(kernels):
-    record = attention_record()
-    record["provenance"] |= {"commit": "abc1234"} | ({"kernels": kernels} if kernels else {})
-    return record
-
-
-def test_pages_are_updated_from_the_results_there_are(tmp_path):
-    script, page, readme = a_repository(tmp_path)
-    with pytest.raises(ValueError, match=r"a page shows h200-attention, and .* has no h200-attention.json"):
-        runpy.run_path(script, run_name="__main__")
-
-    record = measured_with(kernel_hash())
-    (tmp_path / "results" / "bench" / "h200-attention.json").write_text(json.dumps(record), encoding="utf-8")
-    for _ in range(2):  # again: nothing changes
-        runpy.run_path(script, run_name="__main__")
-        assert page.read_text() == (
-            f"<!-- h200-attention -->\n```\n{speed_table(record)}\n```\nbetween\n```\nold\n```\n"
-        )
-        expected = f"# Speed\n<!-- h200-attention-figures -->\n{figures_table(record)}\n<!-- end -->\nafter\n"
-        assert readme.read_text() == expected
-    assert (tmp_path / "docs" / "images" / "attention-h200.png").stat().st_size > 10_000
-    (tmp_path / "results" / "other").mkdir()
-    shutil.copy(tmp_path / "results" / "bench" / "h200-attention.json", tmp_path / "results" / "other")
-    with pytest.raises(ValueError, match="two records have one name"):
-        runpy.run_path(script, run_name="__main__")
-
-
-@pytest.mark.parametrize("kernels", ["those of today", "others", None])
-def test_outdated_speeds_are_captioned_and_hold_up_a_release(tmp_path, monkeypatch, kernels):
-    script, page, readme = a_repository(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / "benchmarks")
-    record = measured_with(kernel_hash() if kernels == "those of today" else kernels)
-    file = tmp_path / "results" / "bench" / "h200-attention.json"
-    file.write_text(json.dumps(record, indent=1), encoding="utf-8")
-
-    def problems():
-        monkeypatch.delitem(sys.modules, "update", raising=False)
-        return runpy.run_path(str(tmp_path / "benchmarks" / "release_check.py"))["problems"]()
-
-    before = "\n".join(problems())
-    for name in ("results/bench/h200-attention.json", "README.md", "benchmarks/README.md", "attention-h200.png"):
-        assert f"{name} is stale: run python benchmarks/update.py." in before
-    runpy.run_path(script, run_name="__main__")
-    caption = "Measured at commit abc1234; the kernels have changed since."
-    outdated = kernels != "those of today"
-    assert (f"\n\n{caption}\n<!-- end -->" in readme.read_text()) == outdated
-    assert (f"torch 2.11.0+cu130\n{caption}\n" in page.read_text()) == outdated
-    assert problems() == [f"results/bench/h200-attention.json: {caption} Measure it again."] * outdated

@@ -30,10 +30,10 @@ def test_a_small_loss_is_a_bound():
     assert "FIRE stays within 0.02 of its log perplexity at 64; RoPE loses 1.40 nats" in verdict(record)
 
 
-@pytest.mark.parametrize(("seeds", "words"), [((0,), "one seed cannot"), ((0, 1), "two seeds cannot")])
+@pytest.mark.parametrize(("seeds", "words"), [((0,), "With one seed, "), ((0, 1), "With two seeds, ")])
 def test_few_seeds_claim_no_significance(seeds, words):
     said = verdict(compare_record(seeds=seeds))
-    assert words in said
+    assert said.count(words) == 1
     assert "significantly" not in said
 
 
@@ -52,7 +52,7 @@ def test_a_lead_that_is_not_significant():
 def test_one_encoding_and_one_length():
     assert verdict(compare_record(("fire",))) == "Up to 16× the training length (1,024 tokens), FIRE loses 0.08 nats."
     one = verdict(record_of({"a": [1.0], "b": [2.0]}))
-    assert one.startswith("At the training length, a has the lowest log perplexity (1.000); one seed")
+    assert one.startswith("At the training length, a has the lowest log perplexity (1.000). With one seed, ")
     assert "Up to" not in one
 
 

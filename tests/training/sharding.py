@@ -10,10 +10,10 @@ from torch.distributed import destroy_process_group
 from torch.distributed.tensor import DTensor
 
 from longfire.cli import main
-from longfire.training.callbacks import Watch
+from longfire.training.callbacks import TrainingMonitor
 
 as_it_is = AcceleratorState.__init__
-step_end = Watch.on_step_end
+step_end = TrainingMonitor.on_step_end
 
 
 def with_fsdp(self, *arguments, fsdp_plugin=None, **options):
@@ -30,7 +30,7 @@ def counted(self, args, state, control, model=None, **options):
 
 
 AcceleratorState.__init__ = with_fsdp
-Watch.on_step_end = counted
+TrainingMonitor.on_step_end = counted
 status = main(sys.argv[1:])
 destroy_process_group()  # its threads would abort a process that ends before them
 sys.exit(status)

@@ -13,7 +13,7 @@ COMMANDS = ("pretrain", "finetune", "compare")
 
 
 def test_killed_at_any_file_operation(tmp_path):
-    points = os.environ.get("LONGFIRE_KILL_POINTS", "3")
+    points = os.environ.get("LONGFIRE_KILL_POINTS", "2")
     command = [sys.executable, "-m", "tests.training.kill_points", str(tmp_path), *(f"{c}={points}" for c in COMMANDS)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
     done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)

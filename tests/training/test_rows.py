@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from longfire.training.rows import Padded, checked_lengths, order_of_steps
+from longfire.training.rows import PaddingCollator, batch_order, checked_lengths
 from tests.model.models import small_model, tokens
 from tests.training.toys import rows
 
@@ -15,24 +15,24 @@ def drawn(n, seed=0):
 
 @pytest.mark.parametrize(("n", "batch", "steps"), [(1000, 8, 300), (37, 8, 50), (5, 16, 7), (1, 2, 3)])
 def test_all_rows_come_equally_often(n, batch, steps):
-    order = order_of_steps(drawn(n), batch, steps, seed=0)
+    order = batch_order(drawn(n), batch, steps, seed=0)
     assert order.shape == (steps, batch)
     often = np.bincount(order.ravel(), minlength=n)
     assert often.max() - often.min() <= 1
 
 
 def test_every_turn_is_in_another_order():
-    order = order_of_steps(drawn(64), 8, 16, seed=0)
+    order = batch_order(drawn(64), 8, 16, seed=0)
     assert sorted(order[:8].ravel()) == sorted(order[8:].ravel()) == list(range(64))
     assert order[:8].tolist() != order[8:].tolist()
-    assert order_of_steps(drawn(64), 8, 16, seed=1).tolist() != order.tolist()
-    assert order_of_steps(drawn(64), 8, 16, seed=0).tolist() == order.tolist()
+    assert batch_order(drawn(64), 8, 16, seed=1).tolist() != order.tolist()
+    assert batch_order(drawn(64), 8, 16, seed=0).tolist() == order.tolist()
 
 
 def test_rows_of_like_length_come_together():
     """Little is padding, and short and long batches come in no order."""
     lengths = drawn(4000)
-    longest = lengths[order_of_steps(lengths, 16, 250, seed=0)].max(axis=1)
+    longest = lengths[batch_order(lengths, 16, 250, seed=0)].max(axis=1)
     assert longest.sum() * 16 / lengths.sum() < 1.1
     alone = lengths[np.random.default_rng(0).permutation(4000).reshape(250, 16)].max(axis=1)
     assert alone.sum() * 16 / lengths.sum() > 1.7
@@ -40,13 +40,13 @@ def test_rows_of_like_length_come_together():
 
 
 def test_a_row_is_seldom_twice_in_a_step():
-    order = order_of_steps(drawn(200), 32, 200, seed=0)
+    order = batch_order(drawn(200), 32, 200, seed=0)
     assert np.mean([len(set(step)) for step in order]) > 31
 
 
 @pytest.mark.parametrize(("longest", "most", "expected"), [(3, 512, 64), (64, 512, 64), (65, 512, 128), (65, 100, 100)])
 def test_batches_are_padded_to_few_lengths(longest, most, expected):
-    batch = Padded(7, most)([{"input_ids": [5] * n, "labels": [-100] * (n - 1) + [5]} for n in (longest, 2)])
+    batch = PaddingCollator(7, most)([{"input_ids": [5] * n, "labels": [-100] * (n - 1) + [5]} for n in (longest, 2)])
     assert batch["input_ids"].shape == batch["labels"].shape == (2, expected)
     assert batch["input_ids"][1].tolist() == [5, 5] + [7] * (expected - 2)
     assert batch["labels"][1].tolist() == [-100, 5] + [-100] * (expected - 2)
@@ -54,7 +54,7 @@ def test_batches_are_padded_to_few_lengths(longest, most, expected):
 
 def test_the_first_token_is_no_target():
     """Nothing comes before it."""
-    assert Padded(0, 64)([{"input_ids": [5, 6], "labels": [5, 6]}])["labels"][0, :2].tolist() == [-100, 6]
+    assert PaddingCollator(0, 64)([{"input_ids": [5, 6], "labels": [5, 6]}])["labels"][0, :2].tolist() == [-100, 6]
 
 
 @pytest.mark.parametrize("name", ["fire", "rope", "t5", "learned", "alibi"])
@@ -66,7 +66,7 @@ def test_padding_changes_neither_loss_nor_gradients(name):
     for i, n in enumerate(lengths):
         ids = tokens(n, seed=i).tolist()
         given.append({"input_ids": ids, "labels": [-100] * (n // 2) + ids[n // 2 :]})
-    model(**Padded(0, 128)(given)).loss.backward()
+    model(**PaddingCollator(0, 128)(given)).loss.backward()
     padded = {key: parameter.grad.clone() for key, parameter in model.named_parameters()}
     model.zero_grad()
     items = sum(n - n // 2 for n in lengths)
@@ -82,11 +82,11 @@ def test_padding_changes_neither_loss_nor_gradients(name):
     ("row", "message"),
     [
         ({"input_ids": [1, 2]}, "row 2 to train on has no 'labels'; it has input_ids"),
-        ({"input_ids": [1, 2, 3], "labels": [1, 2]}, r"input_ids \(3,\) and labels \(2,\): one label a token"),
-        ({"input_ids": [1] * 40, "labels": [1] * 40}, "has 40 tokens, and the recipe's length is 32"),
+        ({"input_ids": [1, 2, 3], "labels": [1, 2]}, r"input_ids \(3,\) and labels \(2,\)"),
+        ({"input_ids": [1] * 40, "labels": [1] * 40}, "has 40 tokens, above the recipe's length of 32"),
         ({"input_ids": [1, 2, 3], "labels": [1, -100, -100]}, "has nothing to learn: 3 tokens"),
         ({"input_ids": [], "labels": []}, "has nothing to learn: 0 tokens"),
-        ({"input_ids": [1, 60], "labels": [-100, 60]}, "has the token 60, and the model knows 0…49"),
+        ({"input_ids": [1, 60], "labels": [-100, 60]}, "has the token 60, outside 0…49"),
         ({"input_ids": [-1, 2], "labels": [-100, 2]}, "has the token -1"),
     ],
 )

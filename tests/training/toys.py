@@ -12,6 +12,7 @@ import torch
 
 from longfire.model import LongfireConfig, LongfireForCausalLM
 from longfire.training import FINETUNE_RECIPES, finetune
+from longfire.training.callbacks import read_losses
 from tests.model.checkpoints import byte_tokenizer
 
 FIRST, OTHERS, ASK, END = (1, 2, 3, 4), (11, 12, 13), 30, 0
@@ -66,6 +67,17 @@ def tune(source, run, *, score=right, identity=None, options=None, questions=Non
         progress=False,
         **(options or {}),
     )
+
+
+def scores(run):
+    """The history of scores or losses, by step."""
+    found = [(line["step"], line.get("score", line.get("loss"))) for line in read_losses(run / "scores.jsonl")]
+    assert len(dict(found)) == len(found), "a step is there twice"
+    return dict(found)
+
+
+def done(run):
+    return json.loads((run / "done.json").read_text())
 
 
 if __name__ == "__main__":

@@ -65,44 +65,21 @@ def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
 
 
 def _make_bias(
-    q_positions: Tensor,
-    k_positions: Tensor,
-    c: Tensor | None,
-    L: Tensor | None,
-    w1: Tensor,
-    b1: Tensor,
-    w2: Tensor | None,
-    b2: Tensor | None,
-    w3: Tensor,
-    b3: Tensor,
-    gelu: bool,
-    final_activation: bool,
-    first_position: int,
-    eps: float,
-    horizon: int,
-) -> Tensor:
+    q_positions: Tensor, k_positions: Tensor,
+    c: Tensor | None, L: Tensor | None,
+    w1: Tensor, b1: Tensor, w2: Tensor | None, b2: Tensor | None, w3: Tensor, b3: Tensor,
+    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int,
+) -> Tensor:  # fmt: skip
     options = Options(gelu, final_activation, first_position, eps, horizon)
     return bias_forward(q_positions, k_positions, Parameters(c, L, w1, b1, w2, b2, w3, b3), options)
 
 
 def _make_gradients(
-    dbias: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    c: Tensor | None,
-    L: Tensor | None,
-    w1: Tensor,
-    b1: Tensor,
-    w2: Tensor | None,
-    b2: Tensor | None,
-    w3: Tensor,
-    b3: Tensor,
-    gelu: bool,
-    final_activation: bool,
-    first_position: int,
-    eps: float,
-    horizon: int,
-) -> Tensor:
+    dbias: Tensor, q_positions: Tensor, k_positions: Tensor,
+    c: Tensor | None, L: Tensor | None,
+    w1: Tensor, b1: Tensor, w2: Tensor | None, b2: Tensor | None, w3: Tensor, b3: Tensor,
+    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int,
+) -> Tensor:  # fmt: skip
     options = Options(gelu, final_activation, first_position, eps, horizon)
     return bias_backward(dbias, q_positions, k_positions, Parameters(c, L, w1, b1, w2, b2, w3, b3), options)
 
@@ -166,19 +143,11 @@ def fire_biases(fires: Sequence[FIRE], q_positions: Tensor, k_positions: Tensor)
 
 
 def _make_biases(
-    q_positions: Tensor,
-    k_positions: Tensor,
-    c: list[Tensor],
-    L_multiplier: list[Tensor],
-    init_L: list[Tensor],
-    linears: list[Tensor],
+    q_positions: Tensor, k_positions: Tensor,
+    c: list[Tensor], L_multiplier: list[Tensor], init_L: list[Tensor], linears: list[Tensor],
     layers: int,
-    gelu: bool,
-    final_activation: bool,
-    first_position: int,
-    eps: float,
-    horizon: int,
-) -> Tensor:
+    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int,
+) -> Tensor:  # fmt: skip
     L = list(torch._foreach_mul(init_L, L_multiplier)) if L_multiplier else init_L  # the kernel takes |L|
     each = len(linears) // layers
     kinds = [c, L, *(linears[slot::each] for slot in range(each))]

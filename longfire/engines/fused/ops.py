@@ -32,27 +32,13 @@ expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake)
 
 
 def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    samples: Tensor,
-    near: Tensor,
-    middle: Tensor,
-    far: Tensor,
-    reference: Tensor,
-    key_mask: Tensor | None,
-    shift: Tensor | None,
-    seed: Tensor | None,
-    keys: int,
-    first: int,
-    smooth: int,
-    scale: float,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor]:
-    """Out (B, H, T, D), and what backward needs of the softmax (B, H, T).
-
-    `near` … `reference` are `expand_bias(samples)`; gradients go to `samples` alone.
-    """
+    q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), and (B, G, S, D) twice
+    samples: Tensor,  # (A, H, E); gradients go here alone
+    near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,  # what `expand_bias` makes of the samples
+    key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,  # (B, S), (B,), (1,)
+    keys: int, first: int, smooth: int, scale: float, dropout_p: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Out (B, H, T, D), and what backward needs of the softmax (B, H, T)."""
     bias = ExpandedBias(near, middle, far, reference)
     with torch.cuda.device_of(q):
         return forward(Call(q, k, v, bias, key_mask, shift, seed, _zones(keys, first, smooth), scale, dropout_p))
@@ -63,26 +49,13 @@ def _attention_fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 
 
 def _attention_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    near: Tensor,
-    middle: Tensor,
-    far: Tensor,
-    reference: Tensor,
-    key_mask: Tensor | None,
-    shift: Tensor | None,
-    seed: Tensor | None,
-    keys: int,
-    first: int,
-    smooth: int,
-    scale: float,
-    dropout_p: float,
+    dout: Tensor,  # (B, H, T, D)
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,
+    key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,
+    keys: int, first: int, smooth: int, scale: float, dropout_p: float,
     learned: bool,
-) -> Four:
+) -> Four:  # fmt: skip
     """Gradients of q, k, v and, if `learned`, of the samples."""
     bias = ExpandedBias(near, middle, far, reference)
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()

@@ -20,7 +20,7 @@ from longfire.evaluation.seeds import are_seeds
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend
 from longfire.model.extension import EXTENSIONS, extended_encoding
 from longfire.model.generate import TOKENIZER_FILES, load_model
-from longfire.training.start import checkpoint_folder, digest, pretrained_by, run_of
+from longfire.training.initial_model import checkpoint_folder, digest, pretrained_by, run_record
 from longfire.validation import at_least, load_without_code, one_of
 
 EXTENDED = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
@@ -78,7 +78,7 @@ class Candidate:
 
     def describe(self) -> dict[str, Any]:
         """For the record: what the checkpoint is, and what it was trained on, as far as known."""
-        run, pretraining = run_of(self.folder), pretrained_by(self.folder)
+        run, pretraining = run_record(self.folder), pretrained_by(self.folder)
         finetuning = run if "chosen_by" in run else {}
         recipe, on = finetuning.get("recipe", {}), finetuning.get("identity", {}).get("on", {})
         finetuned = {key: recipe.get(key) for key in ("name", "steps", "batch_size", "seed")}

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from longfire.data.cache import short_hash
+from longfire.complete_folder import short_hash
 from longfire.evaluation.answers import check_answer_length
 from longfire.tasks import SUITES, TASKS, Example, Task, load_examples, prompt_ids, split_train_dev, training_rows
 from longfire.tasks.load import HUB, SplitNotFoundError
 from longfire.tasks.parse import document_key
-from longfire.training.start import vocabulary
+from longfire.training.initial_model import token_rules
 from longfire.validation import hint
 
 if TYPE_CHECKING:
@@ -238,4 +238,4 @@ def fingerprint(examples: Sequence[Example]) -> str:
 
 def tokenizer_hash(tokenizer: Any) -> str:
     """The same for tokenizers that produce the same tokens."""
-    return short_hash(vocabulary(tokenizer.backend_tokenizer))
+    return short_hash(token_rules(tokenizer.backend_tokenizer))

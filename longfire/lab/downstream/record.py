@@ -11,7 +11,7 @@ from longfire.lab.downstream.task_score import is_first, say
 from longfire.provenance import provenance
 from longfire.tasks import TASKS
 from longfire.tasks.placeholder import is_placeholder
-from longfire.training.recipes import translate_fields
+from longfire.training.base_recipe import translate_fields
 from longfire.training.run import as_json
 
 RECORD = "downstream.json"

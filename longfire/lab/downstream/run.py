@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from longfire.atomic_io import read_json
-from longfire.data.cache import short_hash
+from longfire.complete_folder import short_hash
 from longfire.evaluation.metrics import METRICS
 from longfire.evaluation.record import Save, interruptible
 from longfire.evaluation.seeds import with_seed
@@ -40,8 +40,8 @@ from longfire.lab.downstream.task_score import (
 )
 from longfire.tasks import training_rows
 from longfire.training import finetune
-from longfire.training.finetune import keep_corpus
-from longfire.training.start import digest
+from longfire.training.finetune import copy_corpus_description
+from longfire.training.initial_model import digest
 
 Rows = list[Any]
 
@@ -178,7 +178,7 @@ def _train(
         **options,
     )
     if candidate.extension is not None and is_first():
-        keep_corpus(candidate.folder, folder)
+        copy_corpus_description(candidate.folder, folder)
     done = read_json(part.folder / "done.json")
     return folder, {
         "train_examples": {task: len(plan.questions[task].train) for task in tasks},

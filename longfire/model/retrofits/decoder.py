@@ -15,8 +15,8 @@ from transformers.utils.output_capturing import capture_outputs
 
 from longfire.encodings import PositionEncoding
 from longfire.model.attention import attend, update_cache
-from longfire.model.checkpoints import EncodingModel
 from longfire.model.inputs import Positions, mask_and_positions
+from longfire.model.loading import EncodingModel
 
 
 class FireAttention(nn.Module):

@@ -3,16 +3,10 @@
 Without a CUDA device they run in Triton's interpreter.
 """
 
-import os
-
-import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import copy
 
 import pytest
+import torch
 from torch import nn
 
 from longfire import FIRE, ALiBi, theorem
@@ -32,13 +26,13 @@ def _served(monkeypatch):
 
 
 def plain(fire, q_positions, k_positions):
-    """What the kernel is compared with: PyTorch's operations, whatever FIRE.bias takes."""
+    """By PyTorch's operations, whatever FIRE.bias uses."""
     with torch.autocast(device, enabled=False):
         return fire.f(fire.normalized_distance(q_positions, k_positions))
 
 
 def made(num_heads=3, **options):
-    """A FIRE off its start: c negative, L in the middle of the positions, units on both sides of 0."""
+    """A FIRE with negative c, L amid the positions, and units on both sides of 0."""
     fire = FIRE(num_heads, **{"init_L": 20.0, **options})
     with torch.no_grad():
         for name, parameter in fire.named_parameters():
@@ -66,7 +60,7 @@ def check(fire, q_positions, k_positions):
     assert fire_kernel.serves(fire, q_positions)
     double = copy.deepcopy(fire).double()
     shape = plain(fire, q_positions, k_positions).shape
-    dbiases = torch.randn(4, *shape, device=device)  # of a single number's error, luck would be half
+    dbiases = torch.randn(4, *shape, device=device)  # several: one error would be luck
     exact, exact_gradients = with_gradients(plain, double, q_positions, k_positions, *dbiases)
     eager, eager_gradients = with_gradients(plain, fire, q_positions, k_positions, *dbiases)
     bias, gradients = with_gradients(fire_kernel.fire_bias, fire, q_positions, k_positions, *dbiases)
@@ -145,7 +139,7 @@ def test_programs_take_turns(monkeypatch):
 
 
 def test_tie_between_position_and_threshold():
-    """Where i = L each has half of the gradient, as in torch.maximum."""
+    """At i = L each gets half of the gradient, as in torch.maximum."""
     fire = made(init_L=8.0)
     fire.L_multiplier.data.fill_(1.0)
     check(fire, torch.tensor([7]), torch.arange(8))
@@ -165,8 +159,8 @@ def test_repeats_to_the_bit():
     assert all(torch.equal(first[1][name], second[1][name]) for name in first[1])
 
 
-def test_not_a_number_stays_one():
-    """Training that diverged must show."""
+def test_nan_stays_nan():
+    """Diverged training must show."""
     fire = made()
     fire.mlp[0].weight.data[3] = float("nan")
     positions = torch.arange(3, device=device)
@@ -181,7 +175,7 @@ def test_autocast_changes_nothing():
 
 
 def test_compiled():
-    """In one graph: whether it serves, too."""
+    """In one graph, `serves` included."""
     fire, dbias = made(), torch.randn(3, 2, 70, device=device)
     positions = (torch.tensor([5, 60], device=device), torch.arange(70, device=device))
 
@@ -210,7 +204,7 @@ def test_operator(hidden_layers):
     torch.library.opcheck(torch.ops.longfire.fire_bias_backward.default, (dbias, *plain_arguments))
 
 
-def test_serves_what_it_can_and_no_more(monkeypatch):
+def test_serves(monkeypatch):
     positions = torch.arange(3, device=device)
     assert fire_kernel.serves(made(), positions)
     assert fire_kernel.serves(made(num_heads=64, width=64), positions)
@@ -244,8 +238,7 @@ def test_serves_what_it_can_and_no_more(monkeypatch):
     ],
     ids=str,
 )
-def test_several_at_once(options):
-    """In one launch, each with its own parameters."""
+def test_several_in_one_launch(options):
     fires = [made(**options) for _ in range(3)]
     q_positions, k_positions = torch.tensor([[7], [40]], device=device), torch.arange(60, device=device).expand(2, -1)
     assert not fire_kernel.serves_together(fires, q_positions)  # with gradients
@@ -257,6 +250,6 @@ def test_several_at_once(options):
 
 
 @pytest.mark.parametrize("other", [{"width": 16}, {"horizon": 90}, {"hidden_layers": 1}, {"threshold": None}], ids=str)
-def test_unlike_ones_are_not_made_at_once(other):
+def test_different_architectures_are_not_computed_together(other):
     with torch.no_grad():
         assert not fire_kernel.serves_together([made(), made(**other)], torch.tensor([3], device=device))

@@ -1,0 +1,85 @@
+"""Records as Markdown: the verdict, the picture, the table with the best in bold, then method and caveats."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.names import with_display_names
+from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
+from longfire.report.compare import comparison_tables
+from longfire.report.description import description
+from longfire.report.failures import failures
+from longfire.report.reproduce import NO_NUMBERS, papers_table
+from longfire.report.summary import Record, amount, lines_of, over_seeds
+from longfire.report.table import Table
+from longfire.report.verdict import verdict
+from longfire.tasks import TASKS
+
+TEST = "[test](claims.md#which-differences-are-significant)"
+UNLESS_STATED = "This applies unless stated otherwise."
+
+
+def comparison_markdown(record: Record, picture: str = "", known: Sequence[str] = ()) -> str:
+    """A comparison by length. Sentences in `known` are stated elsewhere on the page and left out."""
+    record = with_display_names(record)
+    tables = [table.markdown() for table in comparison_tables(record, rule=TEST)]
+    method = " ".join(sentence for sentence in description(record) if sentence not in known)
+    shown = f"![Log perplexity by length]({picture})" if picture else ""
+    return "\n\n".join(filter(None, [verdict(record), shown, *tables, *failures(record), method]))
+
+
+def shared_description(records: Sequence[Record]) -> list[str]:
+    """Sentences on method that most of several records have, to be stated once."""
+    found = [description(with_display_names(record)) for record in records if record["runs"]]
+    if len(found) < 2:
+        return []
+    every = dict.fromkeys(one for own in found for one in own)
+    usual = [one for one in every if 2 * sum(one in own for own in found) > len(found)]
+    return [*usual, *([UNLESS_STATED] if any(one not in own for one in usual for own in found) else [])]
+
+
+def reproduction_markdown(record: Record, paper: list[dict[str, Any]], picture: str, known: Sequence[str] = ()) -> str:
+    """A table or figure of the paper: our comparison, then the paper's numbers."""
+    sizes = [amount(run["parameters"]) for run in record["runs"] if run.get("parameters")]
+    models = f"models of {sizes[0]} parameters" if sizes else "models"
+    ours = f"*Stand-in: {models}, trained at {record['setting']['trained_length']:,} tokens.*"
+    theirs = papers_table(paper)
+    shown = Table(theirs.columns, theirs.rows).markdown() if theirs else NO_NUMBERS
+    return "\n\n".join([ours, comparison_markdown(record, picture, known), shown])
+
+
+def learned_markdown(record: Record, encoding: str = "fire") -> str:
+    """What FIRE learned by layer, over seeds: c, L, and how many heads look near or far."""
+    lines = [line for line in lines_of(record) if line.encoding == encoding]
+    runs = [run["learned"] for line in lines for run in line.runs if "learned" in run]
+    rows = []
+    for layers in zip(*runs, strict=True):
+        c, L = ([layer[key] for layer in layers if layer[key] is not None] for key in ("c", "L"))
+        near = [sum(look < LOCAL for look in layer["look_back"]) for layer in layers]
+        far = [sum(look > ANTI_LOCAL for look in layer["look_back"]) for layer in layers]
+        means = [over_seeds(c, 3), over_seeds(L, 0), over_seeds(near, 1), over_seeds(far, 1)]
+        rows.append([str(layers[0]["layer"] + 1), *means])
+    if not rows:
+        return ""
+    trained = record["setting"]["trained_length"]
+    note = (
+        f"c is that of ψ(x) = log(c·x + 1), L the threshold in tokens, of {trained:,} trained on. A head's look-back "
+        "is the mean distance that it attends to when all keys are alike, from the last query, relative to a head "
+        f"without a bias: near is below {LOCAL}, far above {ANTI_LOCAL}."
+    )
+    return Table(["layer", "c", "L", "heads looking near", "heads looking far"], rows, notes=[note]).markdown()
+
+
+def tasks_markdown() -> str:
+    """The task table of docs/tasks.md: source, text of a row, answers."""
+    forms = {
+        "question": "question, blank line, document",
+        "options": "question, four options (A) … (D), blank line, document",
+        "document": "document",
+    }
+    rows = []
+    for task in TASKS.values():
+        text = forms.get(task.form, f"`{task.template}`")
+        text += f"; `{task.document}` may be cut" if task.document else ""
+        answers = ", ".join(f"`{choice}`" for choice in task.choices) or "free"
+        rows.append([f"`{task.name}`", " ".join(filter(None, task.hub)), text, answers, str(task.max_answer)])
+    return Table(["", "on the Hugging Face hub", "text of a row", "answers", "tokens"], rows, left=4).markdown()

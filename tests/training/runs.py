@@ -1,0 +1,66 @@
+"""A small recipe, and helpers to disturb and compare its runs."""
+
+import sys
+from contextlib import contextmanager
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longfire.training import RECIPES, callbacks
+from longfire.training.callbacks import read_losses
+
+RECIPE = RECIPES["tiny"].but(steps=12, batch_size=4, length=32, log_every=1, checkpoint_every=4)
+OPTIONS = ["--steps", "12", "--batch", "4", "--length", "32", "--set", "log_every=1", "checkpoint_every=4"]
+QUIET = {"tracker": "none", "progress": False}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]  # fmt: skip
+
+
+class StopError(Exception):
+    pass
+
+
+def raises(error):
+    def function(*_, **__):
+        raise error
+
+    return function
+
+
+def command(text, out, *more):
+    """The same recipe on the command line."""
+    return [sys.executable, "-m", "longfire", "pretrain", "tiny", "--corpus", str(text), "--tokenizer", "bytes",
+            "--out", str(out), "--tracker", "none", *OPTIONS, *more]  # fmt: skip
+
+
+@contextmanager
+def at_step(step, act):
+    """Something happens when a step ends."""
+    original = callbacks.TrainingMonitor.on_step_end
+
+    def on_step_end(self, args, state, control, **options):
+        original(self, args, state, control, **options)
+        if state.global_step == step:
+            act()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(callbacks.TrainingMonitor, "on_step_end", on_step_end)
+        yield
+
+
+def losses(run):
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in read_losses(run / "losses.jsonl")]
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(found, expected):
+    return set(found) == set(expected) and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def same_result(run, other):
+    """The same losses and the same model, bit for bit."""
+    return losses(run) == losses(other) and same_weights(weights(run / "model"), weights(other / "model"))
