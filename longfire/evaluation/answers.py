@@ -57,7 +57,11 @@ def answer(
         save: Called with each answer, as a dictionary, as soon as it is generated; longest prompts come first.
     """
     check_positions(model, length)
-    check_answer_length(task, length)
+    if length <= task.max_answer:
+        raise ValueError(
+            f"a length of {length} tokens leaves no room for a prompt: {task.name}'s answers may take "
+            f"{task.max_answer} of them. Give a greater length."
+        )
     if batch_tokens is None:
         batch_tokens = BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
     at_least("the tokens in a batch", batch_tokens, 1)
@@ -88,15 +92,6 @@ def check_positions(model: Any, length: int) -> None:
         raise ValueError(
             f"the model has {limit[0]} learned positions ({limit[1]}), too few for {length} tokens. Use at most "
             f"{limit[0]}, or a model whose positions extrapolate."
-        )
-
-
-def check_answer_length(task: Task, length: int) -> None:
-    """Refuse a length that leaves no room for a prompt."""
-    if length <= task.max_answer:
-        raise ValueError(
-            f"a length of {length} tokens leaves no room for a prompt: {task.name}'s answers may take "
-            f"{task.max_answer} of them. Give a greater length."
         )
 
 
