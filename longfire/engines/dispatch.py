@@ -2,39 +2,15 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
 from longfire.engines.chunked import Chunked
 from longfire.engines.fused.engine import Fused
 from longfire.engines.reference import Reference
-from longfire.engines.request import Bias, Request
+from longfire.engines.request import Bias, Engine, Request
 from longfire.engines.sdpa import SDPA
 from longfire.validation import hint
-
-
-class Engine(Protocol):
-    """A way to compute attention."""
-
-    name: str
-    dense: bool
-    """Whether it makes tensors of (heads × queries × keys)."""
-
-    def refuses(self, request: Request) -> str | None:
-        """Why it cannot serve this request; None if it can."""
-
-    def declines(self, request: Request) -> str | None:
-        """Why `auto` should leave a request that this engine could serve to another."""
-
-    def describe(self, request: Request) -> str:
-        """How it will serve this request."""
-
-    def error(self, request: Request) -> float:
-        """Largest difference between the bias that it adds and the encoding's own, measured now."""
-
-    def run(self, request: Request) -> Tensor:
-        """(B, H, T, D)."""
 
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fused(), Chunked(), SDPA(), Reference())}
