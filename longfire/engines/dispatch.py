@@ -12,11 +12,10 @@ from longfire.engines.request import Bias, Engine, Request
 from longfire.engines.sdpa import SDPA
 from longfire.validation import hint
 
-
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fused(), Chunked(), SDPA(), Reference())}
 """By name, in the order in which `auto` tries them."""
 
-RENAMED = {"blocks": "chunked"}
+RENAMED_ENGINES = {"blocks": "chunked"}
 """Former names of engines: accepted for one release, and found in older records."""
 
 
@@ -98,9 +97,9 @@ def attention_plan(
 
 def choose(request: Request, impl: str = "auto") -> Engine:
     """The engine asked for, or the first that can serve; an error if there is none."""
-    if impl in RENAMED:
-        warnings.warn(f"impl={impl!r} is now {RENAMED[impl]!r}.", FutureWarning, stacklevel=3)
-        impl = RENAMED[impl]
+    if impl in RENAMED_ENGINES:
+        warnings.warn(f"impl={impl!r} is now {RENAMED_ENGINES[impl]!r}.", FutureWarning, stacklevel=3)
+        impl = RENAMED_ENGINES[impl]
     if impl != "auto" and impl not in ENGINES:
         raise ValueError(f"there is no attention engine named {impl!r}. {hint(impl, ['auto', *ENGINES])}")
     tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[impl]]
