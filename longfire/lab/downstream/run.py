@@ -56,7 +56,7 @@ def downstream(
     dtype: str | None = None,
     **options: Any,
 ) -> Record:
-    """Do what is not done yet, and return the record.
+    """Run what is not complete yet, and return the record.
 
     Args:
         plan: What `longfire.lab.downstream.plan.plan` returned.
