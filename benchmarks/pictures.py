@@ -30,7 +30,7 @@ COMPARISONS = {
 CONTEXTS = {"narrative-qa": "images/narrative-qa-small.png"}
 SPEEDS = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
 INITIAL_BIASES = "images/encodings.png"
-"""Drawn by `longfire explore` if README.md shows it; stamped with the tables that it prints."""
+"""Drawn by `longfire explore`; stamped with the tables that it prints."""
 README = {"images/readme-light.png": "light", "images/readme-dark.png": "dark"}
 FIVE = ("fire:init=kerple_log,horizon=512", "fire", "kerple_log", "alibi", "rope")
 """The encodings that README.md shows."""
@@ -68,11 +68,8 @@ def pictures(root: Path = ROOT) -> dict[str, Picture]:
     )
     if (record := find_record("encodings", results)) is not None:
         made |= {picture: (record, partial(draw_readme, record, theme)) for picture, theme in README.items()}
-    readme = root / "README.md"
-    if readme.exists() and f"(docs/{INITIAL_BIASES})" in readme.read_text(encoding="utf-8"):
-        shown = {query: effects(query) for query in QUERIES}
-        tables = [effects_table(query, found) for query, found in shown.items()]
-        made[INITIAL_BIASES] = tables, partial(plot_effects, shown)
+    shown = {query: effects(query) for query in QUERIES}
+    made[INITIAL_BIASES] = [effects_table(query, found) for query, found in shown.items()], partial(plot_effects, shown)
     return made
 
 

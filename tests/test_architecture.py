@@ -15,18 +15,19 @@ PACKAGE = Path(longfire.__file__).parent
 ROOMS = """
 validation:
 atomic_io:
+complete_folder: atomic_io
 custom_ops:
 provenance:
 encodings: validation custom_ops
 theorem: validation encodings
 engines: validation custom_ops encodings
 model: validation custom_ops encodings theorem engines
-data: validation atomic_io
+data: validation atomic_io complete_folder
 tasks: validation data
-training: validation atomic_io provenance encodings model data tasks
+training: validation atomic_io complete_folder provenance encodings model data tasks
 evaluation: validation atomic_io provenance custom_ops encodings theorem engines model data tasks
 bench: validation atomic_io provenance encodings engines model evaluation
-lab: validation atomic_io provenance encodings theorem engines model data tasks training evaluation
+lab: validation atomic_io complete_folder provenance encodings theorem engines model data tasks training evaluation
 report: validation atomic_io provenance encodings theorem engines model tasks evaluation bench
 commands: validation atomic_io encodings engines model data tasks training evaluation bench lab report
 cli: commands

@@ -55,7 +55,7 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
         (["pretrain", "tiny", "--dry-run", "--validation", "no*"], "no file matches no*"),
         (
             ["pretrain", "tiny", "--corpus", "nowhere", "--encoding", "fire:log=False"],
-            "needs log=True; this is a FIRE with num_heads=4, log=False",
+            "init='kerple_log' needs log=True",
         ),
         (
             ["pretrain", "tiny", "--dry-run", "--tokenizer", "my-tokens", "--encoding", "fire:log=False"],

@@ -123,7 +123,7 @@ def test_a_limit_counts_examples_and_ends_reading(tmp_path):
 
 
 def test_lines_that_would_exhaust_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("longfire.data.files.LONGEST", 1000)
+    monkeypatch.setattr("longfire.data.readers.MAX_LINE", 1000)
     path = write_zip(tmp_path / "qmsum.zip", {"qmsum/train.jsonl": [{"input": "x" * 9000}]})
     with pytest.raises(ValueError, match=r"qmsum/train.jsonl, line 1 has more than 1,000 bytes"):
         load_examples(TASKS["qmsum"], path, "train")
