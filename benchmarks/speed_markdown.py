@@ -31,7 +31,7 @@ def attention_figures(record: Record) -> str:
     }
     batches = {row["n"]: row["batch"] for row in record["rows"]}
     columns = ["FIRE, fused engine", *(f"{batches[n]} × {n:,} tokens" for n in lengths)]
-    cells = [[name, *(number(value, ratio=True) for value in values)] for name, values in figures.items()]
+    cells = [[name, *(number(value) for value in values)] for name, values in figures.items()]
     return Table(columns, cells).markdown()
 
 

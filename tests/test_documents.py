@@ -1,4 +1,4 @@
-"""What the documents say is true: their code runs, their tables are the results'."""
+"""README, docs and site: their code runs, links resolve, and every page opens."""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ def code_blocks(name):
 def test_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = code_blocks("README.md")
-    assert len(blocks) >= 6
+    assert blocks
     exec(compile("\n".join(blocks), "README.md", "exec"), {})
 
 
@@ -40,15 +40,15 @@ def test_docs_run(page, tmp_path, monkeypatch):
     exec(compile("\n".join(blocks), page.name, "exec"), {})
 
 
-def test_the_fused_engines_readme_runs(capsys):
+def test_fused_readme_runs(capsys):
     (block,) = code_blocks("longfire/engines/fused/README.md")
     exec(compile(block, "README.md", "exec"), {})
     assert capsys.readouterr().out.startswith("fused: " if torch.cuda.is_available() else "chunked: ")
 
 
-def test_an_encoding_takes_one_file(tmp_path):
-    """CONTRIBUTING's example, put where it says: contract tests, types and command line take it as it is."""
-    known = [".mypy_cache"] if (ROOT / ".mypy_cache").is_dir() else []  # what a check before found out: half a minute
+def test_new_encoding_takes_one_file(tmp_path):
+    """CONTRIBUTING's example passes contract tests, type checks and the command line from the one file it adds."""
+    known = [".mypy_cache"] if (ROOT / ".mypy_cache").is_dir() else []  # an earlier check, which saves half a minute
     for name in ("longfire", "tests", "pyproject.toml", *known):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
@@ -78,7 +78,7 @@ def test_readme_lists_every_encoding():
         assert f"`{cls.__name__}`" in readme
 
 
-def test_links_lead_somewhere():
+def test_links_resolve():
     for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("longfire/**/*.md")]:
         if ".venv" in page.parts:
             continue
@@ -88,18 +88,18 @@ def test_links_lead_somewhere():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Built strictly: a page that is not in the contents, a wrong link or a name that is not there are errors."""
+    """Built strictly: pages missing from the navigation, broken links and unknown names are errors."""
     if importlib.util.find_spec("mkdocs") is None:
         pytest.skip("needs mkdocs: pip install '.[docs]'")
     folder = tmp_path_factory.mktemp("site")
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]  # --quiet is not strict
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]  # --quiet defeats it
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
 
 
-def test_the_site_is_whole(site):
+def test_site_has_every_page_image_and_script(site):
     for page in (ROOT / "docs").glob("*.md"):
         text = (site / f"{page.stem}.html").read_text(encoding="utf-8")
         assert "--8&lt;--" not in text
@@ -115,10 +115,10 @@ BROKEN = """async () => {
         await image.decode().catch(() => broken.push(image.src))
     return broken
 }"""
-"""Images that cannot be shown."""
+"""Images that fail to load."""
 
 
-def test_every_page_of_the_site_opens(site):
+def test_site_pages_open_without_errors(site):
     with a_browser() as browser:
         page, said = browser.new_page(), []
         page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
@@ -133,7 +133,7 @@ def test_every_page_of_the_site_opens(site):
             assert found == {"titles": 1, "broken": [], "overflow": 0, "said": []}, f"{path.name} at {width}"
 
 
-def test_the_site_can_be_searched_from_a_folder(site):
+def test_site_search_works_from_a_folder(site):
     with a_browser() as browser:
         page = browser.new_page()
         page.goto((site / "model.html").as_uri())

@@ -1,11 +1,11 @@
 """Attention: one entry, several engines."""
 
-from longfire.engines.dispatch import ENGINES, RENAMED, AttentionPlan, attention, attention_plan
+from longfire.engines.dispatch import ENGINES, RENAMED_ENGINES, AttentionPlan, attention, attention_plan
 from longfire.engines.prepared import PreparedBias, prepare_bias, prepare_rows
 
 __all__ = [
     "ENGINES",
-    "RENAMED",
+    "RENAMED_ENGINES",
     "AttentionPlan",
     "PreparedBias",
     "attention",

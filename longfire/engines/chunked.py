@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, is_transformed
 from longfire.engines.prepared import PreparedBias
-from longfire.engines.request import Bias, Request
+from longfire.engines.request import Bias, Engine, Request
 from longfire.engines.sdpa import SDPA
 
 CHUNK_ELEMENTS = 1 << 22
@@ -27,11 +27,10 @@ MIN_ROWS = 16
 """Queries per chunk at any length: every chunk reads k and v, and writes their gradients."""
 
 
-class Chunked:
+class Chunked(Engine):
     """PyTorch's own kernels on chunks of queries, each with its bias and the keys that it can see."""
 
     name = "chunked"
-    dense = False
 
     def refuses(self, request: Request) -> str | None:
         if torch.compiler.is_compiling():
@@ -49,9 +48,6 @@ class Chunked:
             return f"{kernel}, all queries in one chunk, with its bias as a dense tensor"
         again = ", recomputing each in the backward pass" if _needs_grad(request) else ""
         return f"{kernel} on chunks of {rows} queries, with the bias of one chunk at a time{again}"
-
-    def error(self, request: Request) -> float:
-        return 0.0
 
     def run(self, request: Request) -> Tensor:
         rows = _rows(request)

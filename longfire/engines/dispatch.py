@@ -2,45 +2,20 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
 from longfire.engines.chunked import Chunked
 from longfire.engines.fused.engine import Fused
 from longfire.engines.reference import Reference
-from longfire.engines.request import Bias, Request
+from longfire.engines.request import Bias, Engine, Request
 from longfire.engines.sdpa import SDPA
 from longfire.validation import hint
-
-
-class Engine(Protocol):
-    """A way to compute attention."""
-
-    name: str
-    dense: bool
-    """Whether it makes tensors of (heads × queries × keys)."""
-
-    def refuses(self, request: Request) -> str | None:
-        """Why it cannot serve this request; None if it can."""
-
-    def declines(self, request: Request) -> str | None:
-        """Why `auto` should leave a request that this engine could serve to another."""
-
-    def describe(self, request: Request) -> str:
-        """How it will serve this request."""
-
-    def error(self, request: Request) -> float:
-        """Largest difference between the bias that it adds and the encoding's own, measured now."""
-
-    def run(self, request: Request) -> Tensor:
-        """(B, H, T, D)."""
-
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fused(), Chunked(), SDPA(), Reference())}
 """By name, in the order in which `auto` tries them."""
 
-RENAMED = {"blocks": "chunked"}
+RENAMED_ENGINES = {"blocks": "chunked"}
 """Former names of engines: accepted for one release, and found in older records."""
 
 
@@ -122,9 +97,9 @@ def attention_plan(
 
 def choose(request: Request, impl: str = "auto") -> Engine:
     """The engine asked for, or the first that can serve; an error if there is none."""
-    if impl in RENAMED:
-        warnings.warn(f"impl={impl!r} is now {RENAMED[impl]!r}.", FutureWarning, stacklevel=3)
-        impl = RENAMED[impl]
+    if impl in RENAMED_ENGINES:
+        warnings.warn(f"impl={impl!r} is now {RENAMED_ENGINES[impl]!r}.", FutureWarning, stacklevel=3)
+        impl = RENAMED_ENGINES[impl]
     if impl != "auto" and impl not in ENGINES:
         raise ValueError(f"there is no attention engine named {impl!r}. {hint(impl, ['auto', *ENGINES])}")
     tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[impl]]

@@ -8,26 +8,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longfire.encodings.base import full_precision
-from longfire.engines.request import Request
+from longfire.engines.request import Engine, Request
 
 
-class Reference:
+class Reference(Engine):
     """Plain PyTorch in float32 at least, float64 if q is. Keeps the (B, H, T, S) weights."""
 
     name = "reference"
     dense = True
 
-    def refuses(self, request: Request) -> str | None:
-        return None
-
-    def declines(self, request: Request) -> str | None:
-        return None
-
     def describe(self, request: Request) -> str:
         return "written out in plain PyTorch, in float32 at least"
-
-    def error(self, request: Request) -> float:
-        return 0.0
 
     def run(self, request: Request) -> Tensor:
         dtype = torch.promote_types(request.q.dtype, torch.float32)

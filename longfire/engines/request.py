@@ -1,4 +1,4 @@
-"""One call of attention, checked: all that an engine needs to know.
+"""One call of attention, checked, and what an engine does with it.
 
 Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
@@ -263,3 +263,31 @@ def _first_decrease(positions: list[list[int]], kept: list[list[bool]] | None = 
             if after <= before:
                 return f", and in sequence {row} {after} follows {before}"
     return ""
+
+
+class Engine:
+    """A way to compute attention."""
+
+    name: str
+    dense = False
+    """Whether it makes tensors of (heads × queries × keys)."""
+
+    def refuses(self, request: Request) -> str | None:
+        """Why it cannot serve this request; None if it can."""
+        return None
+
+    def declines(self, request: Request) -> str | None:
+        """Why `auto` should leave a request that this engine could serve to another."""
+        return None
+
+    def describe(self, request: Request) -> str:
+        """How it will serve this request."""
+        raise NotImplementedError
+
+    def error(self, request: Request) -> float:
+        """Largest difference between the bias that it adds and the encoding's own, measured now."""
+        return 0.0
+
+    def run(self, request: Request) -> Tensor:
+        """(B, H, T, D)."""
+        raise NotImplementedError

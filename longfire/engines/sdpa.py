@@ -7,17 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longfire.encodings.positions import in_transform
-from longfire.engines.request import Request
+from longfire.engines.request import Engine, Request
 
 
-class SDPA:
+class SDPA(Engine):
     """PyTorch's own kernels. With a bias they take it as a dense (B, H, T, S) mask."""
 
     name = "sdpa"
     dense = True
-
-    def refuses(self, request: Request) -> str | None:
-        return None
 
     def declines(self, request: Request) -> str | None:
         if in_transform():
@@ -32,9 +29,6 @@ class SDPA:
             return f"{kernel}, causal, no bias and no mask to build"
         masked = request.masks_causally or request.key_mask is not None
         return f"{kernel}, no bias{', the mask as a dense tensor' if masked else ' and no mask to build'}"
-
-    def error(self, request: Request) -> float:
-        return 0.0
 
     def run(self, request: Request) -> Tensor:
         attend = partial(

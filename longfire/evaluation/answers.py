@@ -22,7 +22,6 @@ from longfire.atomic_io import write_whole
 from longfire.evaluation.metrics import Answered
 from longfire.evaluation.scoring import evaluating, position_limit
 from longfire.model.generate import quiet_transformers
-from longfire.model.inspection import check_length
 from longfire.tasks import Example, Task, prompt_ids
 from longfire.validation import at_least
 
@@ -58,7 +57,11 @@ def answer(
         save: Called with each answer, as a dictionary, as soon as it is generated; longest prompts come first.
     """
     check_positions(model, length)
-    check_answer_length(task, length)
+    if length <= task.max_answer:
+        raise ValueError(
+            f"a length of {length} tokens leaves no room for a prompt: {task.name}'s answers may take "
+            f"{task.max_answer} of them. Give a greater length."
+        )
     if batch_tokens is None:
         batch_tokens = BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
     at_least("the tokens in a batch", batch_tokens, 1)
@@ -85,20 +88,10 @@ def answer(
 def check_positions(model: Any, length: int) -> None:
     """Refuse a length that the model has no positions for."""
     at_least("the length", length, 1)
-    check_length(model, length)
     if (limit := position_limit(model)) is not None and length > limit[0]:
         raise ValueError(
-            f"the model has {limit[0]} learned positions ({limit[1]}), fewer than the length of {length} tokens. Use "
-            f"at most {limit[0]}, or a model whose positions extrapolate."
-        )
-
-
-def check_answer_length(task: Task, length: int) -> None:
-    """Refuse a length that leaves no room for a prompt."""
-    if length <= task.max_answer:
-        raise ValueError(
-            f"a length of {length} tokens leaves no room for a prompt: {task.name}'s answers may take "
-            f"{task.max_answer} of them. Give a greater length."
+            f"the model has {limit[0]} learned positions ({limit[1]}), too few for {length} tokens. Use at most "
+            f"{limit[0]}, or a model whose positions extrapolate."
         )
 
 

@@ -39,9 +39,7 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
     return render_text(blocks, bold=bold)
 
 
-def comparison_tables(
-    record: Record, *, rule: str = RULE, mark: str = "Bold", legend: bool = True, parameters: bool = False
-) -> list[Table]:
+def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", parameters: bool = False) -> list[Table]:
     """A table for each text: encodings down, lengths across, mean ± deviation over seeds.
 
     Bold are the lowest mean of a length and, with enough seeds to test, those not significantly above it.
@@ -50,13 +48,12 @@ def comparison_tables(
         record: of a comparison.
         rule: how the significance test is described.
         mark: how highlighted cells are described.
-        legend: whether to explain ± and bold.
         parameters: whether to add a column with the number of position parameters.
     """
     tables = []
     for i, (name, one) in enumerate(texts_of(record).items()):
-        explained = _legend(record, mark) if legend and not i else ""
-        notes = [scored_text(one), explained, significance_summary(one, SAME_TEST if i else rule)]
+        legend = "" if i else _legend(record, mark)
+        notes = [scored_text(one), legend, significance_summary(one, SAME_TEST if i else rule)]
         tables.append(_table(one, f" on {name}" if i else "", " ".join(filter(None, notes)), parameters))
     return tables
 

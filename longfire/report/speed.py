@@ -33,11 +33,9 @@ def machine(record: Record) -> str:
     return f"{hardware['cpu']}{threads}, {torch}"
 
 
-def number(value: float | None, ratio: bool = False) -> str:
-    """With two decimals if it is a ratio below 10."""
-    if value is None:
-        return "–"
-    return f"{value:,.2f}" if ratio and value < 10 else f"{value:,.1f}"
+def number(value: float | None) -> str:
+    """With two decimals below 10, else one."""
+    return "–" if value is None else f"{value:,.2f}" if value < 10 else f"{value:,.1f}"
 
 
 def _bias(record: Record) -> list[Block]:
@@ -71,10 +69,7 @@ def _attention(record: Record) -> list[Block]:
     tables = [
         Table(
             ["encoding", "engine", *(name for name, _ in columns)],
-            [
-                [*_names(row), *(number(row.get(part, {}).get(key), "÷" in name) for name, (part, key) in columns)]
-                for row in group
-            ],
+            [[*_names(row), *(number(row.get(part, {}).get(key)) for _, (part, key) in columns)] for row in group],
             left=2,
             title=f"n = {n:,}, {batch} sequence{'s' * (batch > 1)}",
         )
@@ -140,7 +135,7 @@ def _ratio_header(baseline: str) -> str:
 def _launch_overhead(rows: Sequence[Row]) -> str:
     """What eager Python takes where times are those of replayed CUDA graphs."""
     eager = [
-        f"{row['encoding']} n={row['n']} {number(row[FORWARD]['eager_ms'], ratio=True)}"
+        f"{row['encoding']} n={row['n']} {number(row[FORWARD]['eager_ms'])}"
         for row in rows
         if "eager_ms" in row.get(FORWARD, {}) and row["encoding"] in (NO_BIAS, "fire") and row["engine"] != "cudnn"
     ]
@@ -157,7 +152,7 @@ def _sharing(record: Record) -> str:
     found: dict[int, list[str]] = {}
     for row in record["rows"]:
         if row["encoding"] == FIRE_S and BOTH in row.get("÷ not shared", {}):
-            found.setdefault(row["n"], []).append(f"{row['engine']} {number(row['÷ not shared'][BOTH], ratio=True)}")
+            found.setdefault(row["n"], []).append(f"{row['engine']} {number(row['÷ not shared'][BOTH])}")
     if not found:
         return ""
     ratios = "; ".join(f"n={n} {', '.join(engines)}" for n, engines in found.items())

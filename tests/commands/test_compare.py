@@ -106,8 +106,8 @@ def test_end_to_end(arguments, tmp_path, capsys):
 def test_a_closed_pipe_does_not_fail_a_run(arguments, tmp_path, monkeypatch, capsys):
     """`compare 2>&1 | head -n 1`: the status is no success, and what was done is kept. The next command resumes."""
 
-    def closed(watch, what):
-        if watch.run.name == "alibi-0":
+    def closed(monitor, text):
+        if monitor.run.name == "alibi-0":
             raise BrokenPipeError
 
     with monkeypatch.context() as patch:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 from longfire import FIRE, attention, prepare_bias
+from longfire.engines import chunked
 from tests.engines.oracle import by_hand, random
 from tests.samples import ADDITIVE, HEADS, LENGTH, increasing, make
 from tests.tolerance import assert_as_accurate
@@ -154,25 +155,37 @@ def test_reference_gradients():
     assert gradcheck(lambda *args: attention(*args, key_mask=key_mask, impl="reference"), (q, k, v, bias))
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.fixture
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr(chunked, "_rows", lambda request: 20)
+
+
+@pytest.mark.usefixtures("_small_chunks")
+@pytest.mark.parametrize("impl", [*IMPLS, "chunked"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("length", [1, 63, 111, 257])
 def test_precision(impl, dtype, length):
-    """No further from float64 than twice what plain low-precision PyTorch is."""
-    exact_q, exact_k, exact_v = random(1, 4, None, length, length, 32)
-    q, k, v = (tensor.to(dtype) for tensor in (exact_q, exact_k, exact_v))
-    fire = FIRE(4, init_L=64.0).init_as("kerple_log")
-    exact_fire = FIRE(4, init_L=64.0).double()
+    """No further from float64 than twice what plain low-precision PyTorch is, gradients included."""
+    q, k, v = (tensor.to(dtype) for tensor in random(1, 4, T=length, D=32))
+    fire, exact_fire = FIRE(4, init_L=64.0).init_as("kerple_log"), FIRE(4, init_L=64.0).double()
     exact_fire.load_state_dict(fire.state_dict())
-    exact = attention(*(tensor.double() for tensor in (q, k, v)), exact_fire, impl="reference")
     positions = torch.arange(length)
-    with torch.no_grad():
+
+    def eager(q, k, v):
         logits = q @ k.mT * 32**-0.5 + fire.bias(positions, positions).to(dtype)
         hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
-        eager = torch.softmax(logits.masked_fill(hidden, float("-inf")), dim=-1) @ v
-        result = attention(q, k, v, fire, impl=impl)
-    assert result.dtype == dtype
-    assert_as_accurate(result, eager, exact)
+        return torch.softmax(logits.masked_fill(hidden, float("-inf")), dim=-1) @ v
+
+    def with_gradients(attend, *inputs):
+        inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+        out = attend(*inputs)
+        return out, *torch.autograd.grad(out.float().square().sum(), inputs)
+
+    exact = with_gradients(lambda *qkv: attention(*qkv, exact_fire, impl="reference"), *(t.double() for t in (q, k, v)))
+    found = with_gradients(lambda *qkv: attention(*qkv, fire, impl=impl), q, k, v)
+    for result, plain, truth in zip(found, with_gradients(eager, q, k, v), exact, strict=True):
+        assert result.dtype == dtype
+        assert_as_accurate(result, plain, truth)
 
 
 @pytest.mark.parametrize("impl", IMPLS)
@@ -222,11 +235,12 @@ def test_function_transforms(bias):
     torch.testing.assert_close(torch.vmap(loss)(torch.stack([q, -q])), torch.stack([loss(q), loss(-q)]))
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.usefixtures("_small_chunks")
+@pytest.mark.parametrize("impl", [*IMPLS, "chunked"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_autocast(impl, dtype):
     """The result has q's dtype; engines may compute in autocast's, and the bias stays exact."""
-    q, k, v = (tensor.to(dtype) for tensor in random(dtype=torch.float32))
+    q, k, v = (tensor.to(dtype) for tensor in random(T=47, dtype=torch.float32))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = attention(q, k, v, make("fire"), impl=impl)
     assert out.dtype == dtype

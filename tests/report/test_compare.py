@@ -94,7 +94,6 @@ def test_each_text_has_a_table():
     record = with_other_texts(compare_record())
     tables = comparison_tables(record, rule="the rule")
     assert SPREAD in tables[0].notes[0]
-    assert SPREAD not in comparison_tables(record, legend=False)[0].notes[0]
     assert [table.columns[0] for table in tables] == [f"log perplexity{on} at" for on in ("", " on latex", " on code")]
     assert (tables[1].rows[0][1], (0, 1) in tables[1].highlights) == ("2.510 ± 0.010", True)
     for table, rule in zip(tables, ("the rule", "by the same test", "by the same test"), strict=True):

@@ -85,6 +85,8 @@ def test_fire_in_the_page_is_fire(browser, tmp_path, options):
                 found = in_the_page(page, layer, query, some_distances(query))
                 torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
                 assert options or query == 1 or expected.std(1).max() > 0.1
+                ratios = page.evaluate("([l, q]) => longfire.lookBack(0, l, q)", [layer, query])
+                assert ratios == pytest.approx(look_back(encoding, query).tolist(), abs=0.02)
 
 
 @pytest.mark.parametrize("name", [name for name, cls in ENCODINGS.items() if cls.distance_only and name != "sandwich"])
@@ -136,14 +138,6 @@ def test_look_back():
     assert look_back(alibi, 1).tolist() == [1.0] * 4
 
 
-def test_look_back_in_the_page(browser, path, saved):
-    with looking_at(browser, path) as page:
-        for layer, encoding in enumerate(saved):
-            for query in (1, 2, 30, 128, 2048):
-                found = page.evaluate("([l, q]) => longfire.lookBack(0, l, q)", [layer, query])
-                assert found == pytest.approx(look_back(encoding, query).tolist(), abs=0.02)
-
-
 def test_the_file_needs_no_other(path):
     text = path.read_text(encoding="utf-8")
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
@@ -184,7 +178,7 @@ def test_curves_draw_and_the_slider_moves_them(browser, path):
             assert (entry.input_value(), slider.input_value()) == ("2048", "1000")
 
 
-def test_choices(browser, path):
+def test_choices_and_hovering(browser, path):
     with looking_at(browser, path) as page:
         by_distance = curves(page, "#curves")
         page.get_by_label("position", exact=True).check()
@@ -195,6 +189,9 @@ def test_choices(browser, path):
         page.get_by_label("raw").check()
         settle(page)
         assert curves(page, "#curves") != by_position
+        page.locator("#curves .panel:first-child svg").hover()
+        text = page.locator("#curves .panel:first-child .tip").inner_text()
+        assert re.match(r"key \d+\s+head \d, (local|anti-local|even)", text)
 
 
 def test_heads_are_marked_and_found(browser, path, saved):
@@ -216,13 +213,6 @@ def test_heads_are_marked_and_found(browser, path, saved):
         cells.first.click()
         settle(page)
         assert page.locator("#curves path.strong, #curves path.faint").count() == 0
-
-
-def test_hover_names_the_head(browser, path):
-    with looking_at(browser, path) as page:
-        page.locator("#curves .panel:first-child svg").hover()
-        text = page.locator("#curves .panel:first-child .tip").inner_text()
-        assert re.match(r"distance \d+\s+head \d, (local|anti-local|even)", text)
 
 
 def test_two_side_by_side(browser, path, tmp_path):

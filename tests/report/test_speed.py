@@ -59,7 +59,7 @@ def test_bias_table_says_what_was_not_run():
         ],
     }
     shown = speed_table(record)
-    assert "1.2" in shown
+    assert "1.25" in shown
     assert "– fire n=16: needs about 99 GB" in shown
 
 
@@ -70,9 +70,9 @@ def test_attention_table():
     assert lines[2] == "n = 2,048, 16 sequences"
     assert lines[4] == "encoding engine forward ms ÷ flash fwd+bwd ms ÷ flash ÷ cudnn MB added ÷ flash"
     assert lines[6:10] == [
-        "no bias SDPA flash 1.0 1.00 4.0 1.00 1.25 100.0 1.00",
-        "no bias SDPA cuDNN 0.8 0.80 3.2 0.80 1.00 80.0 0.80",
-        "fire fused 1.5 1.50 5.0 1.25 1.56 150.0 1.50",
+        "no bias SDPA flash 1.00 1.00 4.00 1.00 1.25 100.0 1.00",
+        "no bias SDPA cuDNN 0.80 0.80 3.20 0.80 1.00 80.0 0.80",
+        "fire fused 1.50 1.50 5.00 1.25 1.56 150.0 1.50",
         "fire sdpa (the listing) 10.0 10.0 50.0 12.5 15.6 3,000.0 30.0",
     ]
     assert "n = 32,768, 1 sequence" in lines
@@ -109,7 +109,7 @@ def test_attention_table_of_a_cpu():
     lines = lines_of(record | {"rows": rows})
     assert lines[0].endswith("a CPU, 1 threads, torch 2.11.0+cu130")
     assert lines[4] == "encoding engine forward ms ÷ no bias fwd+bwd ms ÷ no bias MB added ÷ no bias"
-    assert lines[-2:] == ["no bias SDPA 4.0 1.00 – – – –", "fire sdpa (the listing) 6.0 1.50 – – – –"]
+    assert lines[-2:] == ["no bias SDPA 4.00 1.00 – – – –", "fire sdpa (the listing) 6.00 1.50 – – – –"]
 
 
 def test_model_table():

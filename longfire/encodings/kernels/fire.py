@@ -102,9 +102,10 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, dbias: Tensor) -> tuple[Tensor | None, ...]:
-    parameters = Parameters(*ctx.saved_tensors[2:])
+    saved = ctx.saved_tensors  # once: under activation checkpointing a second access is an error
+    parameters = Parameters(*saved[2:])
     sizes = [1, 1, *(0 if tensor is None else tensor.numel() for tensor in parameters[2:])]
-    flat = _gradients(dbias, *ctx.saved_tensors, *ctx.options).split(sizes)
+    flat = _gradients(dbias, *saved, *ctx.options).split(sizes)
     each = [None if tensor is None else part.view(tensor.shape) for tensor, part in zip(parameters, flat, strict=True)]
     return None, None, *each, *(None for _ in ctx.options)
 

@@ -12,17 +12,16 @@ from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolatio
 from longfire.engines.fused.zones import decode_nodes, smooth_width
 from longfire.engines.layout import Layout, fused_layout
 from longfire.engines.prepared import PreparedBias
-from longfire.engines.request import Request
+from longfire.engines.request import Engine, Request
 
 LARGEST_HEAD = 128
 LEAST_SCALE = 2e-5  # its reciprocal fits float16
 
 
-class Fused:
+class Fused(Engine):
     """One kernel for logits, bias, softmax and values; no (queries × keys) tensor in either direction."""
 
     name = "fused"
-    dense = False
     replays = True
     """CUDA graphs can capture it."""
 
@@ -42,10 +41,6 @@ class Fused:
         if compute_dtype(request.q) == torch.float32 and not encoding.distance_only:
             return f"q is float32, and {type(encoding).__name__}'s bias would be interpolated"
         return None
-
-    def interpolates(self, encoding: PositionEncoding) -> bool:
-        """Whether the bias that it adds differs from the encoding's."""
-        return not encoding.distance_only
 
     def describe(self, request: Request) -> str:
         if _is_decoding(request):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from longfire.complete_folder import short_hash
-from longfire.evaluation.answers import check_answer_length
 from longfire.tasks import SUITES, TASKS, Example, Task, load_examples, prompt_ids, split_train_dev, training_rows
 from longfire.tasks.load import HUB, SplitNotFoundError
 from longfire.tasks.parse import document_key
@@ -84,12 +83,12 @@ def load_questions(
     found: dict[str, Questions] = {}
     missing: dict[str, str] = {}
     too_long: list[str] = []
-    room = Room(tokenizers, lengths, experiment.trained_length)
+    limits = LengthLimits(tokenizers, lengths, experiment.trained_length)
     for name in tqdm(experiment.tasks, "checking questions", unit="task", delay=1, leave=False, disable=None):
         try:
-            found[name] = _load_task(name, experiment, room)
+            found[name] = _load_task(name, experiment, limits)
             if experiment.trial is None:
-                room.check(found[name], experiment.split)
+                limits.refuse_too_long(found[name], experiment.split)
         except SplitNotFoundError as error:
             if experiment.requires_all:
                 raise
@@ -108,7 +107,7 @@ def load_questions(
     return found, missing
 
 
-def _load_task(name: str, experiment: "Experiment", room: "Room") -> Questions:
+def _load_task(name: str, experiment: "Experiment", limits: "LengthLimits") -> Questions:
     task, trial = TASKS[name], experiment.trial
     trains, with_dev = experiment.recipe is not None, experiment.select in ("dev", "loss")
     limit = None if trial is None else trial.rows
@@ -117,8 +116,8 @@ def _load_task(name: str, experiment: "Experiment", room: "Room") -> Questions:
     train = load_examples(task, experiment.data, "train", limit=limit) if trains else []
     test = load_examples(task, experiment.data, experiment.split, limit=limit)
     if trial is not None:
-        train = room.keep_fitting(task, train, 1 + with_dev, to_train=True) if trains else []
-        test = room.keep_fitting(task, test, 1)
+        train = limits.keep_fitting(task, train, 1 + with_dev, to_train=True) if trains else []
+        test = limits.keep_fitting(task, test, 1)
     test = sample(task, test, experiment.limit)
     if not trains or not with_dev:
         return Questions(task, test, train, [], test if experiment.select == "validation" else [])
@@ -152,8 +151,8 @@ class TooLongError(ValueError):
 
 
 @dataclass(frozen=True)
-class Room:
-    """Whether questions and answers, which are never truncated, fit the lengths of an experiment."""
+class LengthLimits:
+    """What questions and answers, which are never truncated, must fit."""
 
     tokenizers: Sequence[Any]
     lengths: Sequence[int]
@@ -194,13 +193,9 @@ class Room:
             )
         return kept
 
-    def check(self, questions: Questions, split: str) -> None:
-        """Refuse questions that do not fit. `split` names the split that is tested on."""
+    def refuse_too_long(self, questions: Questions, split: str) -> None:
+        """Name the questions that do not fit; `split` is the one that is tested on."""
         task = questions.task
-        try:
-            check_answer_length(task, self.shortest)
-        except ValueError as error:
-            raise TooLongError(str(error)) from error
         if self.trained:
             sizes = {one.id: self.tokens_to_learn(one) for one in (*questions.train, *questions.dev)}
             if (needed := max(sizes.values())) > self.trained:

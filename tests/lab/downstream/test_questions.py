@@ -8,8 +8,8 @@ import pytest
 from longfire.data.tokenizers import byte_tokenizer
 from longfire.lab.downstream.plan import Experiment
 from longfire.lab.downstream.questions import (
+    LengthLimits,
     Questions,
-    Room,
     Trial,
     fingerprint,
     load_questions,
@@ -64,27 +64,27 @@ def test_questions_that_do_not_fit_to_test_on(data):
     """The length that the message names is enough, and one less is not."""
     of = load("narrative_qa", data, None)[0]["narrative_qa"]
     with pytest.raises(ValueError, match="too few for 7 of 7 questions of the test split") as error:
-        Room(BYTES, [80, 1000], 0).check(of, "test")
+        LengthLimits(BYTES, [80, 1000], 0).refuse_too_long(of, "test")
     enough = length_named_in(error)
-    Room(BYTES, [enough], 0).check(of, "test")
+    LengthLimits(BYTES, [enough], 0).refuse_too_long(of, "test")
     with pytest.raises(ValueError, match=f"at least {enough}"):
-        Room(BYTES, [enough - 1], 0).check(of, "test")
+        LengthLimits(BYTES, [enough - 1], 0).refuse_too_long(of, "test")
     long = replace(of.test[2], question="Why? " * 40)
     some = Questions(of.task, [*of.test, long], [], [replace(long, id=f"dev-{i}") for i in range(5)], [])
     with pytest.raises(ValueError, match=r"5 of 5 questions of the train split \(dev-0, dev-1, dev-2, …\)"):
-        Room(BYTES, [128], 0).check(some, "test")
+        LengthLimits(BYTES, [128], 0).refuse_too_long(some, "test")
 
 
 def test_questions_that_do_not_fit_to_train_on(data):
     of = load("narrative_qa", data)[0]["narrative_qa"]
     of.train[3] = replace(of.train[3], references=("tea", "moss and tea " * 20))
     with pytest.raises(ValueError, match=rf"to train on.* 1 of 24 questions.*\({of.train[3].id}\)") as error:
-        Room(BYTES, [1000], 128).check(of, "validation")
+        LengthLimits(BYTES, [1000], 128).refuse_too_long(of, "validation")
     enough = length_named_in(error)
     assert f"--length {enough}" in str(error.value)
-    Room(BYTES, [1000], enough).check(of, "validation")
+    LengthLimits(BYTES, [1000], enough).refuse_too_long(of, "validation")
     with pytest.raises(ValueError, match=f"at least {enough}"):
-        Room(BYTES, [1000], enough - 1).check(of, "validation")
+        LengthLimits(BYTES, [1000], enough - 1).refuse_too_long(of, "validation")
 
 
 def test_a_trial_reads_few_rows_and_leaves_out_those_that_do_not_fit(tmp_path):
@@ -99,7 +99,7 @@ def test_a_trial_reads_few_rows_and_leaves_out_those_that_do_not_fit(tmp_path):
     assert sorted(one.id for one in [*of.train, *of.dev]) == ["0", "1", "2", "3", "4"]
     assert of.dev
     assert [one.id for one in of.test] == ["told", "0", "1", "2", "3", "4"]  # its long answer is not learned
-    Room(BYTES, [100], 100).check(of, "validation")
+    LengthLimits(BYTES, [100], 100).refuse_too_long(of, "validation")
     with pytest.raises(ValueError, match="only 0 of 7 rows of narrative_qa to train on fit 20 tokens, and 2 must"):
         load("narrative_qa", tmp_path, TINY.but(length=20), trial=trial)
     with pytest.raises(FileNotFoundError, match="none of these tasks complete"):

@@ -163,7 +163,7 @@ def test_checkpoints_are_tested_as_they_are(place, tuned, tmp_path, capsys):
     assert lines(after) == [before[0], before[2], before[4]]  # evenly spaced
     capsys.readouterr()
     assert main(place.command("evaluate", "scrolls", runs[:1], tmp_path / "all")) == 2
-    assert "qasper's answers may take 128" in capsys.readouterr().err  # at the length of fine-tuning
+    assert "qasper: 128 tokens to test on are too few" in capsys.readouterr().err  # the length of fine-tuning
 
 
 def test_a_suite_with_a_gpt2_model(place, tmp_path, capsys):
