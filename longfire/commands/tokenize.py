@@ -3,10 +3,11 @@
 import argparse
 from pathlib import Path
 
+from longfire.commands.parser import Commands
 from longfire.commands.training import add_corpus_options, corpus_options
 
 
-def add_tokenize(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_tokenize(commands: Commands) -> None:
     """Add `longfire tokenize`."""
     one = commands.add_parser(
         "tokenize",

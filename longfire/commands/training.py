@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import read_json, refuse_unwritable
 from longfire.commands.interrupt import INTERRUPTED
+from longfire.commands.parser import Commands
 
 if TYPE_CHECKING:
     from longfire.training import Recipe
@@ -22,7 +23,7 @@ VOCABULARIES = {"bytes": 257, "gpt2": 50257}
 """Sizes known before the tokenizer is loaded."""
 
 
-def add_pretrain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_pretrain(commands: Commands) -> None:
     """Add `longfire pretrain`."""
     one = commands.add_parser(
         "pretrain",

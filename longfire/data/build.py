@@ -1,6 +1,6 @@
 """Building a corpus: documents are read, divided into splits and tokenised."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,14 +43,14 @@ class CorpusPlan:
         """Write the tokens of all splits and the tokenizer into a folder; returns a description of them."""
         log = ReadLog(self.skip_bad)
         with ExitStack() as stack:
-            own = self._read(self.validation, folder / "validation.text", log, stack)
-            documents = self._read(self.source, folder / "text", log, stack, excluded=own)
-            assert documents is not None
-            parts = {"validation": VALIDATION, "dev": DEV} if own is None else {"dev": DEV}
+            parts, places = {"validation": VALIDATION, "dev": DEV}, {}
+            excluded: Iterable[int] = ()
+            if self.validation is not None:
+                own = self._read(self.validation, folder / "validation.text", log, stack)
+                parts, places, excluded = {"dev": DEV}, {"validation": (own, own.ranges)}, own.contents
+            documents = self._read(self.source, folder / "text", log, stack, excluded)
             ranges, divided = divide(documents, self.source.described, parts)
-            places = {name: (documents, ranges[name]) for name in ranges}
-            if own is not None:
-                places["validation"] = (own, own.ranges)
+            places |= {name: (documents, ranges[name]) for name in ranges}
             tokenizer = self.tokenizer.make(lambda: self._training_text(*places["train"]))
             tokenizer.save_pretrained(folder / "tokenizer")
             splits = {name: self._tokenise(folder, name, *places[name], tokenizer) for name in SPLITS}
@@ -64,17 +64,10 @@ class CorpusPlan:
         }
 
     def _read(
-        self,
-        source: DocumentSource | None,
-        path: Path,
-        log: ReadLog,
-        stack: ExitStack,
-        excluded: DocumentFile | None = None,
-    ) -> DocumentFile | None:
-        """All documents of a source, except those that `excluded` has."""
-        if source is None:
-            return None
-        documents = stack.enter_context(DocumentFile(path, () if excluded is None else excluded.contents))
+        self, source: DocumentSource, path: Path, log: ReadLog, stack: ExitStack, excluded: Iterable[int] = ()
+    ) -> DocumentFile:
+        """All documents of a source, except those with an excluded content hash."""
+        documents = stack.enter_context(DocumentFile(path, excluded))
         bar = stack.enter_context(self._bar(f"reading {source.name}", None))
         for document in source.documents(log):
             bar.update(len(document))
