@@ -29,8 +29,8 @@ from longfire.bench.benchmark import (
 )
 from longfire.bench.timing import added_memory, memory_shortage, timed
 from longfire.encodings import PositionEncoding
-from longfire.engines import ENGINES, PreparedBias, attention, attention_plan, prepare_bias
-from longfire.validation import at_least, hint
+from longfire.engines import ENGINES, PreparedBias, attention, attention_plan, engine_name, prepare_bias
+from longfire.validation import at_least
 
 BOTH, MEMORY = "forward + backward", "memory"
 BASELINES = {"cuda": ("flash", "cudnn"), "cpu": ("sdpa",)}
@@ -65,9 +65,8 @@ class AttentionBenchmark(Benchmark):
         if self.tokens is not None:
             at_least("tokens", self.tokens, 1)
         at_least("shared_layers", self.shared_layers, 0)
-        for name in self.engines or ():
-            if name not in ENGINES:
-                raise ValueError(f"there is no engine named {name!r}. {hint(name, ENGINES)}")
+        if self.engines is not None:
+            object.__setattr__(self, "engines", tuple(engine_name(name) for name in self.engines))
 
     def batch(self, case: Case) -> int:
         return max(1, (self.tokens or 0) // case.n)

@@ -1,15 +1,15 @@
 """Attention: one entry, several engines."""
 
-from longfire.engines.dispatch import ENGINES, RENAMED_ENGINES, AttentionPlan, attention, attention_plan
+from longfire.engines.dispatch import ENGINES, AttentionPlan, attention, attention_plan, engine_name
 from longfire.engines.prepared import PreparedBias, prepare_bias, prepare_rows
 
 __all__ = [
     "ENGINES",
-    "RENAMED_ENGINES",
     "AttentionPlan",
     "PreparedBias",
     "attention",
     "attention_plan",
+    "engine_name",
     "prepare_bias",
     "prepare_rows",
 ]

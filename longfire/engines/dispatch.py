@@ -1,6 +1,7 @@
 """One entry, several engines: which of them runs, and why."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -97,12 +98,7 @@ def attention_plan(
 
 def choose(request: Request, impl: str = "auto") -> Engine:
     """The engine asked for, or the first that can serve; an error if there is none."""
-    if impl in RENAMED_ENGINES:
-        warnings.warn(f"impl={impl!r} is now {RENAMED_ENGINES[impl]!r}.", FutureWarning, stacklevel=3)
-        impl = RENAMED_ENGINES[impl]
-    if impl != "auto" and impl not in ENGINES:
-        raise ValueError(f"there is no attention engine named {impl!r}. {hint(impl, ['auto', *ENGINES])}")
-    tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[impl]]
+    tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[engine_name(impl, ("auto", *ENGINES), stacklevel=4)]]
     refusals = []
     for engine in tried:
         refusal = engine.refuses(request) or (engine.declines(request) if impl == "auto" else None)
@@ -110,3 +106,13 @@ def choose(request: Request, impl: str = "auto") -> Engine:
             return engine
         refusals.append(f"{engine.name}: {refusal}")
     raise ValueError(f"impl={impl!r} cannot serve this request ({'; '.join(refusals)}). impl='reference' always can.")
+
+
+def engine_name(name: str, known: Sequence[str] = tuple(ENGINES), stacklevel: int = 3) -> str:
+    """The engine's name today, with a warning if it was renamed; an error if there is none."""
+    if name in RENAMED_ENGINES:
+        warnings.warn(f"the engine {name!r} is now {RENAMED_ENGINES[name]!r}.", FutureWarning, stacklevel=stacklevel)
+        return RENAMED_ENGINES[name]
+    if name not in known:
+        raise ValueError(f"there is no attention engine named {name!r}. {hint(name, known)}")
+    return name

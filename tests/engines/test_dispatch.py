@@ -56,7 +56,7 @@ def test_an_engine_that_cannot_serve_says_why(monkeypatch):
 
 def test_a_former_name_works_and_warns():
     q, k, v = random()
-    with pytest.warns(FutureWarning, match="impl='blocks' is now 'chunked'") as caught:
+    with pytest.warns(FutureWarning, match="'blocks' is now 'chunked'") as caught:
         found = attention(q, k, v, ALiBi(HEADS), impl="blocks")
     assert caught[0].filename == __file__
     assert torch.equal(found, attention(q, k, v, ALiBi(HEADS), impl="chunked"))
