@@ -66,7 +66,7 @@ class AttentionBenchmark(Benchmark):
             at_least("tokens", self.tokens, 1)
         at_least("shared_layers", self.shared_layers, 0)
         if self.engines is not None:
-            object.__setattr__(self, "engines", tuple(engine_name(name) for name in self.engines))
+            object.__setattr__(self, "engines", tuple(engine_name(name, tuple(ENGINES)) for name in self.engines))
 
     def batch(self, case: Case) -> int:
         return max(1, (self.tokens or 0) // case.n)

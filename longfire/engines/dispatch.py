@@ -108,7 +108,7 @@ def choose(request: Request, impl: str = "auto") -> Engine:
     raise ValueError(f"impl={impl!r} cannot serve this request ({'; '.join(refusals)}). impl='reference' always can.")
 
 
-def engine_name(name: str, known: Sequence[str] = tuple(ENGINES), stacklevel: int = 3) -> str:
+def engine_name(name: str, known: Sequence[str], stacklevel: int = 3) -> str:
     """The engine's name today, with a warning if it was renamed; an error if there is none."""
     if name in RENAMED_ENGINES:
         warnings.warn(f"the engine {name!r} is now {RENAMED_ENGINES[name]!r}.", FutureWarning, stacklevel=stacklevel)
