@@ -16,7 +16,7 @@ from longfire import ENCODINGS
 from tests.report.browser import a_browser, overflow, settle
 
 ROOT = Path(__file__).parents[1]
-WITHOUT_CODE = {"api", "claims", "kernel", "log", "results", "tables"}
+WITHOUT_CODE = {"api", "claims", "kernel", "log", "results", "speed", "tables"}
 
 
 def code_blocks(name):
