@@ -23,7 +23,7 @@ def comparison_markdown(record: Record, picture: str = "", known: Sequence[str] 
     record = with_display_names(record)
     tables = [table.markdown() for table in comparison_tables(record, rule=TEST)]
     method = " ".join(sentence for sentence in description(record) if sentence not in known)
-    shown = f"![Log perplexity by length]({picture})" if picture else ""
+    shown = f"[![Log perplexity by length]({picture})]({picture})" if picture else ""
     return "\n\n".join(filter(None, [verdict(record), shown, *tables, *failures(record), method]))
 
 
