@@ -201,9 +201,9 @@ def query_grad(
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
     Near, Middle, Far,  # PerHead; Middle and Far may be None
     dMiddle, dFar,  # (B, H, …), or None
-    Reference,  # (H, near_blocks), or None
+    Reference,  # (H, references_per_head), or None
     B, H, T, S, group, tiles, scale, dropout_p,
-    first_block, near_blocks, middle_blocks,
+    references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -220,37 +220,43 @@ def query_grad(
     rows = row0 + tl.arange(0, BM) - query0
 
     head = b * H + h
+    q_at = head_at(Q, b, h)
+    k_at, v_at = head_at(K, b, h, group), head_at(V, b, h, group)
+    out_at, do_at, dq_at = head_at(Out, b, h), head_at(dOut, b, h), head_at(dQ, b, h)
+    lse_at, delta_at = Lse + head.to(tl.int64) * T, Delta + head.to(tl.int64) * T
     mask = KeyMask + b.to(tl.int64) * S if KeyMask is not None else None
-    reference = Reference + h * near_blocks if Reference is not None else None
     near = Near.at + h.to(tl.int64) * Near.h
-    keys = Keys(head_at(K, b, h // group), head_at(V, b, h // group), K.row, V.row, mask, shift, S)
+    middle = Middle.at + h.to(tl.int64) * Middle.h if Middle is not None else None
+    far = Far.at + h.to(tl.int64) * Far.h if Far is not None else None
+    dmiddle = dMiddle + head.to(tl.int64) * Middle.h if dMiddle is not None else None
+    dfar = dFar + head.to(tl.int64) * Far.h if dFar is not None else None
+    reference = Reference + h * references_per_head if Reference is not None else None
+    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, S)
     dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, head)  # []
     blocks = Blocks(first_block, near_blocks, middle_blocks)
 
-    q = load_rows(head_at(Q, b, h), rows, Q.row, T, D, DP, True)  # [BM, DP]
-    do = load_rows(head_at(dOut, b, h), rows, dOut.row, T, D, DP, True)  # [BM, DP]
-    out = load_rows(head_at(Out, b, h), rows, Out.row, T, D, DP, True)  # [BM, DP]
+    q = load_rows(q_at, rows, Q.row, T, D, DP, True)  # [BM, DP]
+    do = load_rows(do_at, rows, dOut.row, T, D, DP, True)  # [BM, DP]
+    out = load_rows(out_at, rows, Out.row, T, D, DP, True)  # [BM, DP]
     inside = (rows >= 0) & (rows < T)
     delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
-    tl.store(Delta + head.to(tl.int64) * T + rows, delta, mask=inside)  # [BM]
-    lse = tl.load(Lse + head.to(tl.int64) * T + rows, mask=inside, other=float("inf"))  # [BM]
+    tl.store(delta_at + rows, delta, mask=inside)  # [BM]
+    lse = tl.load(lse_at + rows, mask=inside, other=float("inf"))  # [BM]
 
     far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, blocks, BM, BN)
     dq = tl.zeros([BM, DP], tl.float32)
     if Far is not None:
         w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
-        zone = Zone(near, Far.at + h.to(tl.int64) * Far.h, w, c, reference, blocks, scale)
-        dnodes = dFar + head.to(tl.int64) * Far.h if dFar is not None else None
+        zone = Zone(near, far, w, c, reference, blocks, scale)
         dq = walk_keys(
-            dq, q, do, lse, delta, keys, zone, dnodes, dropout, row0, query0, 0, far_end,
+            dq, q, do, lse, delta, keys, zone, dfar, dropout, row0, query0, 0, far_end,
             D, DP, BM, BN, 4, False, EXACT, PRECISION,
         )  # fmt: skip
     if Middle is not None:
         w, c = node_weights(scale, BM, BN, 16, Middle.at.dtype.element_ty)
-        zone = Zone(near, Middle.at + h.to(tl.int64) * Middle.h, w, c, reference, blocks, scale)
-        dnodes = dMiddle + head.to(tl.int64) * Middle.h if dMiddle is not None else None
+        zone = Zone(near, middle, w, c, reference, blocks, scale)
         dq = walk_keys(
-            dq, q, do, lse, delta, keys, zone, dnodes, dropout, row0, query0, far_end, middle_end,
+            dq, q, do, lse, delta, keys, zone, dmiddle, dropout, row0, query0, far_end, middle_end,
             D, DP, BM, BN, 16, False, EXACT, PRECISION,
         )  # fmt: skip
     zone = Zone(near, None, None, None, reference, blocks, scale)
@@ -262,7 +268,7 @@ def query_grad(
         dq, q, do, lse, delta, keys, zone, None, dropout, row0, query0, diagonal, end,
         D, DP, BM, BN, 0, True, EXACT, PRECISION,
     )  # fmt: skip
-    store_rows(head_at(dQ, b, h), (dq * scale).to(dQ.at.dtype.element_ty), rows, dQ.row, T, D, DP)  # [BM, DP]
+    store_rows(dq_at, (dq * scale).to(dQ.at.dtype.element_ty), rows, dQ.row, T, D, DP)  # [BM, DP]
 
 
 # --- keys: tiles are [BN, BM], keys down and queries across ---------------------------------------------------------
@@ -344,9 +350,9 @@ def key_grad(
     Lse, Delta,  # (B, H, T)
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
     Near, Middle, Far,  # PerHead; Middle and Far may be None
-    Reference,  # (H, near_blocks), or None
+    Reference,  # (H, references_per_head), or None
     B, H, T, S, group, tiles, scale, dropout_p,
-    first_block, near_blocks, middle_blocks,
+    references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, EVEN: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -373,7 +379,6 @@ def key_grad(
     first = floor_to(query0, BM)
     last = query0 + T
     diagonal = first if key0 == 0 else tl.maximum(first, key0)  # padding sees the first key
-    diagonal_end = tl.minimum(tl.maximum(key0 + BN, diagonal), last)
     full = tl.minimum(tl.maximum(first, key0 + BN), last)
     middle_start = tl.minimum(tl.maximum(full, (key_block + near_blocks) * BLOCK), last)
     far_start = tl.minimum(tl.maximum(full, (key_block + middle_blocks) * BLOCK), last)
@@ -381,10 +386,13 @@ def key_grad(
     q, do = head_at(Q, b, h), head_at(dOut, b, h)
     lse, delta = Lse + head.to(tl.int64) * T, Delta + head.to(tl.int64) * T
     near = Near.at + h.to(tl.int64) * Near.h
-    reference = Reference + h * near_blocks if Reference is not None else None
+    middle = Middle.at + h.to(tl.int64) * Middle.h if Middle is not None else None
+    far = Far.at + h.to(tl.int64) * Far.h if Far is not None else None
+    reference = Reference + h * references_per_head if Reference is not None else None
     dropout = Dropout(seed, dropout_p, head)
     blocks = Blocks(first_block, near_blocks, middle_blocks)
     zone = Zone(near, None, None, None, reference, blocks, scale)
+    diagonal_end = tl.minimum(tl.maximum(key0 + BN, diagonal), last)
     dk, dv = walk_queries(
         dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0, diagonal, diagonal_end,
         D, DP, BM, BN, 0, True, EXACT, False, NEAR_STAGES, PRECISION,
@@ -395,20 +403,21 @@ def key_grad(
     )  # fmt: skip
     if Middle is not None:
         w, r = node_weights(scale, BN, BM, 16, Middle.at.dtype.element_ty)
-        zone = Zone(near, Middle.at + h.to(tl.int64) * Middle.h, w, r, reference, blocks, scale)
+        zone = Zone(near, middle, w, r, reference, blocks, scale)
         dk, dv = walk_queries(
             dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0,
             middle_start, far_start, D, DP, BM, BN, 16, False, EXACT, EVEN, STAGES, PRECISION,
         )  # fmt: skip
     if Far is not None:
         w, r = node_weights(scale, BN, BM, 4, Far.at.dtype.element_ty)
-        zone = Zone(near, Far.at + h.to(tl.int64) * Far.h, w, r, reference, blocks, scale)
+        zone = Zone(near, far, w, r, reference, blocks, scale)
         dk, dv = walk_queries(
             dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0,
             far_start, last, D, DP, BM, BN, 4, False, EXACT, EVEN, STAGES, PRECISION,
         )  # fmt: skip
-    store_rows(head_at(dK, b, h), (dk * scale).to(dK.at.dtype.element_ty), j + shift, dK.row, S, D, DP)  # [BN, DP]
-    store_rows(head_at(dV, b, h), dv.to(dV.at.dtype.element_ty), j + shift, dV.row, S, D, DP)  # [BN, DP]
+    dk_at, dv_at = head_at(dK, b, h), head_at(dV, b, h)
+    store_rows(dk_at, (dk * scale).to(dK.at.dtype.element_ty), j + shift, dK.row, S, D, DP)  # [BN, DP]
+    store_rows(dv_at, dv.to(dV.at.dtype.element_ty), j + shift, dV.row, S, D, DP)  # [BN, DP]
 
 
 # --- near biases ----------------------------------------------------------------------------------------------------
@@ -421,9 +430,9 @@ def near_grad(
     dNear,  # (heads, groups of rows of blocks, blocks apart, 128, 128)
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
     Near,  # PerHead
-    Reference,  # (H, near_blocks), or None
+    Reference,  # (H, references_per_head), or None
     B, H, T, S, group, first_head, groups, scale, dropout_p,
-    first_block, last_block, near_blocks, rows_per_group,
+    first_block, references_per_head, last_block, near_blocks, rows_per_group,
     D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of 64 × 64 of dNear."""
@@ -439,7 +448,7 @@ def near_grad(
     Vh = V.at + (h // group).to(tl.int64) * V.h
     dOh = dOut.at + h.to(tl.int64) * dOut.h
     near = Near.at + h.to(tl.int64) * Near.h
-    reference = Reference + h * near_blocks if Reference is not None else None
+    reference = Reference + h * references_per_head if Reference is not None else None
     seed = tl.load(Seed) if Seed is not None else None  # []
     zone = Zone(near, None, None, None, reference, Blocks(first_block, near_blocks, near_blocks), scale)
     total = tl.zeros([TILE, TILE], tl.float32)

@@ -217,7 +217,7 @@ def load_near(at, X: tl.constexpr):
     """A column [X, 64] of tiles of a block: each thread reads what it will hold, 16 bytes at a time."""
     tile = tl.arange(0, X // TILE * 4)[:, None, None]
     offset = tile // 4 * (2 * TILE * TILE) + tile % 4 * 1024
-    offset += tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
+    offset = offset + tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
     held = tl.load(at + offset)  # [X/16, 128, 8]
     held = tl.reshape(held, [X // TILE, 4, 4, 8, 4, 2, 2, 2])
     return tl.reshape(tl.permute(held, (0, 2, 6, 3, 1, 5, 4, 7)), [X, TILE])

@@ -130,9 +130,9 @@ def attention_forward(
     Lse,  # (B, H, T)
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
     Near, Middle, Far,  # PerHead; Middle and Far may be None
-    Reference,  # (H, near_blocks), or None
+    Reference,  # (H, references_per_head), or None
     B, H, T, S, group, tiles, scale, dropout_p,
-    first_block, near_blocks, middle_blocks,
+    references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -146,15 +146,23 @@ def attention_forward(
     row0 = tl.multiple_of(floor_to(query0, BM) + tile * BM, BM)
     if row0 >= query0 + T:
         return
-    rows = row0 + tl.arange(0, BM) - query0
+    i = row0 + tl.arange(0, BM)
 
+    # All addresses first: registers are short, and a loop gets slower where these are computed between other things.
+    q_at = head_at(Q, b, h)
+    k_at, v_at = head_at(K, b, h, group), head_at(V, b, h, group)
+    out_at = head_at(Out, b, h)
+    lse_at = Lse + (b * H + h).to(tl.int64) * T
     mask = KeyMask + b.to(tl.int64) * S if KeyMask is not None else None
-    reference = Reference + h * near_blocks if Reference is not None else None
     near = Near.at + h.to(tl.int64) * Near.h
-    keys = Keys(head_at(K, b, h // group), head_at(V, b, h // group), K.row, V.row, mask, shift, S)
+    middle = Middle.at + h.to(tl.int64) * Middle.h if Middle is not None else None
+    far = Far.at + h.to(tl.int64) * Far.h if Far is not None else None
+    reference = Reference + h * references_per_head if Reference is not None else None
+    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, S)
     dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, b * H + h)  # []
     blocks = Blocks(first_block, near_blocks, middle_blocks)
-    q = load_rows(head_at(Q, b, h), rows, Q.row, T, D, DP, True)  # [BM, DP]
+    rows = i - query0
+    q = load_rows(q_at, rows, Q.row, T, D, DP, True)  # [BM, DP]
 
     far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, blocks, BM, BN)
     acc = tl.zeros([BM, DP], tl.float32)
@@ -162,14 +170,14 @@ def attention_forward(
     top = tl.full([BM], float("-inf"), tl.float32)
     if Far is not None:
         w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
-        zone = Zone(near, Far.at + h.to(tl.int64) * Far.h, w, c, reference, blocks, scale)
+        zone = Zone(near, far, w, c, reference, blocks, scale)
         acc, total, top = walk(
             acc, total, top, q, keys, zone, dropout, row0, query0, 0, far_end,
             D, DP, BM, BN, 4, False, EXACT, STAGES, PRECISION,
         )  # fmt: skip
     if Middle is not None:
         w, c = node_weights(scale, BM, BN, 16, Middle.at.dtype.element_ty)
-        zone = Zone(near, Middle.at + h.to(tl.int64) * Middle.h, w, c, reference, blocks, scale)
+        zone = Zone(near, middle, w, c, reference, blocks, scale)
         acc, total, top = walk(
             acc, total, top, q, keys, zone, dropout, row0, query0, far_end, middle_end,
             D, DP, BM, BN, 16, False, EXACT, STAGES, PRECISION,
@@ -187,5 +195,5 @@ def attention_forward(
     blind = total == 0.0
     acc = acc / tl.where(blind, 1.0, total)[:, None]
     lse = tl.where(blind, float("inf"), top + tl.log2(tl.where(blind, 1.0, total)))  # inf: no weight in backward
-    store_rows(head_at(Out, b, h), acc.to(Out.at.dtype.element_ty), rows, Out.row, T, D, DP)  # [BM, DP]
-    tl.store(Lse + (b * H + h).to(tl.int64) * T + rows, lse, mask=(rows >= 0) & (rows < T))  # [BM]
+    store_rows(out_at, acc.to(Out.at.dtype.element_ty), rows, Out.row, T, D, DP)  # [BM, DP]
+    tl.store(lse_at + rows, lse, mask=(rows >= 0) & (rows < T))  # [BM]

@@ -145,6 +145,7 @@ class Call:
             "dropout_p": dropout_p,
             "first_block": g.first_block,
             "near_blocks": g.near,
+            "references_per_head": g.references,
             "D": self.D,
             "DP": max(16, triton.next_power_of_2(self.D)),
             "EXACT": g.exact,
@@ -173,9 +174,9 @@ def heads(tensor: Tensor) -> Heads:
 
 
 @triton.jit
-def head_at(X, b, h):
-    """Pointer to the rows of one head."""
-    return X.at + (b.to(tl.int64) * X.b + h.to(tl.int64) * X.h)
+def head_at(X, b, h, group=1):
+    """Pointer to the rows of head h // group."""
+    return X.at + (b.to(tl.int64) * X.b + (h // group).to(tl.int64) * X.h)
 
 
 @triton.jit
