@@ -145,7 +145,7 @@ def test_readme_table_and_picture(tmp_path):
 def test_comparison_opens_with_verdict_and_picture():
     record = with_other_texts(compare_record())
     parts = comparison_markdown(record, "images/a.png").split("\n\n")
-    assert parts[:2] == [verdict(record), "![Log perplexity by length](images/a.png)"]
+    assert parts[:2] == [verdict(record), "[![Log perplexity by length](images/a.png)](images/a.png)"]
     assert [sum(f"| log perplexity{on} at |" in part for part in parts) for on in ("", " on latex", " on code")] == [
         1
     ] * 3
