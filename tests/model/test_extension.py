@@ -73,8 +73,8 @@ def test_only_rope_can_be_extended(name):
     [
         (("fire", 512), "cannot be 'fire'.*Known: rope_pi, yarn"),
         (("rope", 512), "cannot be 'rope'"),
-        (("yarn", 128), "128 is not above 128"),
-        (("rope_pi", 256, 300), "256 is not above 300"),
+        (("yarn", 128), "above the trained length of 128, not 128"),
+        (("rope_pi", 256, 300), "above the trained length of 300, not 256"),
         (("yarn", 512, 0), "trained_length must be at least 1"),
     ],
 )

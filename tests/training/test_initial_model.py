@@ -99,7 +99,7 @@ def test_digests_of_models(rope):
         ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: use a recipe of size 'demo' \(--set size=demo\)"),
         ({"encoding_options": {"base": 500.0}}, r"and encoding_options are \{'base': 500.0\}. Leave them out"),
         ({"share_position_encoding": True}, "has share_position_encoding=False, and the recipe"),
-        ({"encoding": "yarn", "extend_to": 32}, "32 is not above 32"),
+        ({"encoding": "yarn", "extend_to": 32}, "above the trained length of 32, not 32"),
         ({"init_from": "nowhere"}, "there is no folder nowhere"),
     ],
 )

@@ -20,7 +20,7 @@ from longfire.cli import main
         ("narrative_qa", ["fire:rope_pi=128"], [], "a checkpoint with 'fire' cannot become 'rope_pi'"),
         ("narrative_qa", ["rope:ropepi=128"], [], "'ropepi'. Did you mean 'rope_pi'"),
         ("narrative_qa", ["rope:yarn=far"], [], "must be a whole number, not 'far'"),
-        ("narrative_qa", ["rope:yarn=16"], [], "16 is not above 32"),
+        ("narrative_qa", ["rope:yarn=16"], [], "above the trained length of 32, not 16"),
         ("narrative_qa", ["fire"], ["--length", "64"], "with 64 tokens for the answer, they need up to 91"),
         ("narrative_qa", ["fire"], ["--length", "80"], "80 tokens to test on are too few for 7 of 7 questions"),
         ("narrative_qa", ["fire"], ["--recipe", "huge"], "no fine-tuning recipe named 'huge'"),
