@@ -30,7 +30,7 @@ def test_a_plan_travels_without_its_tokens(corpus, tmp_path):
     ("changes", "message"),
     [
         ({"lengths": (16, 10**6)}, r"no document of the validation split \(\d+ documents?\) has 1000000 tokens"),
-        ({"recipe": RECIPE.but(batch_size=10**6)}, "1000000.* Give more text"),
+        ({"recipe": RECIPE.but(batch_size=10**6)}, "1000000.* Use more text"),
         ({"encodings": ("rope", "yarn:target_length=9999999")}, "fewer than one sequence of 9999999"),
     ],
 )

@@ -237,7 +237,7 @@ def test_the_papers_recipes():
     [
         ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
         ({"dropout": 1.0}, "dropout must be below 1"),
-        ({"evaluate_evry": 3}, "a recipe has no 'evaluate_evry'. Did you mean 'evaluate_every'"),
+        ({"evaluate_evry": 3}, "a recipe has no field 'evaluate_evry'. Did you mean 'evaluate_every'"),
     ],
 )
 def test_bad_recipes(change, message):

@@ -46,7 +46,7 @@ def test_tensorboard_is_written(corpus, tmp_path):
 def test_too_little_text(tmp_path):
     (tmp_path / "short.txt").write_text("word " * 200)
     corpus = load_corpus(tmp_path / "short.txt", tokenizer="bytes", cache_dir=tmp_path / "cache", progress=False)
-    with pytest.raises(ValueError, match="training sequences of 512 tokens, and a step takes 4"):
+    with pytest.raises(ValueError, match="training sequences of 512 tokens, but a step needs 4"):
         pretrain(RECIPE.but(length=512), corpus, tmp_path / "run", **QUIET)
     assert not (tmp_path / "run").exists()
 

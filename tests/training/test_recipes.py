@@ -209,7 +209,7 @@ def test_small():
         ({"precision": "float8"}, "the precision cannot be"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
-        ({"lenght": 5}, "a recipe has no 'lenght'. Did you mean 'length'"),
+        ({"lenght": 5}, "a recipe has no field 'lenght'. Did you mean 'length'"),
     ],
 )
 def test_bad_recipes(change, message):

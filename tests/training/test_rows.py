@@ -86,8 +86,8 @@ def test_padding_changes_neither_loss_nor_gradients(name):
         ({"input_ids": [1] * 40, "labels": [1] * 40}, "has 40 tokens, above the recipe's length of 32"),
         ({"input_ids": [1, 2, 3], "labels": [1, -100, -100]}, "has nothing to learn: 3 tokens"),
         ({"input_ids": [], "labels": []}, "has nothing to learn: 0 tokens"),
-        ({"input_ids": [1, 60], "labels": [-100, 60]}, "has the token 60, outside 0…49"),
-        ({"input_ids": [-1, 2], "labels": [-100, 2]}, "has the token -1"),
+        ({"input_ids": [1, 60], "labels": [-100, 60]}, "contains token 60, outside 0…49"),
+        ({"input_ids": [-1, 2], "labels": [-100, 2]}, "contains token -1"),
     ],
 )
 def test_rows_that_cannot_be_trained_on(row, message):

@@ -151,5 +151,5 @@ def test_a_lost_data_loader(corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Sequences, "__getitem__", deadly)
     options = {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 1}
-    with pytest.raises(ChildProcessError, match=r"was lost .*the checkpoint after step 4 is complete"):
+    with pytest.raises(ChildProcessError, match=r"process died .*the checkpoint after step 4 is complete"):
         pretrain(RECIPE.but(steps=400), corpus, tmp_path / "lost", **QUIET, **options)

@@ -27,7 +27,7 @@ from longfire.cli import main
         ("narrative_qa", ["fire"], ["--select", "best"], "select cannot be 'best'"),
         ("narrative_qa", ["fire"], ["--limit", "0"], "limit must be at least 1"),
         ("narrative_qa", ["fire"], ["--data", "nowhere"], "there is no file or folder nowhere"),
-        ("narrative_qa", ["fire"], ["--set", "stpes=3"], "a recipe has no 'stpes'"),
+        ("narrative_qa", ["fire"], ["--set", "stpes=3"], "a recipe has no field 'stpes'"),
     ],
 )
 def test_refused_before_training(task, names, more, message, place, tmp_path, monkeypatch, capsys):
