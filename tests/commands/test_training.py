@@ -81,7 +81,9 @@ def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", [["pretrain", "tiny"], ["compare"]])
-@pytest.mark.parametrize(("text", "message"), [(" ", "holds no text"), ("Too short. " * 9, "training sequences of 64")])
+@pytest.mark.parametrize(
+    ("text", "message"), [(" ", "contains no text"), ("Too short. " * 9, "training sequences of 64")]
+)
 def test_a_text_that_cannot_be_trained_on_leaves_no_folder(command, text, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text(text)

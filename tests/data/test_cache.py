@@ -109,7 +109,7 @@ def test_text_that_changes_while_it_is_read(path, monkeypatch):
         return build(plan, folder)
 
     monkeypatch.setattr(CorpusPlan, "build", changing)
-    with pytest.raises(CorpusError, match=r"a.jsonl changed while it was read. Run the command again"):
+    with pytest.raises(CorpusError, match=r"a.jsonl changed while it was being read. Run the command again"):
         load(path)
     monkeypatch.undo()
     write(path)

@@ -66,7 +66,7 @@ def test_own_validation(load, tmp_path):
 def test_bad_documents_are_errors_or_counted(load, tmp_path, caplog):
     path = write(tmp_path / "a.jsonl")
     path.write_bytes(path.read_bytes() + b'{"text": ""}\n{"text": 5}\n')
-    with pytest.raises(CorpusError, match="line 62: the field 'text' holds int"):
+    with pytest.raises(CorpusError, match="line 62: the field 'text' must be text, not int"):
         load(path)
     for built in (True, False):
         caplog.clear()
@@ -74,7 +74,7 @@ def test_bad_documents_are_errors_or_counted(load, tmp_path, caplog):
         assert corpus.built is built
         assert corpus.describe()["skipped"] == 1
         assert corpus.describe()["empty"] == 1
-        assert "skipping 1 documents" in caplog.text
+        assert "skipped 1 unreadable documents" in caplog.text
         assert "line 62" in caplog.text
     assert sum(split.num_documents for split in splits(corpus)) == len(TEXTS)
 
@@ -119,9 +119,9 @@ def test_single_document_is_cut_in_three(load, tmp_path):
 
 
 def test_nothing_there(load, tmp_path):
-    with pytest.raises(CorpusError, match=r"a.txt holds no text, .*1 empty"):
+    with pytest.raises(CorpusError, match=r"a.txt contains no text, .*1 empty"):
         load(write(tmp_path / "a.txt", [" \n"]))
-    with pytest.raises(CorpusError, match=r"b.jsonl holds no text. Give"):
+    with pytest.raises(CorpusError, match=r"b.jsonl contains no text. Pass"):
         load(write(tmp_path / "b.jsonl", []))
     with pytest.raises(CorpusError, match=r"3 unreadable .*no field 'body'; its fields are: 'id', 'text'"):
         load(write(tmp_path / "c.jsonl", TEXTS[:3]), field="body", skip_bad=True)

@@ -35,7 +35,7 @@ def test_one_document_a_text_file(tmp_path):
 def test_a_line_that_memory_may_not_suffice_for(tmp_path, ending, monkeypatch):
     monkeypatch.setattr("longfire.data.readers.MAX_LINE", 1000)
     path = write(tmp_path / f"a.jsonl{ending}", ["first", "x" * 9000, "y" * 900, "z" * 2000])
-    with pytest.raises(CorpusError, match=r"line 2 has more than 1,000 bytes. Divide it"):
+    with pytest.raises(CorpusError, match=r"line 2 has more than 1,000 bytes. Split it"):
         read(path)
     texts, log = read(path, skip_bad=True)
     assert (texts, log.skipped) == (["first", "y" * 900], 2)
@@ -63,15 +63,15 @@ def test_several_zstandard_frames_and_long_lines(tmp_path):
 
 BAD_LINES = {
     "not JSON": (b'{"text": "cut o', r"line 2 is not JSON \(Unterminated string.*\): '{\"text\": \"cut o'"),
-    "no object": (b"[1]", "line 2 is not an object with fields but list"),
+    "no object": (b"[1]", "line 2 must be an object with fields, not list"),
     "no such field": (
         b'{"content": "a", "id": 1}',
         "line 2 has no field 'text'; its fields are: 'content', 'id'",
     ),
     "no fields": (b"{}", "line 2 has no field 'text'; its fields are: none"),
-    "null": (b'{"text": null}', "line 2: the field 'text' holds NoneType"),
+    "null": (b'{"text": null}', "line 2: the field 'text' must be text, not NoneType"),
     "encoding": (b'{"text": "caf\xe9"}', "line 2: not UTF-8 .byte 0xe9"),
-    "half a character": (rb'{"text": "\ud800"}', "line 2: half a character"),
+    "lone surrogate": (rb'{"text": "\ud800"}', "line 2: a lone surrogate"),
     "too deep": (b"[" * 200_000, "line 2 is not JSON"),
 }
 
@@ -120,7 +120,7 @@ def test_parquet_without_the_field_or_with_gaps(tmp_path):
     with pytest.raises(CorpusError, match="has no field 'text'; its fields are: 'id', 'body'"):
         read(path)
     assert read(path, skip_bad=True)[1].skipped == 1
-    with pytest.raises(CorpusError, match="row 2: the field 'body' holds NoneType"):
+    with pytest.raises(CorpusError, match="row 2: the field 'body' must be text, not NoneType"):
         read(path, "body")
     texts, log = read(path, "body", skip_bad=True)
     assert (texts, log.skipped) == (["a", "c"], 1)

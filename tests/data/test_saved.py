@@ -56,7 +56,7 @@ def test_saved_again_from_what_was_saved(text, tmp_path):
 )
 def test_what_cannot_be_honoured_is_refused(option, text, tmp_path):
     folder = load_corpus(text, cache_dir=tmp_path / "cache", progress=False).save(tmp_path / "saved")
-    with pytest.raises(CorpusError, match=f"leave out {next(iter(option))}, or give the text"):
+    with pytest.raises(CorpusError, match=f"omit {next(iter(option))}, or pass the text"):
         load_corpus(folder, **option)
 
 

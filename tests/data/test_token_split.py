@@ -88,7 +88,7 @@ def test_indices_and_arguments():
     assert len(sequences) == 4
     assert sequences[-1]["labels"].tolist() == sequences[3]["labels"].tolist() == [9, 10, 15, -100]
     for wrong in (4, -5):
-        with pytest.raises(IndexError, match="there are 4 sequences"):
+        with pytest.raises(IndexError, match="out of range for 4 sequences"):
             sequences[wrong]
     with pytest.raises(ValueError, match="length must be at least 1"):
         sequences.split.sequences(0)

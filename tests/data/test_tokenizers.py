@@ -123,19 +123,19 @@ def test_the_only_special_token_ends_documents(tmp_path):
     assert load_tokenizer(tmp_path).eos_token == END
     backend.add_special_tokens(["<s>"])
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(CorpusError, match="does not say which token ends a document"):
+    with pytest.raises(CorpusError, match="has no eos_token"):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "vocab_size", "error", "message"),
     [
-        ("nobody/nothing", None, CorpusError, r"no tokenizer 'nobody/nothing'.*'bytes', 'bpe'"),
-        (".", None, CorpusError, "no tokenizer"),
-        (None, None, TypeError, "a tokenizer is 'bytes', 'bpe', or a folder"),
+        ("nobody/nothing", None, CorpusError, r"cannot load tokenizer 'nobody/nothing'.*'bytes', 'bpe'"),
+        (".", None, CorpusError, "cannot load tokenizer"),
+        (None, None, TypeError, "tokenizer must be 'bytes', 'bpe', or a folder"),
         ("bpe", "8192", TypeError, "vocab_size must be a whole number"),
         ("bpe", 200, ValueError, "at least 257"),
-        ("bytes", 300, ValueError, "vocab_size=300 is for tokenizer='bpe'"),
+        ("bytes", 300, ValueError, "vocab_size=300 needs tokenizer='bpe'"),
     ],
 )
 def test_wrong_tokenizers(name, vocab_size, error, message):

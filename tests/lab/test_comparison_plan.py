@@ -56,7 +56,7 @@ def test_torchrun_jobs_and_unwritable_folders_are_refused(corpus, tmp_path, monk
     [
         (b"Short. " * 20, r"no document of the whole split \(3 documents\) has 999 tokens; the longest has 1"),
         (b"Short.", "too short"),
-        (b" ", "holds no text"),
+        (b" ", "contains no text"),
         (b"f\xfcr " * 900, "not UTF-8"),
     ],
 )
