@@ -24,7 +24,7 @@ configs:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A dataset as it lies on the hub."""
+    """A dataset in the hub's layout."""
     root = tmp_path / "owner" / "dataset"
     write(root / "en" / "train-0.jsonl.gz", TEXTS[:30])
     write(root / "en" / "train-1.jsonl.gz", TEXTS[30:50])
@@ -61,7 +61,7 @@ def test_a_corpus_with_the_dataset_s_own_validation(folder, tmp_path):
     assert load_corpus(f"hub:{folder}:en", **given).built
 
 
-def test_streams_only_what_is_asked_for(folder, tmp_path):
+def test_streams_only_what_is_needed(folder, tmp_path):
     (folder / "en" / "train-1.jsonl.gz").write_bytes(b"would fail")
     corpus = load_corpus(f"hub:{folder}:en", max_documents=20, cache_dir=tmp_path / "cache", progress=False)
     assert sum(split["documents"] for split in corpus.describe()["splits"].values()) == 20
@@ -95,7 +95,7 @@ def test_short_names():
     assert find_dataset("allenai/c4:de", None).described == "hub:allenai/c4:de@train"
 
 
-def test_what_cannot_be_had(tmp_path):
+def test_unavailable_datasets(tmp_path):
     with pytest.raises(CorpusError, match=r"'c5' is neither OWNER/NAME nor a short name. Did you mean 'c4'"):
         find_dataset("c5", None)
     with pytest.raises(CorpusError, match="names no dataset"):
@@ -104,7 +104,7 @@ def test_what_cannot_be_had(tmp_path):
         load_corpus("hub:c4", cache_dir=tmp_path, progress=False)
 
 
-def test_without_network_the_version_read_before_is_taken(caplog):
+def test_offline_the_last_known_revision_is_used(caplog):
     class Memory(dict):
         recall = dict.get
         remember = dict.__setitem__

@@ -37,7 +37,7 @@ def config_of(name, heads=4, **changes):
 
 
 def original(name, heads=4, **changes):
-    """In evaluation mode, with weights so large that every layer and every position matters."""
+    """In evaluation mode, with weights large enough that every layer and position matters."""
     torch.manual_seed(0)
     config = config_of(name, heads, tie_word_embeddings=False, **changes)
     model = getattr(hf, f"{name}ForCausalLM")(config)

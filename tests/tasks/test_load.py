@@ -39,7 +39,7 @@ def hub(tmp_path_factory):
 
 @pytest.fixture
 def on_hub(hub, tmp_path, monkeypatch):
-    """A task whose dataset is in that folder."""
+    """Returns a task that reads its dataset from that folder."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
@@ -88,7 +88,7 @@ def test_groups(on_hub, tmp_path):
     write(tmp_path / "qasper" / "train.jsonl", rows)
     same, too, other = load_examples(TASKS["qasper"], tmp_path, "train")
     assert same.group == too.group != other.group
-    assert same.document is too.document  # in memory once
+    assert same.document is too.document  # one copy in memory
 
 
 def test_rows_that_share_an_id_are_references_of_one_example(tmp_path):
@@ -183,7 +183,7 @@ def test_sources_that_cannot_be_used(tmp_path):
         load_examples(TASKS["qasper"], tmp_path, "train")
 
 
-def test_what_the_hub_does_not_have(on_hub):
+def test_data_missing_on_the_hub(on_hub):
     for task, split, message in (
         (TASKS["qasper"], "train", "cannot load qasper.zip of tau/scrolls .*pass a folder"),
         (on_hub("rte"), "test", "cannot load hub:.*glue:rte@test"),

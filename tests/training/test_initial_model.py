@@ -21,7 +21,7 @@ RECIPE = RECIPES["tiny"].but(encoding="rope", steps=6, batch_size=4, length=32, 
 
 @pytest.fixture(scope="module")
 def rope(corpus, tmp_path_factory):
-    """A run whose checkpoint the others continue from."""
+    """The run that the others continue from."""
     return pretrain(RECIPE, corpus, tmp_path_factory.mktemp("runs") / "rope", **QUIET).parent
 
 
@@ -30,7 +30,7 @@ def losses(run):
 
 
 def test_weights_are_the_checkpoints(rope, corpus, tmp_path):
-    """The first loss is about the last one there, and not a new model's."""
+    """The first loss is close to the checkpoint's last one, not to a new model's."""
     recipe = RECIPE.but(init_from=str(rope), warmup_steps=0, length=64, learning_rate=1e-8, dropout=0.2)
     model = pretrain(recipe.but(steps=1), corpus, tmp_path / "on", **QUIET)
     before, after = load_file(rope / "model" / "model.safetensors"), load_file(model / "model.safetensors")
@@ -56,7 +56,7 @@ def test_further_tuning_at_the_target_length(encoding, rope, corpus, tmp_path):
 
 
 def test_a_run_knows_its_checkpoint(rope, corpus, tmp_path):
-    """By its weights, wherever it is: another in the same place is refused."""
+    """By its weights, not its path: another checkpoint at the same path is refused."""
     moved = shutil.copytree(rope / "model", tmp_path / "moved")
     assert digest(moved) == digest(rope)
     recipe = RECIPE.but(init_from=str(rope), steps=2)
@@ -73,7 +73,7 @@ def test_a_run_knows_its_checkpoint(rope, corpus, tmp_path):
 
 
 def test_free_options_may_change(corpus, tmp_path):
-    """They are not what was learned; others must be the checkpoint's, or their default if it names none."""
+    """They do not affect what was learned. Others must equal the checkpoint's, or the defaults if it has none."""
     recipe = RECIPE.but(encoding="fire", steps=1)
     run = pretrain(recipe, corpus, tmp_path / "fire", **QUIET).parent
     on = recipe.but(init_from=str(run))

@@ -69,7 +69,7 @@ def test_two_processes_have_the_losses_of_one(sharded, text, undisturbed, tmp_pa
 
 
 def test_accumulation_changes_nothing_over_epochs(tmp_path):
-    """28 sequences and a batch of 12: two whole steps an epoch, whatever they are made of."""
+    """28 sequences and a batch of 12: two whole steps per epoch, with and without accumulation."""
     (tmp_path / "text.txt").write_text("".join(chr(97 + n * n % 23) for n in range(1000)))
     corpus = load_corpus(tmp_path / "text.txt", cache_dir=tmp_path / "cache", progress=False)
     sequences = len(corpus.train.sequences(32))
