@@ -50,7 +50,7 @@ class TokenCache:
         try:
             lock.acquire(timeout=0)
         except TimeoutError:
-            log.warning("another process is building the same tokens in %s; waiting for it", folder)
+            log.warning("another process is preparing the same tokens in %s; waiting for it", folder)
             lock.acquire()
         try:
             built = self._build(folder, build)
