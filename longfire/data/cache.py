@@ -32,7 +32,8 @@ class TokenCache:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OSError(
-                error.errno, f"cannot create the cache folder {root} ({error.strerror}). Set LONGFIRE_CACHE"
+                error.errno,
+                f"cannot create the cache folder {root} ({error.strerror}). Set LONGFIRE_CACHE to another one",
             ) from error
 
     def get(self, key: str, build: Callable[[Path], dict[str, Any]]) -> tuple[Path, dict[str, Any], bool]:
@@ -98,7 +99,7 @@ class FileHashes:
 
     The key of a hash is the file's path, inode, size, mtime and ctime. Archives and copies restore size and mtime, but
     no program can set the ctime. Files changed within the last two seconds are not remembered: they could change again
-    within the clock's resolution. Can store other small values too.
+    within the clock's resolution. Other small values can be stored too.
     """
 
     def __init__(self, root: Path) -> None:

@@ -123,7 +123,7 @@ def load_corpus(
             About 2 % of the rest are dev.
         cache_dir: where tokens are cached. Default: $LONGFIRE_CACHE, or ~/.cache/longfire.
         skip_bad: skip and count unreadable documents instead of raising an error.
-        max_documents: read only the first this many documents of each source.
+        max_documents: maximum number of documents to read from each source.
         progress: show bars on a terminal.
     """
     if max_documents is not None:

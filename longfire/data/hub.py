@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HubEntry:
-    """Where a hub dataset has its text."""
+    """Where to find the text of a hub dataset."""
 
     path: str
     config: str | None = None
@@ -109,12 +109,12 @@ class HubDataset(DocumentSource):
         return load_dataset(path, entry.config, split=split, streaming=True, revision=self.revision)
 
 
-def find_dataset(written: str, field: str | None) -> HubDataset:
+def find_dataset(spec: str, field: str | None) -> HubDataset:
     """Parse `NAME[:CONFIG][@SPLIT]`; NAME is a short name, a hub id, or a folder in the hub's layout."""
-    rest, _, split = (written, "", "") if Path(written).expanduser().is_dir() else written.partition("@")
+    rest, _, split = (spec, "", "") if Path(spec).expanduser().is_dir() else spec.partition("@")
     name, _, config = (rest, "", "") if Path(rest).expanduser().is_dir() else rest.partition(":")
     if not name:
-        raise CorpusError(f"'hub:{written}' names no dataset. {hint(name, HUB)}")
+        raise CorpusError(f"'hub:{spec}' names no dataset. {hint(name, HUB)}")
     known = HUB.get(name)
     if known is None and "/" not in name and not Path(name).expanduser().is_dir():
         raise CorpusError(f"{name!r} is neither OWNER/NAME nor a short name. {hint(name, HUB)}")

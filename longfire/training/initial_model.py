@@ -146,12 +146,10 @@ def digest(source: Source) -> str:
             whole.update(name.encode())
             whole.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
     else:
-        weights = _weight_files(checkpoint_in(Path(source)))
-        if not weights and (recorded := read_json(Path(source) / "done.json").get("digest")):
+        files = _weight_files(checkpoint_in(Path(source)))
+        if not files and (recorded := read_json(Path(source) / "done.json").get("digest")):
             return str(recorded)
-        folder = checkpoint_folder(source)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        files = _weight_files(folder)
+        config = json.loads((checkpoint_folder(source) / "config.json").read_text(encoding="utf-8"))
     settings = {key: value for key, value in config.items() if "version" not in key and not key.startswith("_")}
     whole.update(json.dumps(settings, sort_keys=True, default=str).encode())
     for file in files:

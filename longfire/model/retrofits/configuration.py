@@ -61,7 +61,7 @@ class FireConfig:
         top_level = {key: fields.pop(key) for key in TOP_LEVEL if key in fields}
         kind = top_level["model_type"]
         notice = f"this is a {kind}, see base_config: import longfire.model, then AutoModelForCausalLM.from_pretrained"
-        # base_config has no model_type: transformers would parse it as a configuration of its own
+        # base_config has no model_type, or transformers would parse it as a separate configuration
         return json.dumps({**top_level, "base_config": fields, "vocab_size": notice}, indent=2, sort_keys=True) + "\n"
 
     @classmethod
