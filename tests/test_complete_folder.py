@@ -39,7 +39,7 @@ def test_a_mark_lists_every_file(folder):
         (lambda folder: (folder / "inner" / "b").unlink(), "b is missing"),
         (lambda folder: (folder / MARK).write_text("{}"), "was altered"),
         (lambda folder: (folder / MARK).write_text('{"a": 1}'), "was altered"),
-        (lambda folder: (folder / MARK).write_text('{"a": [9'), "is not what was written"),
+        (lambda folder: (folder / MARK).write_text('{"a": [9'), "is not valid JSON"),
     ],
 )
 def test_damage_is_noticed(folder, damage, message, earlier):
@@ -69,7 +69,7 @@ def test_marks_of_tokens_from_earlier_releases(folder):
 
 
 def test_a_deleted_folder_is_not_recreated(tmp_path):
-    with pytest.raises(FileNotFoundError, match="was deleted while it was written"):
+    with pytest.raises(FileNotFoundError, match="was deleted while"):
         mark_complete(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
     with pytest.raises(FileNotFoundError):

@@ -124,5 +124,5 @@ def test_bad_length_and_its_old_name():
     with pytest.warns(FutureWarning, match=r"as_fire\(max_length=…\) is now exact_length=…"):
         fire = as_fire(ALiBi(2), max_length=10)
     assert fire.L.item() == 10
-    with pytest.raises(TypeError, match="give exact_length alone"):
+    with pytest.raises(TypeError, match="pass exact_length only"):
         as_fire(ALiBi(2), exact_length=10, max_length=10)
