@@ -71,7 +71,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         reason = str(error)
     raise ValueError(
-        f"{path} is damaged: expected a JSON object ({reason}). Restore it from a backup, or delete it to regenerate it."
+        f"{path} is damaged: it is not a JSON object ({reason}). Restore it from a backup, or delete it to recreate it."
     )
 
 

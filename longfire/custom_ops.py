@@ -38,7 +38,10 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 class Operator:
-    """The operator `name`: runs `function`; `fake` returns empty results, `setup` and `backward` define the gradient."""
+    """The operator `name`, which runs `function`.
+
+    `fake` returns empty results of the right shapes; `setup` and `backward` define the gradient.
+    """
 
     def __init__(
         self,

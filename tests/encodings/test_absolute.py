@@ -48,7 +48,7 @@ def test_embeddings_keep_their_dtype():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Sinusoidal(5), "even width"),
+        (lambda: Sinusoidal(5), "width must be even"),
         (lambda: Learned(4, 0), "max_length must be at least 1"),
         (lambda: Learned(4, 8).embed(torch.zeros(1, 2, 6), torch.arange(2)), "width 6, but Learned has 4"),
     ],

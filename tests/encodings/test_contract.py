@@ -302,7 +302,7 @@ def test_position_parameters_are_found_once():
     assert not {id(p) for p in model[0].parameters()} & {id(p) for p in found}
     model[2][0].r1 = model[2][0].r2  # a parameter with two names
     assert len(position_parameters(model)) == len(found) - 1
-    with pytest.raises(TypeError, match="takes a module, not list"):
+    with pytest.raises(TypeError, match=r"must be an nn\.Module, not list"):
         position_parameters([make("fire")])
 
 
@@ -355,9 +355,9 @@ def test_another_device_and_parameters_that_are_not_finite(name):
 @pytest.mark.parametrize(
     ("x", "positions", "message"),
     [
-        (torch.zeros(2, 5, WIDTH), torch.arange(3), r"positions have shape \(3,\), not \(5,\) or \(2, 5\)"),
-        (torch.zeros(2, 5, WIDTH), torch.arange(1), r"positions have shape \(1,\)"),
-        (torch.zeros(1, 5, WIDTH), zeros(2, 5), r"positions have shape \(2, 5\), not"),
+        (torch.zeros(2, 5, WIDTH), torch.arange(3), r"positions must have shape \(5,\) or \(2, 5\), .* not \(3,\)"),
+        (torch.zeros(2, 5, WIDTH), torch.arange(1), r"positions must have shape .* not \(1,\)"),
+        (torch.zeros(1, 5, WIDTH), zeros(2, 5), r"positions must have shape .* not \(2, 5\)"),
         (torch.zeros(5, WIDTH), torch.arange(5), r"x must have shape \(B, T, C\), not \(5, 24\)"),
         (torch.zeros(2, 5, WIDTH, device="meta"), torch.arange(5), "positions are on cpu and x is on meta"),
     ],
@@ -371,7 +371,11 @@ def test_bad_embeddings(name, x, positions, message):
 @pytest.mark.parametrize(
     ("x", "positions", "message"),
     [
-        (torch.zeros(2, 3, 5, HEAD_DIM), torch.arange(1), r"positions have shape \(1,\), not \(5,\) or \(2, 5\)"),
+        (
+            torch.zeros(2, 3, 5, HEAD_DIM),
+            torch.arange(1),
+            r"positions must have shape \(5,\) or \(2, 5\), .* not \(1,\)",
+        ),
         (torch.zeros(3, 5, HEAD_DIM), torch.arange(5), r"x must have shape \(B, H, T, D\)"),
         (torch.zeros(2, 3, 5, HEAD_DIM, device="meta"), torch.arange(5), "positions are on cpu and x is on meta"),
     ],

@@ -33,7 +33,7 @@ def test_prepared_for_other_positions():
     attention(q, k, v, prepared, **same)
     with pytest.raises(ValueError, match="prepared for other k_positions"):
         attention(q, k, v, prepared, **{**same, "k_positions": torch.arange(7) + 1})
-    with pytest.raises(ValueError, match="the prepared bias's q_positions have shape"):
+    with pytest.raises(ValueError, match="the prepared bias's q_positions must have shape"):
         attention(*random(T=3), prepared)
     with pytest.raises(ValueError, match="the prepared bias has 3 heads"):
         attention(*random(H=6), prepared)

@@ -94,7 +94,7 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
         (
             {"q_positions": torch.arange(6), "k_positions": torch.arange(7)},
             ValueError,
-            r"q_positions have shape \(6,\)",
+            r"q_positions must have shape .* not \(6,\)",
         ),
         ({"q_positions": torch.arange(7.0), "k_positions": torch.arange(7)}, TypeError, "int64 or int32"),
         ({"key_mask": MASK.long()}, TypeError, "key_mask must be bool .* not torch.int64"),
