@@ -284,7 +284,7 @@ def test_what_it_says():
     engine, (q, k, v) = Chunked(), random()
     fire = make("fire")
     assert engine.refuses(ask(q, k, v, fire)) is None
-    assert engine.describe(ask(q, k, v, fire)).endswith("one chunk at a time, recomputing each in the backward pass")
+    assert engine.describe(ask(q, k, v, fire)).endswith("one chunk at a time, recomputed in the backward pass")
     with torch.no_grad():
         assert engine.describe(ask(q, k, v, fire)).endswith(
             "chunks of 20 queries, with the bias of one chunk at a time"

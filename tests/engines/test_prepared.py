@@ -40,7 +40,7 @@ def test_prepared_for_other_positions():
     assert repr(prepared) == "PreparedBias((3, 7, 7): 7 queries, 7 keys)"
     with pytest.raises(TypeError, match="positional"):  # two of its fields could be taken for each other
         PreparedBias(prepared.encoding, torch.arange(7), torch.arange(7))
-    with pytest.raises(TypeError, match="takes a PositionEncoding, not Tensor"):
+    with pytest.raises(TypeError, match="must be a PositionEncoding, not Tensor"):
         prepare_bias(torch.zeros(3), torch.arange(7), torch.arange(7))
 
 
@@ -55,7 +55,7 @@ def test_a_promise_of_order_that_is_not_kept():
         (torch.cat([order, order]), order, None),
         (padded, padded, torch.tensor([1, 0])),
     ]:
-        with pytest.raises(ValueError, match="in_order promises keys at 0…6"):
+        with pytest.raises(ValueError, match="in_order=True needs keys at 0…6"):
             prepare_bias(fire, q_positions, k_positions, in_order=True, padding=padding)
 
 
@@ -64,7 +64,7 @@ def test_promised_padding_that_no_mask_hides():
     prepared = prepare_bias(make("fire"), padded, padded, in_order=True, padding=torch.tensor([2, 0]))
     key_mask = torch.arange(7) >= torch.tensor([[2], [0]])
     attention(*random(), prepared, key_mask=key_mask)
-    with pytest.raises(ValueError, match="give key_mask"):
+    with pytest.raises(ValueError, match="pass the key_mask"):
         attention(*random(), prepared)
     with pytest.raises(ValueError, match="in sequence 0 0 follows 0"):
         attention(*random(), prepared, key_mask=torch.ones(2, 7, dtype=torch.bool))

@@ -39,7 +39,7 @@ def test_the_plan_names_the_option_that_is_more_exact():
     q, k, v = torch.randn(3, 1, 2, 700, 16, device=device)
     fire = kinked(2)
     plan = attention_plan(q, k, v, fire, impl="fused")
-    assert "smooth_beyond=128 would be more exact than 64" in str(plan)
+    assert "smooth_beyond=64; 128 would be more exact" in str(plan)
     better = FIRE(2, init_L=64.0, smooth_beyond=128).to(device)
     better.load_state_dict(fire.state_dict())
     assert attention_plan(q, k, v, better, impl="fused").error < plan.error

@@ -23,12 +23,12 @@ def test_a_users_encoding():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"causal": False}, "causal only"),
+        ({"causal": False}, "causal attention only"),
         ({"bias": None}, "no bias; sdpa has faster kernels"),
-        ({"bias": torch.zeros(9, 9)}, "a tensor is dense already"),
+        ({"bias": torch.zeros(9, 9)}, "a tensor is already dense"),
         ({"scale": 1e-5}, "scale must be at least 2e-05, not 1e-05"),
         ({"q": torch.zeros(1, 1, 9, 16, dtype=torch.float64)}, "q is torch.float64"),
-        ({"q": torch.zeros(1, 1, 9, 160)}, "largest head size is 128, and this is 160"),
+        ({"q": torch.zeros(1, 1, 9, 160)}, "largest head size is 128, but q has 160"),
         ({"positions": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4])}, "must strictly increase"),
         ({"positions": torch.arange(9) * 2}, "do not go up one by one from 0"),
         ({"positions": torch.arange(9) + 5}, "do not go up one by one from 0"),
@@ -54,7 +54,7 @@ def test_heads_are_checked():
             del self.num_heads
 
     x = torch.randn(1, 3, 9, 16, device=device)
-    with pytest.raises(ValueError, match="Headless has 1 heads and q"):
+    with pytest.raises(ValueError, match="Headless has 1 heads, but q"):
         attention(x, x, x, Headless(1).to(device), impl="fused")
 
 
@@ -84,7 +84,7 @@ def test_promised_padding():
     found = attention(q, k, v, bias, key_mask=key_mask, impl="fused")
     where = {"q_positions": positions, "k_positions": positions, "key_mask": key_mask}
     assert torch.equal(found, attention(q, k, v, encoding, impl="fused", **where))
-    with pytest.raises(ValueError, match="padding is part of the promise"):
+    with pytest.raises(ValueError, match="padding needs in_order=True"):
         prepare_bias(encoding, positions, positions, padding=padding)
 
 
