@@ -1,4 +1,4 @@
-"""Every command in the docs runs: trainings as dry runs, all others for real on tiny inputs."""
+"""Every command in the docs runs: training as dry runs, all others on tiny inputs."""
 
 import re
 import shlex
@@ -22,9 +22,9 @@ ELSEWHERE = ("tokenize tokens/ --corpus hub:", "evaluate --harness")
 
 
 def lines():
-    """In fenced blocks without a language."""
+    """Lines in fenced blocks without a language."""
     for page in PAGES:
-        fenced = page.read_text().split("```")[1::2]  # the language, if any, and what is inside
+        fenced = page.read_text().split("```")[1::2]  # the language, if any, and the content
         for block in [block for block in fenced if block.startswith("\n")]:
             yield from ((page.name, line) for line in block.replace("\\\n", " ").splitlines())
 
@@ -37,7 +37,7 @@ def in_blocks():
 
 
 def in_sentences():
-    """Those with options; others only name a command."""
+    """Commands with options; others are only mentioned."""
     for page in PAGES:
         text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         for found in re.findall(r"`longfire\s([^`]+)`", text):
@@ -70,7 +70,7 @@ def test_make_targets_and_extras_exist():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with everything the commands name, as small as possible."""
+    """A folder with everything that the commands refer to, as small as possible."""
     folder = tmp_path_factory.mktemp("place")
     put_checkpoints(folder)
     chapters = [f"Chapter {n}. " + f"It was {n} degrees in the shade. " * 300 for n in range(10)]
@@ -102,7 +102,7 @@ def put_checkpoints(folder):
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS, ids=str)
-def test_it_runs(page, command, place, tmp_path, monkeypatch, capsys):
+def test_command_runs(page, command, place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(place)
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path))
     words = shlex.split(command)

@@ -1,4 +1,4 @@
-"""What all benchmarks share: checked settings, defaults by device, and a loop that nothing stops but Ctrl-C."""
+"""Shared by all benchmarks: checked settings, defaults by device, and a loop that only Ctrl-C stops."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ BENCHMARKS = (BiasBenchmark, AttentionBenchmark, ModelBenchmark)
         *((kind, {"heads": 0}, "heads must be at least 1") for kind in BENCHMARKS[:2]),
         *((kind, {"tokens": 0}, "tokens must be at least 1") for kind in BENCHMARKS[1:]),
         (AttentionBenchmark, {"shared_layers": -1}, "shared_layers must be at least 0"),
-        (AttentionBenchmark, {"engines": ("spda",)}, "no engine named 'spda'. Did you mean 'sdpa'"),
+        (AttentionBenchmark, {"engines": ("spda",)}, "no attention engine named 'spda'. Did you mean 'sdpa'"),
         (ModelBenchmark, {"size": "bse"}, "Did you mean 'base'"),
         (ModelBenchmark, {"decoding_batch": 0}, "decoding_batch must be at least 1"),
         *((ModelBenchmark, {kind: (0,)}, "a length must be") for kind in ("forward", "training", "decoding")),
@@ -49,7 +49,7 @@ def test_defaults_depend_on_the_device(kind, monkeypatch):
 
 
 def stub(monkeypatch, found):
-    """A bias benchmark of four encodings, whose FIRE finds this, or raises it."""
+    """A bias benchmark of three encodings, in which FIRE raises `found` if it is an exception."""
 
     def measure(self, case, row):
         if case.encoding == "fire" and isinstance(found, BaseException):
@@ -68,7 +68,7 @@ def stub(monkeypatch, found):
         (RuntimeError(), "failed", "RuntimeError:"),
     ],
 )
-def test_a_failure_costs_no_other_row(error, key, reason, monkeypatch):
+def test_a_failure_does_not_affect_other_rows(error, key, reason, monkeypatch):
     before, failed, after = stub(monkeypatch, error).run()["rows"]
     assert failed[key].startswith(reason)
     assert before["ms"] == after["ms"] == 1.0

@@ -1,4 +1,4 @@
-"""Labels: parsing, the canonical form, names of files and folders."""
+"""Labels: parsing, canonical form, names of files and folders."""
 
 import re
 

@@ -33,7 +33,7 @@ RESTART = {
 @pytest.mark.parametrize(("positions", "kept"), RESTART.values(), ids=RESTART)
 @pytest.mark.parametrize("impl", ["auto", "sdpa"])
 def test_key_positions_must_increase(positions, kept, impl):
-    """Causality goes by positions: the first of two documents would see the second's later tokens."""
+    """Causality compares positions: the first of two documents would see tokens of the second."""
     q, k, v = random()
     positions = torch.tensor([list(range(7)), positions])
     where = {"q_positions": positions, "k_positions": positions}
