@@ -75,8 +75,8 @@ def _once(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
     def backward_once(*arguments: Any) -> Any:
         if torch.is_grad_enabled():  # only while backward itself is being differentiated
             raise RuntimeError(
-                f"{name} can be differentiated once, so create_graph=True is not supported. For second derivatives use "
-                f"impl='reference', and with FIRE also the CPU."
+                f"{name} can be differentiated once, so create_graph=True is not supported. For second derivatives of "
+                f"attention use impl='reference', with FIRE on the CPU."
             )
         return backward(*arguments)
 

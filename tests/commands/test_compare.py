@@ -69,7 +69,7 @@ def test_an_unwritable_folder(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["compare", "--out", str(tmp_path / "file" / "out")]) == 2
     said = capsys.readouterr().err
-    assert "(Not a directory)" in said
+    assert "Not a directory" in said
     assert "--out FOLDER" in said
     assert said.count("\n") == 1
 

@@ -147,7 +147,7 @@ def test_the_full_logits_never_exist_in_training(monkeypatch):
 def test_second_derivatives_are_refused():
     hidden, weight, labels = inputs()
     value = linear_cross_entropy(hidden, weight, labels)
-    with pytest.raises(RuntimeError, match=r"linear_cross_entropy can be differentiated once, and create_graph=True"):
+    with pytest.raises(RuntimeError, match=r"linear_cross_entropy can be differentiated once, so create_graph=True"):
         torch.autograd.grad(value, (hidden, weight), create_graph=True)
 
 
