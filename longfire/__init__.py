@@ -1,6 +1,6 @@
 """longfire: FIRE and other position encodings for transformers that are trained short and tested long.
 
-Public names are loaded on first use, so that `import longfire` and `longfire --help` are instant.
+Public names load on first use, so `import longfire` and `longfire --help` are instant.
 """
 
 from importlib import import_module
@@ -29,7 +29,7 @@ _PUBLIC = {
     "theorem": [],
 }
 _HOME = {name: room for room, names in _PUBLIC.items() for name in names}
-__all__ = ["__version__", *_PUBLIC, *_HOME]  # without `model`, so that `from longfire import *` needs no transformers
+__all__ = ["__version__", *_PUBLIC, *_HOME]  # no `model`: `from longfire import *` must not need transformers
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m longfire` is the `longfire` command."""
+"""Run the `longfire` command as `python -m longfire`."""
 
 import sys
 

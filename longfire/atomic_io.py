@@ -1,4 +1,4 @@
-"""Atomic file writes: a reader sees the old content or the new, never a part of it."""
+"""Atomic file writes: a reader sees the old content or the new, never half a file."""
 
 import fcntl
 import json
@@ -14,8 +14,8 @@ from typing import Any
 def write_whole(path: Path, content: str | bytes) -> None:
     """Replace a file atomically, creating its folder if needed. Text is written as UTF-8.
 
-    The draft lies beside the file under an unguessable name and is never opened through a symbolic link. If `path` is
-    itself a link, the link is replaced, not its target.
+    The draft has an unguessable name in the same folder and is never opened through a symbolic link. If `path` is a
+    link, the link is replaced, not its target.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned_drafts(path)
@@ -31,11 +31,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def _new_draft(path: Path) -> tuple[Path, int]:
-    """An empty file, open and locked. The lock dies with its process, so an unlocked draft is abandoned."""
+    """Create a draft, open and locked. The lock dies with its process, so an unlocked draft is abandoned."""
     while True:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-        with suppress(OSError):  # some network file systems have no locks; abandoned drafts stay there
+        with suppress(OSError):  # some network file systems have no locks: abandoned drafts stay
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return draft, handle
@@ -60,29 +60,26 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is no file. A damaged file is an error that names it."""
+    """Read a JSON object; {} if the file does not exist. A damaged file raises a ValueError that names it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
-        reason = f"it begins with {str(found)[:20]!r}"
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            return content
+        reason = f"it begins with {str(content)[:20]!r}"
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except ValueError as error:
         reason = str(error)
     raise ValueError(
-        f"{path} is damaged: it should be a JSON object ({reason}). Restore it from a copy, or delete it to have it "
-        f"made again."
+        f"{path} is damaged: it is not a JSON object ({reason}). Restore it from a backup, or delete it to recreate it."
     )
 
 
 def refuse_unwritable(folder: Path) -> None:
     """Refuse an output folder that cannot be created or written to, without creating it."""
-    existing = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        raise ValueError(
-            f"cannot write to the folder {folder} ({error.strerror}). Choose another: --out FOLDER"
-        ) from error
+        raise ValueError(f"cannot write to {folder}: {error.strerror}. Choose another with --out FOLDER.") from error

@@ -1,7 +1,7 @@
-"""Folders that count as complete: a mark, written last, lists every file with its size and checksums.
+"""Mark folders as complete: a file written last lists all others with their sizes and checksums.
 
-Checkpoints, best models and token caches are all marked this way. A folder without a mark, or whose files differ from
-it, was cut off or altered.
+Used for checkpoints, best models and token caches. A folder that has no mark or does not match it is incomplete or was
+altered.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ BLOCK = 1 << 24
 
 
 class IncompleteError(Exception):
-    """A folder is not what was written."""
+    """A folder is incomplete or was altered."""
 
 
 def mark_complete(folder: Path, content: Any = None, mark: str = MARK) -> None:
     """Mark a folder as complete once all its files are on disk. `content` is stored in the mark."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / mark)
     if not paths:  # writing the mark would recreate a deleted folder
-        raise FileNotFoundError(f"{folder} was deleted while it was written. Start again with the same command.")
+        raise FileNotFoundError(f"{folder} was deleted while it was being written. Run the same command again.")
     for path in paths:
         sync(path)
     files = {path.relative_to(folder).as_posix(): [path.stat().st_size, checksums(path)] for path in paths}
@@ -38,12 +38,12 @@ def mark_complete(folder: Path, content: Any = None, mark: str = MARK) -> None:
 
 
 def read_mark(folder: Path, mark: str = MARK) -> dict[str, Any]:
-    """A complete folder's mark: `content` and `files`, after every file was verified.
+    """Verify every file of a complete folder and return its mark: `content` and `files`.
 
     Raises:
-        FileNotFoundError: there is no folder.
-        IncompleteError: the folder was cut off or altered.
-        OSError: something cannot be read, so nothing is known.
+        FileNotFoundError: the folder does not exist.
+        IncompleteError: the folder is incomplete or was altered.
+        OSError: a file cannot be read, which proves nothing.
     """
     try:
         found = json.loads((folder / mark).read_bytes())
@@ -52,7 +52,7 @@ def read_mark(folder: Path, mark: str = MARK) -> dict[str, Any]:
             raise IncompleteError(f"{folder / mark} is missing") from None
         raise
     except ValueError:
-        raise IncompleteError(f"{folder / mark} is not what was written") from None
+        raise IncompleteError(f"{folder / mark} is not valid JSON") from None
     sealed = _sealed(found)
     if sealed is None:
         raise IncompleteError(f"{folder / mark} was altered")
@@ -70,7 +70,7 @@ def read_mark(folder: Path, mark: str = MARK) -> dict[str, Any]:
 
 
 def _sealed(found: Any) -> dict[str, Any] | None:
-    """The mark's content and files; None if it was altered. Earlier releases marked checkpoints with files alone."""
+    """The mark's content and files; None if it was altered. Marks of earlier releases contain the files only."""
     if not isinstance(found, dict) or not found:
         return None
     if "seal" not in found:
@@ -81,19 +81,19 @@ def _sealed(found: Any) -> dict[str, Any] | None:
 
 
 def checksums(path: Path) -> list[int]:
-    """CRC-32 of each block: guards against accidents, at some GB/s per core."""
+    """CRC-32 of each block: detects accidental damage at a few GB/s per core."""
 
-    def one(start: int) -> int:
+    def block_checksum(start: int) -> int:
         with path.open("rb") as file:
             file.seek(start)
             return zlib.crc32(file.read(BLOCK))
 
     with ThreadPoolExecutor() as threads:
-        return list(threads.map(one, range(0, path.stat().st_size, BLOCK)))
+        return list(threads.map(block_checksum, range(0, path.stat().st_size, BLOCK)))
 
 
 def checksum(path: Path) -> int:
-    """CRC-32 of a whole file."""
+    """CRC-32 of a whole file, as in marks of earlier releases."""
     total = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -102,7 +102,7 @@ def checksum(path: Path) -> int:
 
 
 def short_hash(value: Any) -> str:
-    """Hash of anything JSON can represent."""
+    """Hash of a JSON-serialisable value."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

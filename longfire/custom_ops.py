@@ -1,7 +1,7 @@
-"""Kernels as torch operators.
+"""Wrap kernels as torch operators.
 
-A compiler sees an operator with a shape and a gradient. Eager mode calls the function itself: dispatching an operator
-takes a tenth of a millisecond, longer than many a kernel.
+Compilers see an operator with a shape and a gradient. Eager mode calls the function directly: dispatching an operator
+takes a tenth of a millisecond, longer than many kernels.
 """
 
 import os
@@ -16,19 +16,19 @@ from torch.nn.modules.module import _has_any_global_hook
 PLAIN = (Tensor, nn.Parameter)
 HAS_TRITON = find_spec("triton") is not None  # without importing it
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Triton runs kernels on the CPU, slowly: for tests."""
+"""Triton interprets kernels on the CPU, which is slow and only for tests."""
 
 
 def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether calling the module is x·Wᵀ + b and nothing else, so that its weight may be read instead.
+    """Whether calling the module computes x·Wᵀ + b and nothing else, so that its weight may be read instead.
 
-    False for adapters, parametrised, quantised or sharded layers, hooks, and a replaced forward.
+    False for adapters; parametrised, quantised or sharded layers; hooks; and a replaced forward.
     """
     return type(module) is nn.Linear and type(module.weight) in PLAIN and not has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether calling the module does more than its class's `forward`."""
+    """Whether calling the module does more than run its class's `forward`."""
     return (
         "forward" in vars(module)
         or bool(module._forward_hooks or module._forward_pre_hooks)
@@ -38,7 +38,10 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 class Operator:
-    """`function` under `name`: `fake` returns results of the right shapes, `setup` and `backward` make its gradient."""
+    """The operator `name`, which runs `function`.
+
+    `fake` returns empty results of the right shapes; `setup` and `backward` define the gradient.
+    """
 
     def __init__(
         self,
@@ -70,10 +73,10 @@ class Operator:
 
 def _once(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
     def backward_once(*arguments: Any) -> Any:
-        if torch.is_grad_enabled():  # only if the backward pass itself is to be differentiated
+        if torch.is_grad_enabled():  # only while backward itself is being differentiated
             raise RuntimeError(
-                f"{name} can be differentiated once, but create_graph=True asks for more. For second derivatives use "
-                f"impl='reference', with the encoding on a CPU if it is FIRE."
+                f"{name} can be differentiated once, so create_graph=True is not supported. For second derivatives of "
+                f"attention use impl='reference', with FIRE on the CPU."
             )
         return backward(*arguments)
 

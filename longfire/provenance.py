@@ -1,4 +1,4 @@
-"""What a result was produced with: hardware, versions, commit, kernels."""
+"""Record what a result was produced with: hardware, versions, commit, kernel hash."""
 
 import ast
 import hashlib
@@ -29,7 +29,7 @@ KERNELS = (
     "model/inputs.py",
     "custom_ops.py",
 )
-"""The sources whose speed `longfire bench` measures. A new encoding is not among them: it slows no other down."""
+"""Sources whose speed `longfire bench` measures. New encodings are not included: they do not slow others down."""
 
 
 def provenance() -> dict[str, Any]:
@@ -49,20 +49,20 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def kernel_hash() -> str:
-    """A hash of the current kernel sources. Performance records with another hash are stale."""
+    """Hash of the current kernel sources. Performance records with another hash are stale."""
     package = Path(__file__).parent
     files = sorted(path for pattern in KERNELS for path in package.glob(pattern))
     return syntax_hash([path.read_text(encoding="utf-8") for path in files])
 
 
 def syntax_hash(sources: Sequence[str]) -> str:
-    """A hash of Python sources in any order, ignoring comments, docstrings and layout."""
+    """Hash of Python sources that ignores their order, comments, docstrings and formatting."""
     trees = sorted(_syntax(ast.parse(source)) for source in sources)
     return hashlib.sha256("\n".join(trees).encode()).hexdigest()[:16]
 
 
 def _syntax(node: Any) -> str:
-    """`ast.dump` without bare strings and empty fields, which differ between Python versions."""
+    """`ast.dump` without docstrings, and without empty fields, which differ between Python versions."""
     if isinstance(node, ast.AST):
         fields = [f"{name}={_syntax(value)}" for name, value in ast.iter_fields(node) if value not in (None, [])]
         return f"{type(node).__name__}({', '.join(fields)})"
@@ -75,8 +75,8 @@ def _is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def merge_provenance(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One provenance for parts produced in several places; differing values are joined with commas."""
+def merge_provenance(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the provenance of parts produced on several machines; differing values are joined with commas."""
 
     def merge(values: Sequence[Any]) -> Any:
         if all(isinstance(value, dict) for value in values):
@@ -84,13 +84,13 @@ def merge_provenance(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
         distinct = list(dict.fromkeys(values))
         return distinct[0] if len(distinct) == 1 else ", ".join(map(str, sorted(distinct, key=str)))
 
-    return dict(merge(several))
+    return dict(merge(parts))
 
 
 def commit() -> str | None:
     """The commit this code runs from, with `+` if tracked files have changed; None outside a checkout.
 
-    $LONGFIRE_COMMIT overrides it, for code that is copied without its history.
+    $LONGFIRE_COMMIT overrides it, for code copied without its history.
     """
     if "LONGFIRE_COMMIT" in os.environ:
         return os.environ["LONGFIRE_COMMIT"]

@@ -1,9 +1,9 @@
 """Theorem 3.1 of the FIRE paper as code: ALiBi, Kerple, T5 and Sandwich, each rewritten as FIRE.
 
-With L = L₀ all queries up to L₀ share one normaliser, so FIRE depends only on the distance, and ψ and f_θ can be chosen
-to make it any of the four. The choices follow the proof with two exceptions for floating point: T5's steps lie half-way
-between two distances, so that rounding cannot move a distance into the next bucket, and Kerple-power's r₁ stays an
-outer factor, since the proof's r₁^(1/r₂) overflows for small r₂.
+With L = L₀ all queries up to L₀ share one normaliser, so FIRE depends only on the distance, and the right ψ and f_θ
+make it any of the four. They follow the proof, with two changes for floating point: T5's steps are half-way between two
+distances, so that rounding cannot move a distance into the next bucket, and Kerple-power's r₁ stays an outer factor,
+because the proof's r₁^(1/r₂) overflows for small r₂.
 """
 
 from functools import singledispatch
@@ -21,17 +21,17 @@ from longfire.validation import at_least, renamed
 def as_fire(encoding: PositionEncoding, exact_length: int) -> FIRE:
     """A FIRE whose bias equals this encoding's for all 0 < j ≤ i ≤ exact_length (Theorem 3.1).
 
-    Works for ALiBi, both Kerples, T5 and Sandwich with any parameters. The result has its own trainable parameters, in
-    the encoding's precision and on its device. Beyond `exact_length` it interpolates, as FIRE does.
+    Supports ALiBi, both Kerples, T5 and Sandwich with any parameters. The result has its own trainable parameters, with
+    the encoding's precision and device. Beyond `exact_length` it interpolates, as FIRE does.
 
     Args:
         encoding: the encoding to rewrite.
-        exact_length: L₀; in 0-based positions, the biases are equal below it.
+        exact_length: L₀. The biases are equal at 0-based positions below it.
     """
     at_least("exact_length", exact_length, 1)
     with torch.no_grad():
         fire = _construct(encoding, exact_length)
-    fire.smooth_beyond = encoding.smooth_beyond  # the bias is the same, and so is its smoothness
+    fire.smooth_beyond = encoding.smooth_beyond  # same bias, same smoothness
     tensor = next(iter((*encoding.parameters(), *encoding.buffers())))
     return fire.to(tensor.device, encoding.compute_dtype)
 
@@ -98,7 +98,7 @@ def _construct(encoding: PositionEncoding, length: int) -> FIRE:
 
 
 def _exact(length: int) -> dict[str, Any]:
-    """Options of all constructions: a fixed L = L₀, and no ε."""
+    """Options of every construction: L fixed at L₀, and no ε."""
     return {"threshold": "fixed", "init_L": float(length), "eps": 0.0}
 
 
@@ -147,7 +147,7 @@ def _(encoding: Sandwich, length: int) -> FIRE:
 
 
 def _two_layers(encoding: T5 | Sandwich, length: int, activation: str, weights: Tensor) -> FIRE:
-    """ψ(x) = x and one hidden layer with these incoming weights; the caller sets the rest."""
+    """ψ(x) = x and one hidden layer with these input weights; the caller sets the rest."""
     heads, units = encoding.num_heads, len(weights)
     fire = TheoremFIRE(heads, hidden_layers=1, width=units, activation=activation, log=False, **_exact(length)).to(
         weights.device, encoding.compute_dtype

@@ -1,4 +1,4 @@
-"""Checks of arguments, with messages that name the value and the remedy."""
+"""Validate arguments, with messages that state the value and the remedy."""
 
 import math
 import warnings
@@ -50,15 +50,15 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
-        def call(*arguments: P.args, **given: P.kwargs) -> R:
+        def call(*arguments: P.args, **keywords: P.kwargs) -> R:
             for old, new in names.items():
-                if old in given:
-                    if new in given:
-                        raise TypeError(f"{function.__name__}: {old} is an old name for {new}; give {new} alone.")
+                if old in keywords:
+                    if new in keywords:
+                        raise TypeError(f"{function.__name__}: {old} is the old name of {new}; pass {new} only.")
                     message = f"{function.__name__}({old}=…) is now {new}=…; the next release drops the old name."
                     warnings.warn(message, FutureWarning, stacklevel=2)
-                    given[new] = given.pop(old)
-            return function(*arguments, **given)
+                    keywords[new] = keywords.pop(old)
+            return function(*arguments, **keywords)
 
         return call
 
@@ -82,13 +82,13 @@ def error_summary(error: BaseException) -> str:
 
 
 def load_without_code(auto: Any, source: object, **options: Any) -> Any:
-    """transformers' `auto.from_pretrained`, without running or offering to run a checkpoint's own code."""
+    """Call transformers' `auto.from_pretrained`, never running or offering to run a checkpoint's own code."""
     try:
         return auto.from_pretrained(source, trust_remote_code=False, **options)
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
         raise ValueError(
-            f"{source} needs Python code of its own (auto_map in its configuration), and longfire runs no code from "
+            f"{source} needs its own Python code (auto_map in its configuration), and longfire does not run code from "
             "checkpoints. Use a model whose model_type transformers knows."
         ) from error

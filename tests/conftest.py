@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch: tiny operations stall on more
+os.environ["OMP_NUM_THREADS"] = "1"  # before importing torch: tiny operations are slower with more threads
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
@@ -14,9 +14,9 @@ import torch
 from hypothesis import settings
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported: kernels then run on the CPU, slowly
+    os.environ["TRITON_INTERPRET"] = "1"  # before importing triton: run kernels on the CPU, slowly
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what it runs in the background
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells ignore it in background processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 settings.register_profile("longfire", deadline=None, max_examples=40, derandomize=True)
@@ -57,7 +57,7 @@ def pytest_unconfigure():
 
 
 def pytest_sessionstart():
-    """Triton's interpreter looks for integers that overflow, a third of its time, and tells in debug mode alone."""
+    """Skip the overflow checks of Triton's interpreter: a third of its time, and reported only in debug mode."""
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
         from triton.runtime.interpreter import interpreter_builder
 
@@ -65,8 +65,8 @@ def pytest_sessionstart():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _what_is_there_by_now():
-    """Modules, tests, caches of compilers: all of it stays, and is not looked through for garbage again and again."""
+def _freeze_existing_objects():
+    """Exempt modules, tests and compiler caches from garbage collection, which would scan them again and again."""
     gc.collect()
     gc.freeze()
 

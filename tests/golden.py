@@ -1,4 +1,4 @@
-"""Values that the refactoring must not move: recorded before it began, deleted when it is done.
+"""Values that a refactoring must not change, recorded before it began.
 
 python -m tests.golden > tests/golden.json      record
 python -m pytest tests/golden.py              check
@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 RECORDED = Path(__file__).with_name("golden.json")
 MEASURED_AGAIN = ("bench", "tests")
-"""Folders of results/ whose records are of speed, or of test runs, and are measured again at the end."""
+"""Folders of results/ with records of speed or test runs, which are measured again."""
 
 
 def longfire(*arguments):
@@ -27,7 +27,7 @@ def longfire(*arguments):
 
 
 def numbers(value):
-    """All floats in a record, in order, but for times and memory."""
+    """All floats in a record, in order, except times and memory."""
     if isinstance(value, dict):
         skipped = {"provenance", "seconds", "tokens_per_second", "times"}
         return [number for key in value if key not in skipped for number in numbers(value[key])]
@@ -55,7 +55,7 @@ def comparison():
 
 
 def finetuning():
-    """Two checkpoints fine-tuned for two steps on made-up rows: the losses."""
+    """Losses of two checkpoints fine-tuned for two steps on placeholder rows."""
     with tempfile.TemporaryDirectory() as folder:
         longfire("reproduce", "narrative-qa", "--scale", "smoke", "--out", folder, "--encodings", "fire", "rope")
         losses = losses_of_runs(Path(folder))

@@ -1,4 +1,4 @@
-"""Encodings to test with: every one of the package, with parameters that bring out mistakes."""
+"""Every encoding of the package, with parameters that expose mistakes."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from longfire.encodings import PositionEncoding
 
 HEADS, HEAD_DIM, WIDTH, LENGTH = 3, 8, 24, 64
 
-OPTIONS = {  # sizes that bring out mistakes; other encodings are made with their own example
+OPTIONS = {  # sizes that expose mistakes; other encodings use their own example
     "rope_pi": {"trained_length": 16, "target_length": 64},
     "yarn": {"trained_length": 16, "target_length": 64},
     "fire": {"init_L": 20.0},

@@ -1,4 +1,4 @@
-"""The house: which room may import which, and what importing the library costs."""
+"""Which room may import which, and what importing the library costs."""
 
 import ast
 import subprocess
@@ -40,7 +40,7 @@ KERNELS = {
     *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "bias_kernels", "bias_grad")),
     *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("forward", "backward", "decode")),
 }
-"""Files that import Triton, each itself imported only when its kernels run."""
+"""Files that import Triton, themselves imported only when their kernels run."""
 
 
 def rooms():
@@ -59,12 +59,12 @@ def imports(path):
             yield node.module or ""
 
 
-def test_every_room_is_on_the_map():
+def test_every_room_is_listed():
     assert {room for room, _ in rooms()} == set(MAY_IMPORT)
 
 
 @pytest.mark.parametrize(("room", "path"), list(rooms()), ids=lambda value: getattr(value, "name", value))
-def test_arrows_point_one_way(room, path):
+def test_imports_point_one_way(room, path):
     for name in imports(path):
         top, _, rest = name.partition(".")
         if top == "longfire" and rest:
@@ -72,11 +72,11 @@ def test_arrows_point_one_way(room, path):
             assert other == room or other in MAY_IMPORT[room], f"{path} imports {name}"
         elif top not in sys.stdlib_module_names and top != "longfire" and room in TORCH_ALONE:
             allowed = {"torch", "triton"} if path in KERNELS else {"torch"}
-            assert top in allowed, f"{path} imports {name}; this room needs torch alone"
+            assert top in allowed, f"{path} imports {name}; this room may import torch only"
 
 
 def test_encodings_do_not_know_each_other():
-    """But for FIRE, which can start as ALiBi, and its kernel."""
+    """Except FIRE, which can start as ALiBi and has a kernel."""
     shared = {"base", "positions", "registry"}
     known_to = {"fire": {"alibi", "kernels"}}
     for path in (PACKAGE / "encodings").glob("*.py"):
@@ -94,16 +94,16 @@ def test_import_is_light():
     assert not {"torch", "transformers", "datasets", "matplotlib"} & set(loaded)
 
 
-def test_using_the_library_loads_torch_alone():
+def test_the_library_imports_only_torch():
     code = "import sys, longfire; longfire.FIRE, longfire.attention, longfire.theorem.as_fire; print(*sys.modules)"
     loaded = set(run(code).split())
     assert "torch" in loaded
     assert not {"triton", "transformers", "datasets", "matplotlib"} & loaded
 
 
-def test_help_answers_at_once():
+def test_help_is_fast():
     took = []
-    for _ in range(3):  # the best of three: a busy machine is not the command's fault
+    for _ in range(3):  # best of three, in case the machine is busy
         start = time.perf_counter()
         shown = subprocess.run(
             [sys.executable, "-m", "longfire", "--help"], capture_output=True, text=True, check=True
@@ -114,7 +114,7 @@ def test_help_answers_at_once():
 
 
 def test_the_model_is_an_attribute():
-    """On first use: until then, and without transformers, everything else works."""
+    """Imported on first use; everything else works without transformers."""
     assert run("import longfire; print(longfire.model.LongfireConfig.model_type)") == "longfire\n"
     code = """
 import sys

@@ -1,4 +1,4 @@
-"""Atomic writes: through no link, and without debris."""
+"""Atomic writes: not through links, and without leftovers."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ from longfire.atomic_io import read_json, write_whole
 
 
 def test_links_are_not_written_through(tmp_path, monkeypatch):
-    """Neither at the draft's name, be it guessed, nor at the file's own, where the link is replaced."""
+    """Neither at the draft's name, even if guessed, nor at the file's, where the link is replaced."""
     victim, path = tmp_path / "victim", tmp_path / "out" / "file.json"
     victim.write_text("mine")
     path.parent.mkdir()
@@ -30,7 +30,7 @@ def test_links_are_not_written_through(tmp_path, monkeypatch):
 
 
 def test_drafts_of_killed_writers_are_removed(tmp_path):
-    """Those of others that are still writing, and of other files, stay."""
+    """Drafts that are still being written, and those of other files, stay."""
     own, other = (tmp_path / f".{name}.0123456789abcdef" for name in ("file.json", "other.json"))
     own.touch()
     other.touch()
@@ -42,7 +42,7 @@ def test_drafts_of_killed_writers_are_removed(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"file.json", other.name}
 
 
-def test_permissions_are_the_usual(tmp_path):
+def test_permissions_follow_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
         write_whole(tmp_path / "file", b"new")
@@ -51,7 +51,7 @@ def test_permissions_are_the_usual(tmp_path):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
-def test_what_cannot_be_written_leaves_the_old_content(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_content(tmp_path, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_written_leaves_the_old_content(tmp_path, monkeypatch):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_file_that_cannot_be_read_is_not_a_missing_one(tmp_path):
+def test_an_unreadable_file_is_not_a_missing_one(tmp_path):
     assert read_json(tmp_path / "missing.json") == {}
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(OSError, match=r"folder\.json"):

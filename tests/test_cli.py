@@ -1,4 +1,4 @@
-"""The command line, as a person types it."""
+"""The command line as a user types it."""
 
 import json
 import os
@@ -36,15 +36,15 @@ def test_explore(tmp_path, capsys):
         (["pretrain", "tiny", "--vocab", "300", "--dry-run"], "--vocab 300 is for --tokenizer bpe"),
     ],
 )
-def test_errors_are_for_people(command, message, capsys):
+def test_user_errors_have_no_traceback(command, message, capsys):
     assert main(command) == 2
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
 
 
-def test_a_checkpoint_with_an_encoding_that_is_not_known(tmp_path, capsys):
-    """transformers wraps a configuration's refusal in its own error."""
+def test_a_checkpoint_with_an_unknown_encoding(tmp_path, capsys):
+    """transformers wraps the configuration's error in its own."""
     config = {"model_type": "longfire", "position_encoding": {"name": "recency"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(["explore", str(tmp_path)]) == 2
@@ -56,7 +56,7 @@ def test_a_checkpoint_with_an_encoding_that_is_not_known(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flag", "meant"), [("--step=3", "--steps"), ("--lenght", "--length"), ("--bogus", None), ("--step", "--steps")]
 )
-def test_a_misspelt_option_is_not_guessed_but_suggested(flag, meant, capsys):
+def test_a_misspelt_option_gets_a_suggestion(flag, meant, capsys):
     with pytest.raises(SystemExit):
         main(["pretrain", "tiny", flag, "3", "--dry-run"])
     shown = capsys.readouterr().err
@@ -84,7 +84,11 @@ def test_a_missing_library_is_named(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("command", "library", "install"),
     [
-        (["compare", "--dry-run"], "transformers", "'longfire[lab]'"),  # at once, not model, then data, then lab
+        (
+            ["compare", "--dry-run"],
+            "transformers",
+            "'longfire[lab]'",
+        ),  # one extra with everything, not one after another
         (["generate", "x", "--prompt", "a"], "transformers", "'longfire[model]'"),
         (["evaluate", "--harness", "run"], "lm_eval", "'longfire[harness]'"),
         (["pretrain", "tiny", "--dry-run"], "filelock", "'longfire[lab]'"),
@@ -92,7 +96,7 @@ def test_a_missing_library_is_named(monkeypatch, capsys, tmp_path):
     ],
 )
 def test_what_to_install(command, library, install):
-    """In a process that cannot import it."""
+    """Run in a process that cannot import the library."""
     code = f"import sys; sys.modules[{library!r}] = None; from longfire.cli import main; sys.exit(main({command}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     said = done.stderr.splitlines()[-1]
@@ -100,7 +104,7 @@ def test_what_to_install(command, library, install):
 
 
 def test_all_libraries_of_the_extras_are_known():
-    """Of those that a command imports."""
+    """Those of the extras that commands need."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {
         re.split(r"[>\[]", one)[0].replace("-", "_")
@@ -134,7 +138,7 @@ def test_an_unknown_option_shows_the_usage_of_its_command(command, usage, capsys
         (["generate", "x", "--dtype", "float31"], "longfire generate: --dtype cannot be 'float31'. Did you mean 'fl"),
     ],
 )
-def test_a_misspelt_word_is_answered_with_the_nearest(command, said, capsys):
+def test_a_misspelt_word_gets_a_suggestion(command, said, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(command)
     shown = capsys.readouterr().err
@@ -148,8 +152,8 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"longfire {__version__}\n"
 
 
-def test_a_broken_pipe_is_no_success(tmp_path):
-    """As `| head -n 1` leaves it: silence, and the status of SIGPIPE."""
+def test_a_broken_pipe_is_not_a_success(tmp_path):
+    """As with `| head -n 1`: no message, and the status of SIGPIPE."""
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "longfire", "explore", "--out", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Complete folders: marks, what they notice, and marks of earlier releases."""
+"""Marks of complete folders: what they detect, and marks of earlier releases."""
 
 import json
 import zlib
@@ -26,7 +26,7 @@ def test_a_mark_lists_every_file(folder):
     found = read_mark(folder)
     assert found["content"] == {"answer": 42}
     assert {name: size for name, (size, _) in found["files"].items()} == {n: len(c) for n, c in FILES.items()}
-    mark_complete(folder)  # again: it does not list itself
+    mark_complete(folder)  # again: the mark does not list itself
     assert set(read_mark(folder)["files"]) == set(FILES)
 
 
@@ -39,11 +39,11 @@ def test_a_mark_lists_every_file(folder):
         (lambda folder: (folder / "inner" / "b").unlink(), "b is missing"),
         (lambda folder: (folder / MARK).write_text("{}"), "was altered"),
         (lambda folder: (folder / MARK).write_text('{"a": 1}'), "was altered"),
-        (lambda folder: (folder / MARK).write_text('{"a": [9'), "is not what was written"),
+        (lambda folder: (folder / MARK).write_text('{"a": [9'), "is not valid JSON"),
     ],
 )
 def test_damage_is_noticed(folder, damage, message, earlier):
-    """Also under the marks that earlier releases put on checkpoints: sizes and checksums of whole files."""
+    """Also with checkpoint marks of earlier releases: sizes and checksums of whole files."""
     if earlier:
         entries = {name: [len(content), zlib.crc32(content)] for name, content in FILES.items()}
         (folder / MARK).write_text(json.dumps(entries))
@@ -69,7 +69,7 @@ def test_marks_of_tokens_from_earlier_releases(folder):
 
 
 def test_a_deleted_folder_is_not_recreated(tmp_path):
-    with pytest.raises(FileNotFoundError, match="was deleted while it was written"):
+    with pytest.raises(FileNotFoundError, match="was deleted while"):
         mark_complete(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
     with pytest.raises(FileNotFoundError):

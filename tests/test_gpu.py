@@ -53,7 +53,7 @@ def test_nothing_waits_for_the_device(name, impl):
 
 
 def test_positions_are_asserted_in_a_captured_graph():
-    """Values cannot be read there; keys in order pass, at capture and in replays."""
+    """Values cannot be read there; keys in order pass, both at capture and in replays."""
     q, k, v = torch.randn(3, 1, HEADS, 9, HEAD_DIM, device="cuda")
     positions, graph = torch.arange(9, device="cuda"), torch.cuda.CUDAGraph()
     attention(q, k, v)
@@ -113,14 +113,14 @@ def test_theorem(name):
 def _tf32():
     torch.set_float32_matmul_precision("high")
     yield
-    assert torch.get_float32_matmul_precision() == "high"  # as it was found
+    assert torch.get_float32_matmul_precision() == "high"  # restored
     torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.usefixtures("_tf32")
 @pytest.mark.parametrize("name", ADDITIVE)
 def test_tensor_float32_does_not_round_biases(name):
-    """Many training scripts allow TF32 products, which would round distances and hidden units to ten bits."""
+    """Many training scripts allow TF32, which would round distances and hidden units to ten bits."""
     encoding, positions = make(name), torch.arange(2000)
     expected = encoding.bias(positions, positions)
     bias = encoding.cuda().bias(positions.cuda(), positions.cuda()).cpu()

@@ -1,4 +1,4 @@
-"""Kernel hashes, which tell whether a performance record is stale."""
+"""Kernel hashes, which show whether a performance record is stale."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def kernel(x):
 PLAIN = "BLOCK = 64\ndef kernel(x):\n  return (x*BLOCK)\n"
 
 
-def test_comments_docstrings_and_layout_do_not_count():
+def test_comments_docstrings_and_formatting_do_not_count():
     assert syntax_hash([SOURCE]) == syntax_hash([PLAIN])
     assert syntax_hash([SOURCE, "a = 1"]) == syntax_hash(["a = 1", PLAIN])  # files may be renamed
 

@@ -69,7 +69,9 @@ def test_the_result_is_a_fire_with_its_own_parameters(name):
     assert isinstance(fire, FIRE)
     assert fire.smooth_beyond == encoding.smooth_beyond
     assert all(parameter.requires_grad for parameter in fire.parameters())
-    assert torch.isfinite(fire.bias(torch.arange(300), torch.arange(300))).all()  # later keys, beyond the length
+    assert torch.isfinite(
+        fire.bias(torch.arange(300), torch.arange(300))
+    ).all()  # including keys after the query and positions beyond the length
     before = [tensor.clone() for tensor in (*encoding.parameters(), *encoding.buffers())]
     fire.bias(torch.arange(50), torch.arange(50)).sum().backward()
     with torch.no_grad():
@@ -80,7 +82,7 @@ def test_the_result_is_a_fire_with_its_own_parameters(name):
 
 
 def test_from_low_precision():
-    """Tensors that a framework has cast to bfloat16 are computed with in float32."""
+    """Tensors that a framework has cast to bfloat16 are converted to float32 for computing."""
     for name in ("alibi", "kerple_log", "kerple_power"):
         encoding = sources(torch.float32)[name]
         for tensor in (*encoding.parameters(), *encoding.buffers()):
@@ -102,7 +104,7 @@ def test_batched_positions():
 
 
 def test_rounding_errors_do_not_change_the_bucket():
-    """With steps at whole distances, 49·(d / 49) < d in float32 for some d would fall one bucket short."""
+    """With steps at integer distances, some d with 49·(d / 49) < d in float32 would fall one bucket short."""
     length = 49
     distances = torch.arange(length, dtype=torch.float32)
     assert (length * (distances / length) < distances).any()
@@ -124,5 +126,5 @@ def test_bad_length_and_its_old_name():
     with pytest.warns(FutureWarning, match=r"as_fire\(max_length=…\) is now exact_length=…"):
         fire = as_fire(ALiBi(2), max_length=10)
     assert fire.L.item() == 10
-    with pytest.raises(TypeError, match="give exact_length alone"):
+    with pytest.raises(TypeError, match="pass exact_length only"):
         as_fire(ALiBi(2), exact_length=10, max_length=10)

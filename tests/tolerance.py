@@ -1,4 +1,4 @@
-"""How wrong a low-precision result may be: twice what plain PyTorch in that precision is, against float64."""
+"""Tolerance of low-precision results: twice the error of plain PyTorch in that precision, against float64."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,10 @@ from torch import Tensor
 def assert_as_accurate(
     result: Tensor, eager: Tensor, exact: Tensor, floor: float = 1e-6, scale: float | None = None, what: str = ""
 ) -> None:
-    """Error of `result` against float64 ≤ 2 × the error of `eager`, both in the max norm.
+    """Assert that the error of `result` is at most twice that of `eager`, both against `exact` in the max norm.
 
-    `floor` is what is always allowed, relative to `scale`: the largest exact value, unless another is given (a gradient
-    that is 0 by symmetry is measured against the largest of its kind).
+    `floor` is always allowed, relative to `scale`. Default: the largest exact value; for a gradient that is 0 by
+    symmetry, pass the largest of its kind.
     """
     assert exact.dtype == torch.float64
     assert torch.isfinite(result).all(), what

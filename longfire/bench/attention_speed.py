@@ -1,6 +1,6 @@
 """Time and memory of causal attention with every encoding on every engine, on the CPU or a CUDA GPU.
 
-The bias is computed inside the timed call. An engine whose result is wrong is not timed.
+The timed call includes computing the bias. An engine with a wrong result is not timed.
 """
 
 import math
@@ -36,18 +36,18 @@ BOTH, MEMORY = "forward + backward", "memory"
 BASELINES = {"cuda": ("flash", "cudnn"), "cpu": ("sdpa",)}
 """PyTorch's own attention without a bias, by device."""
 RATIOS = {"flash": "÷ flash", "cudnn": "÷ cudnn", "sdpa": "÷ sdpa without bias"}
-"""Under which name a row has its ratios to a baseline."""
+"""Keys of a row's ratios to each baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionBenchmark(Benchmark):
-    """Forward and forward + backward of attention, at every length, beside PyTorch's without a bias."""
+    """Attention forward and forward + backward at every length, compared with PyTorch's without a bias."""
 
     lengths: tuple[int, ...]
     tokens: int | None
-    """In all sequences of a batch together. None: one sequence."""
+    """Total per batch. None: one sequence."""
     shared_layers: int
-    """Layers of FIRE-S, measured in a row of its own. 0: no such row."""
+    """Number of layers that share one FIRE in the FIRE-S row. 0: no such row."""
     heads: int = 12
     head_dim: int = 64
     engines: tuple[str, ...] | None = None
@@ -72,7 +72,7 @@ class AttentionBenchmark(Benchmark):
         return max(1, (self.tokens or 0) // case.n)
 
     def cases(self) -> list[Case]:
-        """For each length the baselines, then FIRE, then the others."""
+        """For each length: the baselines, then FIRE, then the other encodings."""
         names = self.encodings or sorted(with_bias(), key=lambda name: name != "fire")
         labels = [(name, 1) for name in names]
         if "fire" in names and self.shared_layers:
@@ -123,12 +123,12 @@ class AttentionBenchmark(Benchmark):
         row[BOTH] = _per_layer(timed(both, self.seconds, self.device, replay) | memory, case)
 
     def shortage(self, case: Case, stage: str) -> str | None:
-        """Why a case is not tried on the CPU, where running out of memory ends the process. A GPU raises instead."""
+        """Why to skip a case on the CPU, where running out of memory kills the process; a GPU raises an error."""
         if self.device != "cpu" or case.encoding == NO_BIAS:
             return None
         if case.layers == 1 and not getattr(ENGINES[str(case.engine)], "dense", True):
             return None
-        maps, hidden = (5, 0) if stage == FORWARD else (7, 96)  # as measured; hidden: FIRE's MLP in training
+        maps, hidden = (5, 0) if stage == FORWARD else (7, 96)  # measured; hidden is FIRE's MLP in training
         numbers = maps * self.batch(case) * case.layers * self.heads + hidden
         shortage = memory_shortage(numbers * case.n**2 * 4)
         return shortage and f"{stage}: {shortage}"
@@ -144,7 +144,7 @@ class AttentionBenchmark(Benchmark):
         return layers, correctness.build_for(name, self.heads, self.head_dim, case.n).to(self.device)
 
     def _check(self, case: Case, row: Row, encoding: PositionEncoding | None) -> str | None:
-        """Add the errors to the row; what is wrong with them. PyTorch's own attention is never called wrong."""
+        """Add the errors to the row and return what is wrong. PyTorch's own attention is never called wrong."""
         dtype = DTYPES[self.dtype]
         sample = correctness.make_sample(case.encoding_name, case.n, self.head_dim, dtype, self.device)
         errors = correctness.check(lambda q, k, v, encoding: attend(case, [(q, k, v)], encoding)[0], sample)
@@ -159,7 +159,7 @@ class AttentionBenchmark(Benchmark):
 
 
 def attend(case: Case, layers: Sequence[Sequence[Tensor]], encoding: PositionEncoding | None) -> list[Tensor]:
-    """The output of every layer: what is timed."""
+    """The timed call: the output of every layer."""
     if encoding is None:
         backend = BACKENDS.get(str(case.engine))
         with nullcontext() if backend is None else sdpa_kernel(backend):
@@ -169,7 +169,7 @@ def attend(case: Case, layers: Sequence[Sequence[Tensor]], encoding: PositionEnc
 
 
 def _bias(case: Case, encoding: PositionEncoding) -> PositionEncoding | PreparedBias:
-    """The encoding, or, shared, its bias prepared once for all layers."""
+    """The encoding or, for FIRE-S, its bias prepared once for all layers."""
     if case.encoding != FIRE_S:
         return encoding
     positions = torch.arange(case.n, device=next(encoding.parameters()).device)
@@ -189,7 +189,7 @@ def _refusal(case: Case, layer: Sequence[Tensor], encoding: PositionEncoding) ->
 
 
 def _rounded(error: float) -> float | None:
-    """To three digits; None, which JSON can hold, if not finite."""
+    """Rounded to three digits; None if not finite, because JSON has no such numbers."""
     return float(f"{error:.3g}") if math.isfinite(error) else None
 
 
@@ -198,9 +198,9 @@ def _per_layer(found: dict[str, float], case: Case) -> dict[str, float]:
 
 
 def add_ratios(rows: list[Row]) -> None:
-    """Add to each row its ratios to attention without a bias at the same length; to FIRE-S, those to FIRE too.
+    """Add each row's ratios to attention without a bias at the same length; for FIRE-S also those to FIRE.
 
-    Ratios that lack a number on either side are left out.
+    Ratios are skipped where either side has no number.
     """
     by_case = {(row["encoding"], row["engine"], row["n"]): row for row in rows}
     for row in rows:
@@ -214,10 +214,10 @@ def add_ratios(rows: list[Row]) -> None:
 
 
 def _ratios(row: Row, other: Row) -> dict[str, float]:
-    places = {FORWARD: (FORWARD, "ms"), BOTH: (BOTH, "ms"), MEMORY: (BOTH, "peak_mb")}
+    keys = {FORWARD: (FORWARD, "ms"), BOTH: (BOTH, "ms"), MEMORY: (BOTH, "peak_mb")}
     ratios = {}
-    for name, (part, key) in places.items():
-        over, under = row.get(part, {}).get(key), other.get(part, {}).get(key)
-        if over is not None and under:
-            ratios[name] = round(over / under, 3)
+    for name, (part, key) in keys.items():
+        value, baseline = row.get(part, {}).get(key), other.get(part, {}).get(key)
+        if value is not None and baseline:
+            ratios[name] = round(value / baseline, 3)
     return ratios

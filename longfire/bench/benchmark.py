@@ -1,4 +1,4 @@
-"""A benchmark: cases measured one by one, each a row of a record that is saved as it grows."""
+"""Base of all benchmarks: measure cases one by one and save the record after each."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ NO_BIAS, FIRE_S = "no bias", f"fire{SHARED}"
 FORWARD = "forward"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-"""PyTorch's attention kernels that can be chosen by name."""
+"""PyTorch's attention kernels by name."""
 
 Row = dict[str, Any]
 
@@ -34,12 +34,12 @@ class Case:
     """One measurement."""
 
     n: int
-    """Tokens in a sequence, or in the cache."""
+    """Tokens in a sequence, or in the cache when decoding."""
     encoding: str
     engine: str | None = None
-    """Of `longfire.attention`; without a bias, a kernel of PyTorch's. None: no choice."""
+    """An engine of `longfire.attention` or, without a bias, a kernel of PyTorch. None: not chosen."""
     kind: str | None = None
-    """Of a model: forward, training or decoding."""
+    """What a model does: forward, training or decoding."""
     layers: int = 1
     """Layers that share one encoding."""
 
@@ -48,58 +48,58 @@ class Case:
 
     @property
     def encoding_name(self) -> str | None:
-        """In the registry; None without a bias."""
+        """The name in the registry; None without a bias."""
         return {NO_BIAS: None, FIRE_S: "fire"}.get(self.encoding, self.encoding)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What to measure and where; the fields are stored in the record. `on` fills in the defaults of a device.
+    """What to measure and where. The fields are stored in the record; `on` fills in a device's defaults.
 
-    A subclass lists its cases, measures one, and compares rows with their baseline.
+    Subclasses list their cases, measure one case, and compare rows with their baseline.
     """
 
     device: str
     dtype: str
     seconds: float = 1.0
-    """How long each measurement is repeated."""
+    """Duration of each measurement."""
     encodings: tuple[str, ...] | None = None
-    """None: all that can be measured."""
+    """None: all measurable ones."""
     subject: str = ""
 
     defaults: ClassVar[dict[str, dict[str, Any]]]
-    """By device."""
+    """Default options by device."""
 
     @classmethod
     def on(cls, device: str | None = None, **options: Any) -> Self:
-        """Defaults of a device (None: the GPU if there is one) for options that are None or missing."""
+        """Build with a device's defaults for missing and None options. Default device: the GPU, if there is one."""
         device = device or ("cuda" if "cuda" in cls.defaults and torch.cuda.is_available() else "cpu")
         one_of("the device", device, cls.defaults)
-        given = {name: value for name, value in options.items() if value is not None}
-        return cls(device=device, **(cls.defaults[device] | given))
+        chosen = {name: value for name, value in options.items() if value is not None}
+        return cls(device=device, **(cls.defaults[device] | chosen))
 
     def __post_init__(self) -> None:
         one_of("the device", self.device, self.defaults)
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("torch finds no CUDA device here. Use --device cpu.")
+            raise ValueError("torch finds no CUDA device. Use --device cpu.")
         one_of("the dtype", self.dtype, DTYPES)
         positive("seconds", self.seconds, zero_too=True)
         known = self.measurable()
         for name in self.encodings or ():
             if name in ENCODINGS and name not in known:
-                raise ValueError(f"{name!r} has no bias to measure. These have one: {', '.join(known)}.")
+                raise ValueError(f"{name!r} has no bias to measure. Known: {', '.join(known)}.")
             if name not in known:
                 raise ValueError(f"there is no encoding named {name!r}. {hint(name, known)}")
 
     def measurable(self) -> list[str]:
-        """Names that `encodings` may have."""
+        """Valid names for `encodings`."""
         return with_bias()
 
     def cases(self) -> list[Case]:
         raise NotImplementedError
 
     def batch(self, case: Case) -> int:
-        """Sequences measured at once."""
+        """Sequences per batch."""
         return 1
 
     def labels(self, case: Case) -> Row:
@@ -109,20 +109,20 @@ class Benchmark:
         return row | ({"layers": case.layers} if case.layers > 1 else {})
 
     def measure(self, case: Case, row: Row) -> None:
-        """Add what was found to the row, or `not run` or `wrong` with the reason."""
+        """Add the measurements to the row, or the reason under `not run` or `wrong`."""
         raise NotImplementedError
 
     def stage(self, row: Row) -> str:
-        """What an unfinished row was at when something failed, as `forward: `."""
+        """The stage at which an unfinished row failed, such as `forward: `."""
         return ""
 
     def add_ratios(self, rows: list[Row]) -> None:
-        """Add to each row, under the baseline's name, what it takes relative to the baseline."""
+        """Add each row's ratios to the baseline, under the baseline's name."""
 
     def run(self, save: Save = lambda record: None) -> dict[str, Any]:
-        """Measure all cases. The record is saved after each; an interrupted one has `interrupted`."""
-        made = provenance() | {"kernels": kernel_hash()}
-        record: dict[str, Any] = {"provenance": made, "setting": asdict(self), "rows": []}
+        """Measure all cases and save the record after each. An interrupted record has `interrupted`."""
+        origin = provenance() | {"kernels": kernel_hash()}
+        record: dict[str, Any] = {"provenance": origin, "setting": asdict(self), "rows": []}
         cases = tqdm(self.cases(), unit="case", desc=f"bench {self.subject}", disable=None)
         with interruptible(record, save), cases as progress:
             for case in progress:
@@ -133,7 +133,7 @@ class Benchmark:
         return record
 
     def measured(self, case: Case) -> Row:
-        """A row. Whatever goes wrong is recorded in it and does not stop the others."""
+        """Measure a case. Errors are recorded in its row and do not stop the others."""
         row = self.labels(case)
         try:
             release_memory(self.device)

@@ -1,4 +1,4 @@
-"""Time and peak memory of computing a bias: one sequence, float32, on the CPU, without gradients."""
+"""Time and peak memory of computing a bias: one sequence, float32, CPU, no gradients."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,6 +1,6 @@
-"""Whether an engine computes attention: its error against float64, held to that of plain PyTorch.
+"""Check an engine's results: its error against float64 is compared with that of plain PyTorch.
 
-The bound is that of the tests: at most twice the error of attention written out in the same precision.
+As in the tests, the bound is twice the error of attention in eager PyTorch in the same precision.
 """
 
 import copy
@@ -19,14 +19,14 @@ HEADS = 2
 ROWS = 256
 """Queries computed in float64 at a time."""
 ALL_QUERIES = 4096
-"""Up to this length every query is checked; beyond, the first and the last `ROWS`."""
+"""Up to this length every query is checked; above it, the first and last `ROWS`."""
 GRADIENTS = 2048
-"""Up to this length gradients are checked too."""
+"""Up to this length gradients are also checked."""
 PARAMETERS = "gradient of the parameters"
 FLOOR, PARAMETERS_FLOOR = 1e-6, 1e-5
-"""No float32 result is better; a parameter's gradient is a sum over all queries and keys."""
+"""Added to the bound: float32 is no better. A parameter's gradient is a sum over all queries and keys."""
 INTERPOLATED_FLOOR = 0.2
-"""For parameters' gradients where the bias is interpolated: kinks blur."""
+"""Added for parameters' gradients of an interpolated bias, which blurs kinks."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, PositionEncoding | None], Tensor]
 
@@ -36,15 +36,15 @@ class Sample:
     """One sequence of two heads, with its exact attention and the error of eager PyTorch."""
 
     inputs: tuple[Tensor, Tensor, Tensor]  # q, k, v: (1, H, n, D)
-    upstream: Tensor  # the gradient of the output, likewise
+    upstream: Tensor  # gradient of the output, same shape
     encoding: PositionEncoding | None
-    rows: Tensor  # the queries that are checked
+    rows: Tensor  # the checked queries
     exact: dict[str, Tensor]
     eager: dict[str, float]
 
 
 def check(attend: Attend, sample: Sample) -> dict[str, tuple[float, float]]:
-    """Errors of the engine and of eager PyTorch by quantity, relative to the largest exact value."""
+    """Errors of the engine and of eager PyTorch for each quantity, relative to its largest exact value."""
 
     def attend_rows(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor) -> Tensor:
         return attend(q, k, v, encoding)[:, :, rows]
@@ -56,7 +56,7 @@ def check(attend: Attend, sample: Sample) -> dict[str, tuple[float, float]]:
 def verdict(
     errors: dict[str, tuple[float, float]], interpolated: bool = False, dtype: torch.dtype = torch.float32
 ) -> str | None:
-    """The first error that is out of bounds; None if there is none."""
+    """Describe the first error out of bounds; None if all are within."""
     for name, (error, eager) in errors.items():
         parameters_floor = INTERPOLATED_FLOOR if interpolated else max(PARAMETERS_FLOOR, torch.finfo(dtype).eps)
         if error > 2 * eager + (parameters_floor if name == PARAMETERS else FLOOR):
@@ -66,7 +66,7 @@ def verdict(
 
 @lru_cache(maxsize=1)
 def make_sample(name: str | None, n: int, head_dim: int, dtype: torch.dtype, device: str) -> Sample:
-    """The sample for an encoding (None: no bias) at a length. The last one is cached for the next engine."""
+    """A sample for an encoding (None: no bias) and length. The latest is cached for the next engine."""
     torch.manual_seed(0)
     q, k, v, upstream = torch.randn(4, 1, HEADS, n, head_dim, device=device).to(dtype)
     encoding = None if name is None else build_for(name, HEADS, head_dim, n).to(device)
@@ -77,7 +77,7 @@ def make_sample(name: str | None, n: int, head_dim: int, dtype: torch.dtype, dev
     exact_encoding = None if encoding is None else copy.deepcopy(encoding).double()
     blocks = rows.split(ROWS)
     exact = _results(_reference, (exact_q, exact_k, exact_v), upstream.double(), exact_encoding, blocks)
-    if n <= GRADIENTS:  # eager PyTorch sums gradients over all queries at once, in its precision
+    if n <= GRADIENTS:  # eager PyTorch must sum gradients over all queries in its own precision
         blocks = (rows,)
     eager = _results(_eager, inputs, upstream, encoding, blocks)
     return Sample(inputs, upstream, encoding, rows, exact, _errors(eager, exact))
@@ -96,7 +96,7 @@ def _results(
     encoding: PositionEncoding | None,
     blocks: Sequence[Tensor],
 ) -> dict[str, Tensor]:
-    """The output and, for a short sequence, all gradients, a block of queries at a time."""
+    """The output and, for short sequences, all gradients, one block of queries at a time."""
     with_gradients = upstream.shape[2] <= GRADIENTS
     sources = dict(zip(("gradient of q", "gradient of k", "gradient of v"), inputs, strict=True))
     sources |= dict(encoding.named_parameters(prefix="parameter")) if encoding is not None else {}
@@ -107,8 +107,8 @@ def _results(
             out = attend(*inputs, encoding, block)
         outputs.append(out.detach())
         if with_gradients:
-            wanted = list(sources.values())
-            gradients = torch.autograd.grad(out, wanted, upstream[:, :, block], materialize_grads=True)
+            tensors = list(sources.values())
+            gradients = torch.autograd.grad(out, tensors, upstream[:, :, block], materialize_grads=True)
             for total, gradient in zip(sums.values(), gradients, strict=True):
                 total += gradient
     return {"output": torch.cat(outputs, dim=2), **(sums if with_gradients else {})}
@@ -120,7 +120,7 @@ def _reference(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | Non
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor) -> Tensor:
-    """Attention written out, all in the dtype of q."""
+    """Attention in plain operations, all in the dtype of q."""
     keys = torch.arange(k.shape[2], device=k.device)
     logits = q[:, :, rows] @ k.mT * q.shape[-1] ** -0.5
     bias = encoding(rows, keys) if encoding is not None else None
@@ -130,18 +130,18 @@ def _eager(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, r
 
 
 def _errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
-    """Largest errors, relative to the largest exact value. All parameters are one quantity with their worst error.
+    """Largest errors, relative to the largest exact value. All parameters count as one quantity with the worst error.
 
-    Some parameters are single numbers, which eager PyTorch may hit by luck. Others have only a rounding error for a
-    gradient (a constant added to all logits changes nothing); theirs is relative to the other parameters' gradients.
+    Some parameters are single numbers, which eager PyTorch may get right by luck. The gradient of others is pure
+    rounding error (adding a constant to all logits changes nothing); it is taken relative to the other parameters'.
     """
     size = {name: float(tensor.abs().max()) for name, tensor in exact.items()}
     largest = max((value for name, value in size.items() if name.startswith("parameter")), default=0.0)
     errors: dict[str, float] = {}
     for name, tensor in exact.items():
-        own = name.startswith("parameter")
-        scale = largest if own and size[name] < 1e-9 * largest else size[name]
+        is_parameter = name.startswith("parameter")
+        scale = largest if is_parameter and size[name] < 1e-9 * largest else size[name]
         error = float((found[name].double() - tensor).abs().max()) / (scale or 1.0)
-        key = PARAMETERS if own else name
+        key = PARAMETERS if is_parameter else name
         errors[key] = max(error if math.isfinite(error) else math.inf, errors.get(key, 0.0))
     return errors

@@ -1,7 +1,7 @@
-"""Speed of the whole model with each encoding: forward, training and decoding, side by side in one run.
+"""Speed of the whole model with each encoding: forward, training and decoding, in one run.
 
 On a GPU every layer is compiled (for decoding the whole step, as `generate` does with a static cache). Encodings
-without a bias use the fastest of PyTorch's kernels, the baseline each of them, and the row names the kernel.
+without a bias use PyTorch's fastest kernel, the baseline all of them, and rows name the kernel.
 """
 
 from collections.abc import Iterator
@@ -35,26 +35,26 @@ from longfire.validation import one_of
 TRAINING, DECODING = "training", "decoding"
 BASELINE = "rope"
 MAIN = (BASELINE, "fire", FIRE_S)
-"""Measured in training and decoding."""
+"""Encodings measured in training and decoding."""
 SPARE = 2048
-"""Slots in a static cache beyond what it holds."""
+"""Free slots in a static cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelBenchmark(Benchmark):
-    """A forward pass with every encoding; training and decoding with RoPE, FIRE and FIRE-S."""
+    """Forward with every encoding; training and decoding with RoPE, FIRE and FIRE-S."""
 
     size: str
     forward: tuple[int, ...]
-    """Lengths."""
+    """Sequence lengths."""
     training: tuple[int, ...]
     decoding: tuple[int, ...]
     """Tokens in the cache."""
     tokens: int
-    """In all sequences of a batch together; decoding has `decoding_batch` sequences."""
+    """Total per batch, except for decoding, which has `decoding_batch` sequences."""
     compile: bool
     kernels: tuple[str, ...]
-    """PyTorch's, for encodings without a bias."""
+    """PyTorch's kernels for encodings without a bias, the fastest last."""
     decoding_batch: int = 8
     subject: str = "model"
 
@@ -97,7 +97,7 @@ class ModelBenchmark(Benchmark):
         return self.decoding_batch if case.kind == DECODING else max(1, self.tokens // case.n)
 
     def cases(self) -> list[Case]:
-        """The baseline first, then FIRE, then the others."""
+        """The baseline, then FIRE, then the other encodings."""
         every = sorted(self.measurable(), key=lambda name: MAIN.index(name) if name in MAIN else len(MAIN))
         chosen = {FORWARD: self.encodings or every, TRAINING: MAIN, DECODING: MAIN}
         return [
@@ -110,7 +110,7 @@ class ModelBenchmark(Benchmark):
 
     def _kernels(self, kind: str, name: str) -> tuple[str | None, ...]:
         if kind == DECODING or name in (*with_bias(), FIRE_S):
-            return (None,)  # one for all encodings
+            return (None,)  # the same for all encodings
         return self.kernels if name == BASELINE else self.kernels[-1:]
 
     def config(self, case: Case) -> LongfireConfig:
@@ -142,14 +142,14 @@ class ModelBenchmark(Benchmark):
 
 @contextmanager
 def attention_kernel(name: str | None) -> Iterator[None]:
-    """Limit PyTorch's attention to one kernel. Compiled graphs are bound to theirs, so none may come from a cache."""
+    """Restrict PyTorch's attention to one kernel. Compiled graphs are bound to theirs, so their cache is disabled."""
     chosen = sdpa_kernel(BACKENDS[name]) if name in BACKENDS else nullcontext()
     with chosen, functorch.patch(enable_autograd_cache=False):
         yield
 
 
 def engine_name(benchmark: ModelBenchmark, case: Case, model: Any) -> str:
-    """What attention runs on: an engine, or a kernel of PyTorch's SDPA."""
+    """The engine that attention runs on, or the kernel of PyTorch's SDPA."""
     if case.engine is not None:
         return "sdpa" if case.engine == "sdpa" else f"sdpa {case.engine}"
     encoding, config = model.model.encodings[0], model.config
@@ -173,7 +173,7 @@ def forward_pass(benchmark: ModelBenchmark, model: Any, ids: Tensor, n: int) -> 
 
 
 def training_step(benchmark: ModelBenchmark, model: Any, ids: Tensor, n: int) -> Call:
-    """One AdamW step: weights in float32 under autocast, as Hugging Face's Trainer does it."""
+    """One AdamW step with float32 weights under autocast, as in Hugging Face's Trainer."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     dtype = DTYPES[benchmark.dtype]
@@ -189,7 +189,7 @@ def training_step(benchmark: ModelBenchmark, model: Any, ids: Tensor, n: int) ->
 
 
 def decoding_step(benchmark: ModelBenchmark, model: Any, ids: Tensor, n: int) -> Call:
-    """One more token for every sequence, from a static cache that holds n."""
+    """One more token for every sequence, from a static cache that contains n."""
     device, dtype = torch.device(benchmark.device), DTYPES[benchmark.dtype]
     model = model.to(dtype).eval()
     config, batch, slots = model.config, len(ids), n + SPARE
@@ -206,7 +206,7 @@ def decoding_step(benchmark: ModelBenchmark, model: Any, ids: Tensor, n: int) ->
     @torch.no_grad()
     def call() -> None:
         step(ids, past_key_values=cache, position_ids=position_ids, attention_mask=mask, use_cache=True)
-        for layer in cache.layers:  # rewind: every step is the first after n
+        for layer in cache.layers:  # rewind, so that every step is the first after n
             layer.cumulative_length.fill_(n)
 
     return call
@@ -216,7 +216,7 @@ CALLS = {FORWARD: forward_pass, TRAINING: training_step, DECODING: decoding_step
 
 
 def time_call(call: Call, seconds: float, device: str, replay: bool) -> Row:
-    """Warm up, then time; with `replay`, as a CUDA graph."""
+    """Warm up, then time the call; with `replay`, as a CUDA graph."""
     for _ in range(3):
         call()
     if device != "cuda":
@@ -228,7 +228,7 @@ def time_call(call: Call, seconds: float, device: str, replay: bool) -> Row:
 
 
 def add_ratios(rows: list[Row]) -> None:
-    """Add to each row how much slower it is than the baseline on each of its kernels: `÷ rope (sdpa flash)`."""
+    """Add each row's time relative to the baseline on each of its kernels: `÷ rope (sdpa flash)`."""
     for base in (row for row in rows if row["encoding"] == BASELINE and "ms" in row):
         for row in rows:
             if "ms" in row and all(base[key] == row[key] for key in ("kind", "n")):

@@ -1,4 +1,4 @@
-"""Timing and memory on the CPU and on a CUDA GPU."""
+"""Measure time and memory on the CPU and on a CUDA GPU."""
 
 import ctypes
 import gc
@@ -12,14 +12,14 @@ import torch
 Call = Callable[[], object]
 
 L2_FLUSH = 256 << 20
-"""Bytes written between two calls on a GPU, more than its L2 cache holds: every call starts with a cold one."""
+"""Bytes written between calls on a GPU, more than its L2 cache, so that every call starts with a cold cache."""
 
 
 def timed(call: Call, seconds: float, device: str, replay: bool = False) -> dict[str, float]:
-    """Median, fastest and slowest of many calls in milliseconds. The caller has warmed up.
+    """Median, fastest and slowest of many calls in milliseconds. The caller warms up.
 
-    With `replay`, on a GPU, these are times of a CUDA graph of the call: the GPU's own, without Python's launch
-    overhead, which a compiled model does not have either. `eager_ms` is the median with the overhead.
+    With `replay`, a GPU replays a CUDA graph of the call: its times exclude Python's launch overhead, which a compiled
+    model does not have either. `eager_ms` is the median including the overhead.
     """
     times = _cuda_times(call, seconds) if device == "cuda" else _cpu_times(call, seconds)
     eager = {}
@@ -44,7 +44,7 @@ def _graph_of(call: Call) -> torch.cuda.CUDAGraph:
 
 
 def _cpu_times(call: Call, seconds: float) -> list[float]:
-    """Seconds of 3 to 100 calls."""
+    """Seconds per call, of 3 to 100 calls."""
     times: list[float] = []
     while len(times) < 3 or (sum(times) < seconds and len(times) < 100):
         start = time.perf_counter()
@@ -54,9 +54,9 @@ def _cpu_times(call: Call, seconds: float) -> list[float]:
 
 
 def _cuda_times(call: Call, seconds: float) -> list[float]:
-    """Seconds of 10 to 1000 calls by the GPU's clock.
+    """Seconds per call, of 10 to 1000 calls, by the GPU's clock.
 
-    All calls are queued before the first wait, as in training: CPU time counts only where it is the bottleneck.
+    All calls are queued before waiting, as in training: CPU time counts only where it is the bottleneck.
     """
     scratch = torch.empty(L2_FLUSH, dtype=torch.uint8, device="cuda")
 
@@ -77,9 +77,9 @@ def _cuda_times(call: Call, seconds: float) -> list[float]:
 
 
 def added_memory(call: Call, device: str) -> dict[str, float]:
-    """`peak_mb`: peak memory of a call beyond what was in use before it. Empty where the system does not report it.
+    """`peak_mb`: peak memory of a call beyond that in use before; empty where the system does not report it.
 
-    A GPU is warmed up first, so that compiling and tuning do not count; on the CPU this call is the warm-up.
+    A GPU is warmed up first, so that compiling and tuning do not count; on the CPU, this is the warm-up.
     """
     if device == "cuda":
         call()
@@ -99,7 +99,7 @@ def added_memory(call: Call, device: str) -> dict[str, float]:
 
 
 def _reset_cpu_peak() -> int | None:
-    """The bytes in use now; None where Linux does not let a process reset its peak."""
+    """Reset the peak and return the bytes in use; None where the system does not allow it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -108,7 +108,7 @@ def _reset_cpu_peak() -> int | None:
 
 
 def release_memory(device: str) -> None:
-    """Return cached memory to the system, where it would hide what a call adds or be missing for it."""
+    """Return cached memory to the system: it would hide what a call allocates, or not be available to it."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -117,20 +117,20 @@ def release_memory(device: str) -> None:
 
 
 def memory_shortage(need: float) -> str | None:
-    """Why so many bytes should not be allocated on the CPU; None if they fit."""
+    """Why this many bytes do not fit in the CPU's memory; None if they do."""
     free = _proc("/proc/meminfo", "MemAvailable") or float("inf")
     return f"needs about {need / 1e9:.0f} GB, {free / 1e9:.0f} GB free" if need > 0.9 * free else None
 
 
 def total_memory(device: str) -> float:
-    """Bytes the device has; infinite where the system does not report it."""
+    """The device's memory in bytes; infinite where the system does not report it."""
     if device == "cuda":
         return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     return _proc("/proc/meminfo", "MemTotal") or float("inf")
 
 
 def _proc(path: str, key: str) -> int | None:
-    """A number of bytes that Linux reports."""
+    """A number of bytes from a file in /proc; None if not reported."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

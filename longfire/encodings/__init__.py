@@ -1,4 +1,4 @@
-"""Position encodings: one paper, one file. Every file in this folder is imported and registers its encodings."""
+"""Position encodings: one paper, one file. Importing a file of this folder registers its encodings."""
 
 from importlib import import_module
 from pkgutil import iter_modules

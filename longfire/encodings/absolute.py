@@ -13,7 +13,7 @@ from longfire.validation import at_least, positive
 
 
 class Absolute(PositionEncoding):
-    """Base of both: one vector per position."""
+    """Base class: one vector per position."""
 
     scope = "model"
 
@@ -29,7 +29,7 @@ class Absolute(PositionEncoding):
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         check_fit(positions, x, "B T C")
         if x.shape[-1] != self.width:
-            raise ValueError(f"embeddings have width {x.shape[-1]}, but {type(self).__name__} has {self.width}.")
+            raise ValueError(f"x has width {x.shape[-1]}, but {type(self).__name__} has {self.width}.")
         return (x + self.vectors(positions).to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 
 
@@ -41,8 +41,8 @@ class Sinusoidal(Absolute):
 
     Args:
         width: width C of the embeddings, even.
-        scale: factor of the vectors. Use the standard deviation of the token embeddings, 1 in the paper and 0.02 in
-            most models today; with 1 there, positions would drown the tokens.
+        scale: factor of the vectors. Use the standard deviation of the token embeddings, which is 1 in the paper and
+            0.02 in most models today; a scale of 1 would drown those out.
     """
 
     takes = ("width",)
@@ -53,7 +53,7 @@ class Sinusoidal(Absolute):
         positive("scale", scale)
         self.scale = scale
         if width % 2:
-            raise ValueError(f"sinusoidal needs an even width (sine and cosine pairs), not {width}.")
+            raise ValueError(f"width must be even (pairs of sine and cosine), not {width}.")
 
     def vectors(self, positions: Tensor) -> Tensor:
         k = torch.arange(0, self.width, 2, dtype=torch.float64, device=positions.device)
@@ -63,7 +63,7 @@ class Sinusoidal(Absolute):
 
 @register("learned")
 class Learned(Absolute):
-    """A learned vector per position (as in GPT-2). Positions from `max_length` on are an error.
+    """A learned vector per position (as in GPT-2). Positions at or beyond `max_length` are an error.
 
     Args:
         width: width C of the embeddings.

@@ -19,8 +19,8 @@ class ALiBi(DistanceBias):
 
     Args:
         num_heads: number of attention heads.
-        max_bias: the smallest slope is 2^−max_bias if the number of heads is a power of two (MPT's name).
-        slopes: r for each head, instead of the paper's geometric ones.
+        max_bias: the smallest slope is 2^−max_bias if num_heads is a power of two (MPT's name for it).
+        slopes: r of each head. Default: the paper's geometric slopes.
     """
 
     takes = shown = ("num_heads",)
@@ -47,7 +47,7 @@ class ALiBi(DistanceBias):
 def alibi_slopes(num_heads: int, max_bias: float = 8.0) -> list[float]:
     """Geometric slopes 2^(−max_bias·h/H) for h = 1…H.
 
-    If H is not a power of two: the slopes of the next lower power, then every other one of the next higher.
+    If H is not a power of two: the slopes of the next lower power, then every other slope of the next higher one.
     """
 
     def geometric(heads: int) -> list[float]:

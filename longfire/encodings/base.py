@@ -16,12 +16,12 @@ from longfire.encodings.positions import can_check_values, check_pair, check_sam
 from longfire.validation import positive
 
 LEAST_SMOOTH_BEYOND = 64
-"""The smallest `smooth_beyond` the fused engine uses; it rounds smaller values up to this."""
+"""The fused engine rounds smaller values of `smooth_beyond` up to this."""
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
 class PositionEncoding(nn.Module):
-    """Base of all encodings: three hooks, `embed`, `rotate` and `bias`, each of which does nothing by default.
+    """Base class of all encodings: three hooks, `embed`, `rotate` and `bias`, that do nothing by default.
 
     A model calls all three and never asks which encoding it has. `encoding(q_positions, k_positions)` returns the bias
     and honours forward hooks and `encoding.compile()`; subclasses define `bias`.
@@ -39,19 +39,19 @@ class PositionEncoding(nn.Module):
     """`"model"`: one instance for the whole model; `"layer"`: one per layer, unless the model shares it."""
 
     takes: ClassVar[tuple[str, ...]] = ()
-    """Constructor arguments that come from the model, out of num_heads, head_dim, width and max_length."""
+    """Constructor arguments that the model supplies: any of num_heads, head_dim, width and max_length."""
 
     free: ClassVar[tuple[str, ...]] = ()
     """Options that may change after training, because no learned weight depends on them."""
 
     aliases: ClassVar[dict[str, str]] = {}
-    """Names that `build_encoding` uses for constructor arguments: option → argument."""
+    """Options of `build_encoding` that differ in name from the constructor argument: option → argument."""
 
     shown: ClassVar[tuple[str, ...]] = ()
-    """Attributes in the repr."""
+    """Attributes shown in the repr."""
 
     example: ClassVar[dict[str, Any]] = {}
-    """Required options for demonstrations and tests."""
+    """Values of required options, for demonstrations and tests."""
 
     distance_only: bool = False
     """Whether the bias depends only on i − j."""
@@ -59,8 +59,8 @@ class PositionEncoding(nn.Module):
     smooth_beyond: int | None = None
     """Distance W beyond which the fused engine may interpolate the bias linearly. None: never.
 
-    Nodes are at most 2/W of the distance apart and, at one distance, 4/W of the query's position: 4 keys at distance
-    256 for W = 128. A larger W is more exact and slower.
+    Samples are at most 2/W of the distance apart along a row and 4/W of the query's position apart along a diagonal:
+    4 keys at distance 256 for W = 128. A larger W is more exact and slower.
     """
 
     max_length: int | None = None
@@ -105,7 +105,7 @@ class PositionEncoding(nn.Module):
         hooks = [calls[hook] for hook in calls if getattr(type(self), hook) is not getattr(PositionEncoding, hook)]
         if hooks:
             raise ValueError(
-                f"{type(self).__name__} has no bias for attention to add. Call {', and '.join(hooks)}, without a bias."
+                f"{type(self).__name__} has no bias for attention to add. Call {', and '.join(hooks)}; pass no bias."
             )
 
     def extra_repr(self) -> str:
@@ -160,7 +160,7 @@ class DistanceBias(PositionEncoding):
 
 
 def per_head(name: str, values: Sequence[float], num_heads: int) -> list[float]:
-    """Check that there is one finite number per head."""
+    """The values as floats; refuse anything but one finite number per head."""
     numbers = [float(value) for value in values]
     if len(numbers) != num_heads or not all(math.isfinite(number) for number in numbers):
         raise ValueError(f"{name} must be {num_heads} finite numbers, one per head, not {numbers}.")
@@ -168,7 +168,7 @@ def per_head(name: str, values: Sequence[float], num_heads: int) -> list[float]:
 
 
 def at_least_float32() -> torch.dtype:
-    """The dtype for new parameters: at least float32, also when models are built under a bfloat16 default."""
+    """The dtype of new parameters: at least float32, even if torch's default dtype is bfloat16."""
     return torch.promote_types(torch.get_default_dtype(), torch.float32)
 
 
@@ -194,12 +194,12 @@ def _no_autocast_no_tf32() -> Iterator[None]:
 
 
 def position_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """All parameters of position encodings inside `module`, each once and in order.
+    """All parameters of position encodings in `module`, each once, in order.
 
-    Frozen ones are included, such as the original beside the copy that PEFT trains; `parameter_groups` leaves them out.
+    Includes frozen ones, such as the originals of copies that PEFT trains; `parameter_groups` skips those.
     """
     if not isinstance(module, nn.Module):
-        raise TypeError(f"position_parameters takes a module, not {type(module).__name__}.")
+        raise TypeError(f"module must be an nn.Module, not {type(module).__name__}.")
     encodings = (m for m in module.modules() if isinstance(m, PositionEncoding))
     return list(dict.fromkeys(p for encoding in encodings for p in encoding.parameters()))
 
@@ -207,7 +207,7 @@ def position_parameters(module: nn.Module) -> list[nn.Parameter]:
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float, position_lr: float | None = None
 ) -> list[dict[str, Any]]:
-    """Optimiser groups of all trainable parameters, each once and in the same order in every process.
+    """Optimiser groups of all trainable parameters, each once, in the same order in every process.
 
         torch.optim.AdamW(longfire.parameter_groups(model, lr=1e-3, weight_decay=0.1, position_lr=1e-2))
 
@@ -215,8 +215,8 @@ def parameter_groups(
         model: any module.
         lr: learning rate of the model.
         weight_decay: for matrices; vectors (biases, norms) and position encodings have none.
-        position_lr: learning rate of the position encodings, whose few parameters learn too slowly at the model's;
-            three to ten times `lr` works well. None: `lr`.
+        position_lr: learning rate of the position encodings. Default: `lr`, which is too slow for their few
+            parameters; three to ten times as much works well.
     """
     own = position_parameters(model)
     rates = {"lr": lr, "weight_decay": weight_decay, "position_lr": lr if position_lr is None else position_lr}

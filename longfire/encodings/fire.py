@@ -2,7 +2,7 @@
 
     b(i, j) = f_θ( ψ(i − j) / ψ(max{L, i}) ),   ψ(x) = log(c·x + 1),   0 < j ≤ i
 
-The paper's symbols here: ψ is `psi`, f_θ is `mlp`, c is `c`, L is `L` (= |L_multiplier · init_L|).
+Symbols: ψ is `psi`, f_θ is `mlp`, c is `c`, L is `L` = |L_multiplier · init_L|.
 """
 
 import math
@@ -29,7 +29,7 @@ from longfire.encodings.registry import register
 from longfire.validation import at_least, one_of, positive
 
 RANDOM, STARTS = "random", ("kerple_log", "alibi")
-"""How FIRE can be initialised: randomly, or as another encoding."""
+"""Values of `init`: random weights, or the encodings that FIRE can start as."""
 
 
 @register("fire")
@@ -43,26 +43,26 @@ class FIRE(PositionEncoding):
 
     Args:
         num_heads: number of attention heads, and of the MLP's outputs.
-        hidden_layers: of the MLP. The paper's text has two, its listing one, its ablation also none (a linear map).
+        hidden_layers: of the MLP. Two in the paper's text, one in its listing; 0 is a linear map, as in its ablation.
         width: of the hidden layers (`mlp_width` in `build_encoding`, where `width` is the model's).
         activation: `"relu"` or `"gelu"`.
-        final_activation: apply the activation to the output, too.
+        final_activation: also apply the activation to the output.
         log: use ψ(x) = log(c·x + 1) with a learned c; otherwise ψ(x) = x.
-        threshold: L is `"learned"`, `"fixed"` or None, for normalising by ψ(i) at every length.
-        init_c: initial c. None: 0.1, or 1.0 with `init="kerple_log"`.
+        threshold: whether L is `"learned"` or `"fixed"`; None normalises by ψ(i) at every position.
+        init_c: initial c. Default: 0.1, or 1.0 with `init="kerple_log"`.
         init_L: initial L. A quarter of the training length works well; with L at the training length or above,
             training never interpolates.
-        init: `"random"` (the paper), `"kerple_log"` or `"alibi"`: start as that encoding, see `init_as`. Irrelevant
-            once weights are loaded.
-        first_position: the number of the first position. The paper counts from 1, its listing from 0.
+        init: `"random"` (the paper), or `"kerple_log"` or `"alibi"` to start as that encoding (see `init_as`).
+            Loading weights overrides it.
+        first_position: number of the first token. The paper counts from 1, its listing from 0.
         eps: added to the normaliser.
         horizon: the position, in tokens, at which the normaliser stops growing: ψ(min{max{L, i}, horizon}). None (the
-            paper): never. At the training length it does not affect training while L stays below it, and further out
-            distances keep the meaning they had in training. It is not in the state dict: weights load with any
+            paper): never. A horizon at the training length does not affect training while L stays below it, and past
+            it distances keep the meaning they had in training. It is not in the state dict, so weights load with any
             horizon. A horizon below L makes the normaliser constant and L untrainable; below init_L, FIRE warns.
-        smooth_beyond: the distance beyond which the fused engine interpolates the bias linearly over a few keys,
-            rounded up to a power of two; at least 64. Larger is more exact and slower. None: never, so that `attention`
-            uses another engine. All other engines are exact. It is not in the state dict either.
+        smooth_beyond: distance beyond which the fused engine interpolates the bias linearly over a few keys; at least
+            64, rounded up to a power of two. Larger is more exact and slower. None: never, so `attention` uses another
+            engine; all others are exact. It is not in the state dict either.
 
     `FIRE(num_heads, hidden_layers=1, first_position=0)` is the paper's listing, bit for bit, and loads its state dicts.
     """
@@ -121,7 +121,7 @@ class FIRE(PositionEncoding):
         self.num_heads, self.first_position, self.eps, self.horizon = num_heads, first_position, eps, horizon
         self.smooth_beyond = smooth_beyond
         self.log, self.threshold, self.init, self.init_c = log, threshold, init, init_c
-        self.starting_L = init_L  # the buffer init_L is overwritten when weights are loaded
+        self.starting_L = init_L  # loading weights overwrites the buffer init_L
 
         sizes = [1, *[width] * hidden_layers, num_heads]
         self.widest = max(sizes)
@@ -167,7 +167,7 @@ class FIRE(PositionEncoding):
         return torch.abs(self.L_multiplier.to(dtype) * init) if self.threshold == "learned" else init
 
     def psi(self, x: Tensor) -> Tensor:
-        """ψ of a distance or position ≥ 0. Not log1p, to match the listing bit for bit; c → 0 stays finite anyway."""
+        """ψ of a distance or position ≥ 0. Not log1p, to match the listing bit for bit; still finite as c → 0."""
         return torch.log(torch.abs(self.c.to(x.dtype) * x) + 1) if self.log else x
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -202,10 +202,10 @@ class FIRE(PositionEncoding):
 
             if serves(self, q_positions):
                 return fire_bias(self, q_positions, k_positions)
-        learning = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        needs_grad = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         with full_precision(q_positions.device):
             if (
-                learning
+                needs_grad
                 or torch.compiler.is_compiling()
                 or any(is_transformed(tensor) for tensor in (q_positions, k_positions, *self.parameters()))
             ):
@@ -216,7 +216,7 @@ class FIRE(PositionEncoding):
         return self.f(self.normalized_distance(q_positions, k_positions)).contiguous()
 
     def _bias_in_blocks(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """The same bias a few rows at a time, since the MLP's hidden layers take several times its memory."""
+        """The same bias a few rows at a time: the MLP's hidden layers take several times its memory."""
         T, S = q_positions.shape[-1], k_positions.shape[-1]
         batch = torch.broadcast_shapes(q_positions.shape[:-1], k_positions.shape[:-1])
         row_elements = max(1, math.prod(batch) * S * self.widest)
@@ -231,14 +231,14 @@ class FIRE(PositionEncoding):
 
     @torch.no_grad()
     def init_as(self, name: str, *, slopes: Sequence[float] | None = None, c: float | None = None) -> Self:
-        """Initialise as another encoding, by Theorem 3.1: equal biases for all i ≤ L, with everything trainable.
+        """Initialise as another encoding, by Theorem 3.1: equal biases for all i ≤ L, everything still trainable.
 
         `FIRE(…, init=name)` calls this. `"kerple_log"` is −slope·log(1 + c·(i − j)), with a slope per head (default:
         evenly spaced in (0, 2), the range of Kerple's own initialisation) and one c (default: `init_c`, or 1.0).
-        `"alibi"`, for `log=False`, is −slope·(i − j), by default with ALiBi's slopes.
+        `"alibi"`, which needs `log=False`, is −slope·(i − j) (default: ALiBi's slopes).
 
-        One unit of each hidden layer passes x through and is the only one with non-zero outgoing weights; the others
-        keep their random incoming weights and take part once training moves their outgoing ones.
+        In each hidden layer one unit passes x through, and only its output weights are non-zero. The other units keep
+        their random input weights and join in once training moves their output weights.
         """
         one_of("init", name, STARTS)
         needs = {
@@ -250,14 +250,14 @@ class FIRE(PositionEncoding):
             "no c, since log=False has none": self.log or c is None,
         }
         if missing := [need for need, met in needs.items() if not met]:
-            raise ValueError(f"init={name!r} needs {' and '.join(missing)}; this is a FIRE with {self.extra_repr()}.")
+            raise ValueError(f"init={name!r} needs {' and '.join(missing)}, but this FIRE has {self.extra_repr()}.")
         if slopes is None and name == "kerple_log":
             slopes = [2 * (h + 0.5) / self.num_heads for h in range(self.num_heads)]
         elif slopes is None:
             slopes = alibi_slopes(self.num_heads)
         slope = torch.tensor(per_head("slopes", slopes, self.num_heads), dtype=self.compute_dtype)
         if self.log:
-            c = next((given for given in (c, self.init_c) if given is not None), 1.0)
+            c = next((value for value in (c, self.init_c) if value is not None), 1.0)
             positive("c", c)
             self.c.fill_(c)
 
@@ -266,21 +266,20 @@ class FIRE(PositionEncoding):
             layer.weight[0] = 0
             layer.weight[0, 0] = 1
             layer.bias[0] = 0
-        normalizer = self._normalizer(
-            torch.zeros(1, dtype=slope.dtype, device=output.weight.device)
-        )  # the same for all i ≤ L
+        zero = torch.zeros(1, dtype=slope.dtype, device=output.weight.device)
+        normalizer = self._normalizer(zero)  # the same for all i ≤ L
         output.weight.zero_()
         output.weight[:, 0] = -slope.to(normalizer.device) * normalizer
         output.bias.zero_()
         return self
 
     def extra_repr(self) -> str:
-        outside = f"horizon={self.horizon}, smooth_beyond={self.smooth_beyond}"
-        return f"{super().extra_repr()}; not in the state dict: {outside}"
+        not_saved = f"horizon={self.horizon}, smooth_beyond={self.smooth_beyond}"
+        return f"{super().extra_repr()}; not in the state dict: {not_saved}"
 
 
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """The layer in x's precision."""
+    """Apply the layer in x's precision."""
     weight, bias = layer.weight.to(x.dtype), layer.bias.to(x.dtype)
     if x.is_cuda and layer.in_features == 1:  # a TF32 matrix product would round distances to ten bits
         return x * weight[:, 0] + bias

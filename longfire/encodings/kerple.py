@@ -18,11 +18,11 @@ LEAST = 0.01
 
 
 class Kerple(DistanceBias):
-    """Base of both variants: r₁ and r₂ per head."""
+    """Base class: r₁ and r₂ per head."""
 
     takes = shown = ("num_heads",)
     init_range: ClassVar[tuple[float, float]]
-    """r₁ and r₂ are initialised uniformly between 0 and these."""
+    """Upper ends of the uniform initialisation of r₁ and r₂, from 0."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -63,5 +63,5 @@ class KerplePower(Kerple):
 
 
 def bounded(raw: Tensor, most: float | None = None) -> Tensor:
-    """The clamped parameter, with a straight-through gradient so that it can return into its bounds."""
+    """Clamp a parameter, with a straight-through gradient so that it can return from beyond its bounds."""
     return raw.detach().clamp(LEAST, most) + (raw - raw.detach())

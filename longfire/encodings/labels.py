@@ -1,4 +1,4 @@
-"""Labels: an encoding as typed on the command line.
+"""Labels: encodings as typed on the command line.
 
 `fire`, `fire-s` (one encoding for all layers), `fire:horizon=64,hidden_layers=1` (with options).
 """
@@ -12,11 +12,11 @@ from longfire.encodings.registry import ENCODINGS, SHARED, has_starts, option_na
 from longfire.validation import hint
 
 OLD_INIT = "start"
-"""What FIRE's option `init` was called in earlier releases, where `start=None` meant `init=random`."""
+"""Name of FIRE's option `init` in earlier releases, where `start=None` meant `init=random`."""
 
 
 def parse_label(label: str) -> tuple[str, bool, dict[str, Any]]:
-    """`fire-s:horizon=64` → the encoding's name, whether layers share one, and its options."""
+    """`fire-s:horizon=64` → the encoding's name, whether layers share it, and its options."""
     head, options = _split(label)
     return head.removesuffix(SHARED), head.endswith(SHARED), {key: parse_value(text) for key, text in options.items()}
 
@@ -49,7 +49,7 @@ def label_file_name(label: str) -> str:
 
 
 def run_folder(parent: Path, label: str, seed: int, prefix: str = "") -> Path:
-    """The folder of a label's run. One that an earlier release wrote, with `start` in its name, is found again."""
+    """The folder of a label's run, including one from an earlier release with `start` in its name."""
     name = label_file_name(label)
     old = name.replace("-init-random", f"-{OLD_INIT}-None").replace("-init-", f"-{OLD_INIT}-")
     current, earlier = (parent / f"{prefix}{each}-{seed}" for each in (name, old))
@@ -61,16 +61,18 @@ def check_label(label: str) -> None:
     name, _, options = parse_label(label)
     if name not in ENCODINGS:
         head = label.partition(":")[0]
-        apart = f"Give each encoding by itself: {' or '.join(head.split(','))}." if "," in head else ""
-        raise ValueError(f"there is no encoding named {label!r}. {apart or hint(head, [*ENCODINGS, f'fire{SHARED}'])}")
+        separate = f"Pass encodings separately: {' or '.join(head.split(','))}." if "," in head else ""
+        raise ValueError(
+            f"there is no encoding named {label!r}. {separate or hint(head, [*ENCODINGS, f'fire{SHARED}'])}"
+        )
     if label.rstrip().endswith((":", ",")):
-        raise ValueError(f"{label!r} ends where an option should follow, such as {name}:option=value.")
+        raise ValueError(f"{label!r} ends without an option; write {name}:option=value.")
     known = option_names(ENCODINGS[name])
     for option, value in options.items():
         if option not in known:
             raise ValueError(f"{name} has no option {option!r}. {hint(option, known)}")
         if value == "":
-            raise ValueError(f"{label!r}: option {option!r} has no value. Write {name}:{option}=…")
+            raise ValueError(f"{label!r}: option {option!r} has no value; write {name}:{option}=…")
 
 
 def _split(label: str) -> tuple[str, dict[str, str]]:
@@ -85,6 +87,6 @@ def _split(label: str) -> tuple[str, dict[str, str]]:
         if name == "init" and value == "None":
             value = "random"
         if name in options:
-            raise ValueError(f"{label!r} gives {name!r} twice. Leave one out.")
+            raise ValueError(f"{label!r} sets {name!r} twice; remove one.")
         options[name] = value
     return head, options

@@ -6,4 +6,4 @@ from longfire.encodings.registry import register
 
 @register("nope")
 class NoPE(PositionEncoding):
-    """No position encoding: only the causal mask tells positions apart."""
+    """No position encoding: positions are only implied by the causal mask."""

@@ -1,4 +1,4 @@
-"""Checks of positions: 0-based token indices, integer tensors of shape (T,) or (B, T)."""
+"""Validate positions: 0-based token indices, integer tensors of shape (T,) or (B, T)."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ INTEGERS = (torch.int64, torch.int32)
 
 
 def can_check_values(tensor: Tensor) -> bool:
-    """Whether values may be checked: only in eager mode, on plain CPU tensors. Elsewhere that synchronises or fails."""
+    """Whether values may be checked: in eager mode, on plain CPU tensors. Elsewhere that would synchronise or fail."""
     return (
         not torch.compiler.is_compiling()
         and tensor.device.type == "cpu"
@@ -19,20 +19,20 @@ def can_check_values(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether the tensor is inside vmap, grad or another transform: it can be neither read nor written elsewhere.
+    """Whether the tensor is wrapped by vmap, grad or another transform, so that it cannot be read or stored outside.
 
-    False when compiling: a compiler traces transforms itself, but not this question.
+    False while compiling: compilers trace transforms themselves, but cannot trace this check.
     """
     return not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(tensor)
 
 
 def in_transform() -> bool:
-    """Whether vmap, grad or another transform is active, on any tensor."""
+    """Whether vmap, grad or another transform is active."""
     return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether values can be read now, if need be by waiting for a GPU."""
+    """Whether values can be read now, possibly by waiting for a GPU."""
     traced = torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
     return not traced and not tensor.is_meta and not isinstance(tensor, FakeTensor)
 
@@ -54,7 +54,7 @@ def unwrapped(tensor: Tensor) -> Tensor:
 
 
 def check_same_device(what: str, tensor: Tensor, other_is: str, other: Tensor) -> None:
-    """Refuse tensors on two devices: "`what` on cpu and `other_is` on cuda"."""
+    """Refuse tensors on different devices: "`what` on cpu and `other_is` on cuda"."""
     if tensor.device != other.device:
         raise ValueError(f"{what} on {tensor.device} and {other_is} on {other.device}: move them to one device.")
 
@@ -71,13 +71,13 @@ def check_positions(positions: Tensor, name: str = "positions") -> None:
         raise ValueError(f"{name} must have shape (T,) or (B, T), not {tuple(positions.shape)}.")
     if can_check_values(positions) and positions.numel() and positions.min() < 0:
         raise ValueError(
-            f"{name} must not be negative, but the smallest is {int(positions.min())}. Positions are 0-based; give "
-            f"padding any position ≥ 0 and mask it."
+            f"{name} must not be negative, but the smallest is {int(positions.min())}. Positions are 0-based; put "
+            f"padding at any position ≥ 0 and mask it."
         )
 
 
 def check_pair(q_positions: Tensor, k_positions: Tensor) -> None:
-    """Check that query and key positions match in device and batch size."""
+    """Check both, and that they agree in device and batch size."""
     check_positions(q_positions, "q_positions")
     check_positions(k_positions, "k_positions")
     check_same_device("q_positions are", q_positions, "k_positions", k_positions)
@@ -89,7 +89,7 @@ def check_pair(q_positions: Tensor, k_positions: Tensor) -> None:
 
 
 def check_fit(positions: Tensor, x: Tensor, shape: str) -> None:
-    """Check positions for the tokens of x, whose dimensions `shape` names, such as "B H T D"."""
+    """Check the positions of x's tokens. `shape` names the dimensions of x, such as "B H T D"."""
     check_positions(positions)
     names = shape.split()
     if x.ndim != len(names):
@@ -99,10 +99,10 @@ def check_fit(positions: Tensor, x: Tensor, shape: str) -> None:
 
 
 def check_shape(positions: Tensor, name: str, batch: int, length: int) -> None:
-    """Check that there is one position per token, for each sequence or for all of them."""
+    """Check that there is one position per token, for each sequence or shared by all."""
     if tuple(positions.shape) not in ((length,), (1, length), (batch, length)):
         raise ValueError(
-            f"{name} have shape {tuple(positions.shape)}, not ({length},) or ({batch}, {length}): one per token."
+            f"{name} must have shape ({length},) or ({batch}, {length}), one per token, not {tuple(positions.shape)}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Encodings by name."""
+"""Register and build encodings by name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,14 +13,14 @@ ENCODINGS: dict[str, type[PositionEncoding]] = {}
 """Every encoding by name. Add your own with `@register("name")`."""
 
 BY_TRAINING = ("init", "init_L", "horizon", "scale", "trained_length", "target_length", "smooth_beyond")
-"""Options that follow from how a model is trained and run."""
+"""Options that depend on how a model is trained and run."""
 SHARED = "-s"
-"""Suffix of a name: one encoding shared by all layers. FIRE-S is `fire-s`."""
+"""Suffix of names: one encoding shared by all layers. FIRE-S is `fire-s`."""
 E = TypeVar("E", bound=type[PositionEncoding])
 
 
 def register(name: str) -> Callable[[E], E]:
-    """Class decorator: add an encoding to `ENCODINGS` under a name, for `build_encoding` and the command line."""
+    """Class decorator: register an encoding by name, for `build_encoding` and the command line."""
 
     def add(cls: E) -> E:
         if ENCODINGS.setdefault(name, cls) is not cls:
@@ -41,14 +41,14 @@ def build_encoding(
 ) -> PositionEncoding:
     """Build an encoding by name: `build_encoding("fire", num_heads=8, init_L=512)`.
 
-    An encoding uses the arguments it needs of the model's shape and ignores the others, so one call works for all.
+    Encodings ignore the dimensions that they do not need, so one call works for all.
 
     Args:
         name: a key of `ENCODINGS`.
         num_heads: number of attention heads H.
         head_dim: head size D.
         width: the model's width C.
-        max_length: the number of positions, for encodings that have a limit (`learned`).
+        max_length: number of positions, for encodings with a limit (`learned`).
         options: of the encoding's constructor. FIRE's `width` is called `mlp_width` here.
     """
     if name not in ENCODINGS:
@@ -86,7 +86,7 @@ def has_starts(encoding: type[PositionEncoding]) -> bool:
 
 
 def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:
-    """The options of `build_encoding` for an encoding, each with its constructor's parameter."""
+    """The options of an encoding in `build_encoding`, each with its constructor parameter."""
     if cls.__init__ is nn.Module.__init__:
         return {}
     aliases = {argument: option for option, argument in cls.aliases.items()}
@@ -95,11 +95,11 @@ def option_names(cls: type[PositionEncoding]) -> dict[str, inspect.Parameter]:
 
 
 def changed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that make this a variant of its own: neither defaults nor set by training.
+    """The options that make this a separate variant: neither at their default nor in `BY_TRAINING`.
 
-    Encodings and options of old records need not exist any more.
+    Accepts encodings and options of old records that no longer exist.
     """
     known = option_names(ENCODINGS[name]) if name in ENCODINGS else {}
     defaults = {key: option.default for key, option in known.items()}
-    own = {key: value for key, value in options.items() if key not in BY_TRAINING}
-    return {key: value for key, value in own.items() if key not in defaults or value != defaults[key]}
+    chosen = {key: value for key, value in options.items() if key not in BY_TRAINING}
+    return {key: value for key, value in chosen.items() if key not in defaults or value != defaults[key]}

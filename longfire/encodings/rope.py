@@ -2,8 +2,8 @@
 
     the pair (x_k, x_{k+D/2}) of a query or key at position i is rotated by the angle i·ω_k,   ω_k = base^(−2k/D)
 
-Half-split pairs, as in Llama. PI divides every ω_k by s = target / trained length; YaRN divides only the slow ones,
-blends towards the fast ones, which it keeps, and scales q and k by 0.1·ln s + 1.
+Half-split pairs, as in Llama. PI divides every ω_k by s = target / trained length. YaRN divides the slow ones, keeps
+the fast ones, blends in between, and scales q and k by 0.1·ln s + 1.
 """
 
 import math
@@ -31,18 +31,18 @@ def _rotations_fake(positions: Tensor, frequencies: Tensor, magnitude: float) ->
 
 
 rotations = Operator("longfire::rotations", _rotations, _rotations_fake)
-"""An operator, so that a compiler does not recompute them for every head and sequence."""
+"""An operator, so that compilers do not recompute them for every head and sequence."""
 
 
 @register("rope")
 class RoPE(PositionEncoding):
-    """Rotates queries and keys so that their product depends on their distance (Su et al. 2021).
+    """Rotate queries and keys so that their product depends on the distance (Su et al. 2021).
 
     The pair (x_k, x_{k+D/2}) at position i is rotated by the angle i·ω_k with ω_k = base^(−2k/D).
 
     Args:
         head_dim: head size D, even.
-        base: of the geometric frequencies.
+        base: base of the geometric frequencies.
     """
 
     takes = ("head_dim",)
@@ -54,7 +54,7 @@ class RoPE(PositionEncoding):
         super().__init__()
         at_least("head_dim", head_dim, 2)
         if head_dim % 2:
-            raise ValueError(f"RoPE rotates pairs, so head_dim must be even, not {head_dim}.")
+            raise ValueError(f"head_dim must be even (RoPE rotates pairs), not {head_dim}.")
         positive("base", base)
         if base <= 1:
             raise ValueError(f"base must be above 1, not {base!r}.")
@@ -70,7 +70,7 @@ class RoPE(PositionEncoding):
             raise ValueError(f"x has head size {x.shape[-1]}, but {type(self).__name__} has {self.head_dim}.")
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         with full_precision(x.device):
-            compute = _rotations if x.shape[-2] == 1 else rotations  # for a single query a compiler fuses them
+            compute = _rotations if x.shape[-2] == 1 else rotations  # compilers fuse those of a single query
             cos, sin = compute(positions, self.frequencies(x.device, dtype), self.magnitude)
             cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # (…, 1, T, D/2)
             first, second = x.to(dtype).chunk(2, dim=-1)
@@ -99,7 +99,7 @@ class RoPEPI(ScaledRoPE):
         head_dim: head size D, even.
         trained_length: the length RoPE was trained at.
         target_length: the length to extend to.
-        base: of the geometric frequencies.
+        base: base of the geometric frequencies.
     """
 
     title = "RoPE-PI"
@@ -110,15 +110,15 @@ class RoPEPI(ScaledRoPE):
 
 @register("yarn")
 class YaRN(ScaledRoPE):
-    """YaRN (Peng et al. 2024): interpolates slow frequencies, keeps fast ones, and scales q and k by 0.1·ln s + 1.
+    """YaRN (Peng et al. 2024): interpolate slow frequencies, keep fast ones, and scale q and k by 0.1·ln s + 1.
 
     Args:
         head_dim: head size D, even.
         trained_length: the length RoPE was trained at.
         target_length: the length to extend to.
-        base: of the geometric frequencies.
-        fast: frequencies with at least this many rotations within the trained length are kept (the paper's β).
-        slow: those with at most this many are interpolated (the paper's α).
+        base: base of the geometric frequencies.
+        fast: keep frequencies with at least this many rotations within the trained length (the paper's β).
+        slow: interpolate frequencies with at most this many (the paper's α).
     """
 
     def __init__(
@@ -138,13 +138,13 @@ class YaRN(ScaledRoPE):
         self.magnitude = 0.1 * math.log(self.factor) + 1.0
 
     def frequencies(self, device: torch.device, dtype: torch.dtype) -> Tensor:
-        untouched = super().frequencies(device, dtype)
+        original = super().frequencies(device, dtype)
         low, high = math.floor(self._pair_with_rotations(self.fast)), math.ceil(self._pair_with_rotations(self.slow))
         low, high = max(low, 0), min(high, self.head_dim - 1)
         pairs = torch.arange(self.head_dim // 2, device=device).to(dtype)
         kept = 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
-        return untouched / self.factor * (1 - kept) + untouched * kept
+        return original / self.factor * (1 - kept) + original * kept
 
     def _pair_with_rotations(self, times: float) -> float:
-        """The k, a real number, whose ω_k makes this many rotations within the trained length."""
+        """The real k for which ω_k makes this many rotations within the trained length."""
         return self.head_dim * math.log(self.trained_length / (times * 2 * math.pi)) / (2 * math.log(self.base))

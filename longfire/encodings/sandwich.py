@@ -2,7 +2,7 @@
 
     b(i, j) = c_h · Σ_{k=1…d′} cos( (i − j) / 10000^(k/d′) )
 
-the inner product of two sinusoidal embeddings, scaled per head by c_h = H / (8h).
+The inner product of two sinusoidal embeddings, scaled by c_h = H / (8h) for each head.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from longfire.validation import at_least
 
 @register("sandwich")
 class Sandwich(PositionEncoding):
-    """A fixed bias that decays in waves, b(i, j) = c_h · Σ_k cos((i − j) / 10000^(k/d′)) (Chi et al. 2023).
+    """A fixed, oscillating decay, b(i, j) = c_h · Σ_k cos((i − j) / 10000^(k/d′)) (Chi et al. 2023).
 
     Args:
         num_heads: number of attention heads H.
         head_dim: head size D.
-        terms: the number of cosines d′. Default: D/2.
-        scales: c_h for each head. Default: H / (8h) for h = 1…H.
+        terms: number of cosines d′. Default: D/2.
+        scales: c_h of each head. Default: H / (8h) for h = 1…H.
     """
 
     takes = ("num_heads", "head_dim")

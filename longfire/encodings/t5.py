@@ -15,12 +15,12 @@ from longfire.validation import at_least
 
 @register("t5")
 class T5(DistanceBias):
-    """A learned bias per head and bucket of distances (Raffel et al. 2020); the last bucket has no upper end.
+    """A learned bias per head and bucket of distances (Raffel et al. 2020); the last bucket is open-ended.
 
     Args:
         num_heads: number of attention heads.
-        num_buckets: half of them hold one distance each (K + 1 in the FIRE paper, which uses 64).
-        max_distance: all distances from here on share the last bucket (L₁ in the FIRE paper).
+        num_buckets: half of them contain one distance each (K + 1 in the FIRE paper, which uses 64).
+        max_distance: distances from here on share the last bucket (L₁ in the FIRE paper).
     """
 
     takes = ("num_heads",)
@@ -33,7 +33,7 @@ class T5(DistanceBias):
         at_least("num_buckets", num_buckets, 2)
         at_least(f"max_distance (above half of num_buckets={num_buckets})", max_distance, num_buckets // 2 + 1)
         self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
-        self.smooth_beyond = max_distance  # a step function before, constant after
+        self.smooth_beyond = max_distance  # a step function up to here, then constant
         self.table = nn.Parameter(torch.empty(num_buckets, num_heads, dtype=at_least_float32()))
         self.register_buffer("buckets", torch.empty(max_distance + 1, dtype=torch.int64))
         self.reset_parameters()
@@ -43,7 +43,7 @@ class T5(DistanceBias):
         self.buckets.copy_(bucket_of_distance(self.num_buckets, self.max_distance))
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        buckets = self.buckets.long()  # transformers loads them as float32 into a bfloat16 model
+        buckets = self.buckets.long()  # transformers loads them as float32 into bfloat16 models
         by_distance = self.table.to(self.compute_dtype)[buckets].T  # (H, max_distance + 1)
         biases = by_distance[:, distance.squeeze(-3).clamp(0, self.max_distance).long()]  # (H, …, T, S)
         return biases.movedim(0, -3)
@@ -52,8 +52,8 @@ class T5(DistanceBias):
 def bucket_of_distance(num_buckets: int, max_distance: int) -> Tensor:
     """The bucket of every distance from 0 to max_distance.
 
-    Logarithms are float32 on the CPU, as in public implementations: rounding decides at a bucket's edge, and all
-    devices must agree.
+    Logarithms are float32 on the CPU, as in public implementations: at a bucket's edge rounding decides, and devices
+    must agree.
     """
     exact = num_buckets // 2
     distance = torch.arange(max_distance + 1)

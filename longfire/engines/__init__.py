@@ -1,4 +1,4 @@
-"""Attention: one entry, several engines."""
+"""Attention: one entry point, several engines."""
 
 from longfire.engines.dispatch import ENGINES, AttentionPlan, attention, attention_plan, engine_name
 from longfire.engines.prepared import PreparedBias, prepare_bias, prepare_rows

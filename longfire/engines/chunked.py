@@ -1,7 +1,7 @@
-"""Attention a few queries at a time: the bias exists for one chunk of rows only.
+"""Attention on a few queries at a time, so that only one chunk of the bias exists at once.
 
-In training, backward recomputes each chunk, so nothing of (queries × keys) is kept. Keys after a chunk's last query
-are left out, so causal attention computes the lower triangle only.
+In training, backward recomputes each chunk, so no (queries × keys) tensor is kept. Keys after a chunk's last query are
+skipped, so causal attention computes the lower triangle only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,35 +19,35 @@ from longfire.engines.request import Bias, Engine, Request
 from longfire.engines.sdpa import SDPA
 
 CHUNK_ELEMENTS = 1 << 22
-"""Limit for a chunk: logits, plus one hidden layer of FIRE."""
+"""Limit per chunk: logits, plus one hidden layer of FIRE."""
 
 FIRE_WIDTH = 32
 
 MIN_ROWS = 16
-"""Queries per chunk at any length: every chunk reads k and v, and writes their gradients."""
+"""Minimum of queries per chunk: every chunk reads k and v, and writes their gradients."""
 
 
 class Chunked(Engine):
-    """PyTorch's own kernels on chunks of queries, each with its bias and the keys that it can see."""
+    """PyTorch's kernels on chunks of queries, each with its bias and the keys it can see."""
 
     name = "chunked"
 
     def refuses(self, request: Request) -> str | None:
         if torch.compiler.is_compiling():
-            return "a compiled graph would be bound to one number of chunks; sdpa serves there"
+            return "a compiled graph would fix the number of chunks; use sdpa there"
         if any(is_transformed(tensor) for tensor in _tensors(request)):
-            return "inside torch.func transforms no chunk can be recomputed; impl='reference' serves there"
+            return "chunks cannot be recomputed inside torch.func transforms; use impl='reference' there"
         return None
 
     def declines(self, request: Request) -> str | None:
-        return None if request.has_bias else "there is no bias to make in chunks; sdpa serves that"
+        return None if request.has_bias else "there is no bias to compute in chunks; sdpa is faster"
 
     def describe(self, request: Request) -> str:
         kernel, rows = "torch's scaled_dot_product_attention", _rows(request)
         if rows >= request.shape[2]:
-            return f"{kernel}, all queries in one chunk, with its bias as a dense tensor"
-        again = ", recomputing each in the backward pass" if _needs_grad(request) else ""
-        return f"{kernel} on chunks of {rows} queries, with the bias of one chunk at a time{again}"
+            return f"{kernel}, all queries in one chunk, with the bias as a dense tensor"
+        recomputed = ", recomputed in the backward pass" if _needs_grad(request) else ""
+        return f"{kernel} on chunks of {rows} queries, with the bias of one chunk at a time{recomputed}"
 
     def run(self, request: Request) -> Tensor:
         rows = _rows(request)
@@ -65,7 +65,7 @@ def _rows(request: Request) -> int:
 
 
 def _source(bias: Bias) -> PositionEncoding | Tensor | None:
-    """The encoding that will make a bias, or the tensor that it is."""
+    """The encoding that computes the bias, or its tensor."""
     if isinstance(bias, PreparedBias):
         return bias.encoding if bias.tensor is None else bias.tensor
     return bias
@@ -74,8 +74,8 @@ def _source(bias: Bias) -> PositionEncoding | Tensor | None:
 def _tensors(request: Request) -> list[Tensor]:
     """Everything the result depends on, an encoding's parameters first."""
     bias = _source(request.bias)
-    own = bias.parameters() if isinstance(bias, PositionEncoding) else [bias]
-    tensors = (*own, request.q, request.k, request.v, request.key_mask, *request.positions)
+    of_bias = bias.parameters() if isinstance(bias, PositionEncoding) else [bias]
+    tensors = (*of_bias, request.q, request.k, request.v, request.key_mask, *request.positions)
     return [tensor for tensor in tensors if tensor is not None]
 
 
@@ -84,10 +84,10 @@ def _needs_grad(request: Request) -> bool:
 
 
 def _chunks(request: Request, rows: int) -> Iterator[Request]:
-    """A request for every chunk of queries. Its tensors are views."""
-    in_order = request.in_order and request.causal  # then so is a chunk: its queries are the last of its keys
+    """One request per chunk of queries. Its tensors are views."""
+    in_order = request.in_order and request.causal  # then so is every chunk: its queries are the last of its keys
     all_q_positions, all_k_positions = request.positions
-    queries = request.q.split(rows, dim=2)  # slices would each pad their gradient to the whole
+    queries = request.q.split(rows, dim=2)  # the gradient of a slice would be padded to the full size
     for number, (q, bias) in enumerate(zip(queries, _split_bias(request, rows, len(queries)), strict=True)):
         start, stop = number * rows, number * rows + q.shape[2]
         q_positions = all_q_positions[..., start:stop]
@@ -111,7 +111,7 @@ def _chunks(request: Request, rows: int) -> Iterator[Request]:
 
 
 def _split_bias(request: Request, rows: int, chunks: int) -> Sequence[Bias]:
-    """The bias of every chunk, still for all keys."""
+    """The bias of every chunk, for all keys."""
     bias = request.bias
     if isinstance(bias, PreparedBias) and bias.tensor is not None:
         return [replace(bias, tensor=piece) for piece in bias.tensor.split(rows, dim=-2)]
@@ -122,7 +122,7 @@ def _split_bias(request: Request, rows: int, chunks: int) -> Sequence[Bias]:
 
 
 def _visible_keys(request: Request, stop: int, q_positions: Tensor, k_positions: Tensor) -> int:
-    """How many keys, from the first, cover all that a chunk can see: its queries end before `stop`."""
+    """How many keys, from the first on, a chunk needs: its queries end before `stop`."""
     _, _, T, S = request.shape
     if not request.causal:
         return S
@@ -147,10 +147,10 @@ class _Attention(nn.Module):
 
 
 def _checkpointed(chunk: Request) -> Tensor:
-    """Computed now, keeping nothing, and again in the backward pass.
+    """Compute a chunk now and recompute it in the backward pass, keeping nothing in between.
 
-    By then the encoding may have other parameters (a functional_call has returned, an optimiser has stepped). So they
-    are kept as arguments, and writing to one in between is an error, as without chunks.
+    By then the encoding's parameters may have changed (a functional_call returned, an optimiser stepped). They are
+    therefore saved as arguments, and writing to one in between is an error, as it is without chunks.
     """
     module = _Attention(chunk.bias)
     names = [name for name, _ in module.named_parameters()]

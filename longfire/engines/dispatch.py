@@ -1,4 +1,4 @@
-"""One entry, several engines: which of them runs, and why."""
+"""Choose the engine that runs a call of attention, and explain the choice."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from longfire.engines.sdpa import SDPA
 from longfire.validation import hint
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fused(), Chunked(), SDPA(), Reference())}
-"""By name, in the order in which `auto` tries them."""
+"""Engines by name, in the order in which `auto` tries them."""
 
 RENAMED_ENGINES = {"blocks": "chunked"}
-"""Former names of engines: accepted for one release, and found in older records."""
+"""Old names of engines, accepted for one release and found in older records."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class AttentionPlan:
     engine: str
     why: str
     error: float = 0.0
-    """Largest difference between the added bias and the encoding's own, measured; 0 if nothing is interpolated."""
+    """Largest measured difference between the added bias and the encoding's own; 0 if nothing is interpolated."""
 
     def __str__(self) -> str:
-        measured = f" by at most {self.error:.2g}" if self.error else ""
+        measured = f", off by at most {self.error:.2g}" if self.error else ""
         return f"{self.engine}: {self.why}{measured}"
 
 
@@ -53,19 +53,19 @@ def attention(
     Args:
         q: (B, H, T, D).
         k: (B, G, S, D), where G divides H.
-        v: as k.
-        bias: a `PositionEncoding` with a bias (embedding and rotating are up to the caller: RoPE is refused), a
+        v: (B, G, S, D).
+        bias: a `PositionEncoding` with a bias (RoPE is refused: the caller embeds and rotates), a
             `PreparedBias`, a tensor that broadcasts to (B, H, T, S), or None.
         q_positions: (T,) or (B, T). By default keys are at 0…S−1 and queries are the last T of them, as in cached
             decoding.
-        k_positions: (S,) or (B, S). They must strictly increase along the keys that `key_mask` keeps: documents that
-            share a row would see each other otherwise.
+        k_positions: (S,) or (B, S). They must strictly increase along the keys that `key_mask` keeps; otherwise,
+            documents that share a row would see each other.
         causal: a query sees keys up to its own position.
-        key_mask: (B, S), True is kept. A query with nothing to see returns 0.
+        key_mask: (B, S), True to keep. The output of a query that sees no key is 0.
         dropout_p: dropout of the attention weights. Pass 0 outside training.
-        scale: of the logits; None is D^−½.
+        scale: of the logits. Default: D^−½.
         impl: `"auto"`, `"fused"` (Triton, on a GPU), `"chunked"` (a few queries at a time, on any device), `"sdpa"`
-            (PyTorch's kernels) or `"reference"`. `attention_plan` tells what `"auto"` chooses and why.
+            (PyTorch's kernels) or `"reference"`. `attention_plan` says what `"auto"` chooses, and why.
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
     request.check_order()
@@ -88,7 +88,7 @@ def attention_plan(
 ) -> AttentionPlan:
     """Which engine `attention` would run with the same arguments, and why.
 
-    If the bias would be interpolated, also by how much: measured now, for this encoding and length.
+    If the bias would be interpolated, its error is measured for this encoding and length.
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
     request.check_order()
@@ -97,7 +97,7 @@ def attention_plan(
 
 
 def choose(request: Request, impl: str = "auto") -> Engine:
-    """The engine asked for, or the first that can serve; an error if there is none."""
+    """The requested engine, or the first that serves the request. Raises a ValueError if there is none."""
     tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[engine_name(impl, ("auto", *ENGINES), stacklevel=4)]]
     refusals = []
     for engine in tried:
@@ -105,11 +105,13 @@ def choose(request: Request, impl: str = "auto") -> Engine:
         if refusal is None:
             return engine
         refusals.append(f"{engine.name}: {refusal}")
-    raise ValueError(f"impl={impl!r} cannot serve this request ({'; '.join(refusals)}). impl='reference' always can.")
+    raise ValueError(
+        f"impl={impl!r} cannot serve this request ({'; '.join(refusals)}). Use impl='reference', which always can."
+    )
 
 
 def engine_name(name: str, known: Sequence[str], stacklevel: int = 3) -> str:
-    """The engine's name today, with a warning if it was renamed; an error if there is none."""
+    """The engine's current name. Warns if it was renamed, and raises a ValueError if it is unknown."""
     if name in RENAMED_ENGINES:
         warnings.warn(f"the engine {name!r} is now {RENAMED_ENGINES[name]!r}.", FutureWarning, stacklevel=stacklevel)
         return RENAMED_ENGINES[name]

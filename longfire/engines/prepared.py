@@ -1,4 +1,4 @@
-"""A bias made once and used by many layers: FIRE-S, where all layers share one encoding."""
+"""Compute a bias once for many layers, as in FIRE-S, where all layers share one encoding."""
 
 import math
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from longfire.engines.fused.zones import decode_nodes
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class PreparedBias:
-    """An encoding's bias at given positions. Gradients from every use add up."""
+    """An encoding's bias at fixed positions. Gradients from all uses add up."""
 
     encoding: PositionEncoding
     q_positions: Tensor  # (T,) or (B, T)
     k_positions: Tensor  # (S,) or (B, S)
     in_order: bool = False
-    """Keys are 0…S−1 and queries the last T of them, by promise: nobody reads the positions."""
+    """The caller guarantees that keys are 0…S−1 and queries the last T of them; positions are not read."""
     padding: Tensor | None = None
-    """(B,): positions are in order, by promise, after this many keys of each sequence."""
+    """(B,): the caller guarantees that positions are in order after this many keys of each sequence."""
     tensor: Tensor | None = None
-    """(H, T, S) or (B, H, T, S), if it was made as a dense tensor."""
+    """(H, T, S) or (B, H, T, S), if prepared as a dense tensor."""
     fused: SampledBias | None = None
-    """As the fused engine takes it, if it was made for that."""
+    """The form that the fused engine reads, if prepared for it."""
     interpolated_row: bool = False
-    """The tensor is of single queries, interpolated along the distance, and −inf at keys after them."""
+    """The tensor is for single queries: interpolated along the distance, −inf at keys after them."""
     key_mask: Tensor | None = None
-    """(B, S): the tensor is −inf at keys that it hides."""
+    """(B, S): the tensor is −inf at keys that this mask hides."""
 
     def __repr__(self) -> str:
         fused = self.fused or self.interpolated_row
@@ -41,23 +41,25 @@ class PreparedBias:
         return f"PreparedBias({form}: {self.q_positions.shape[-1]} queries, {self.k_positions.shape[-1]} keys)"
 
     def dense(self) -> Tensor | None:
-        """As a dense tensor, made now if necessary."""
+        """The bias as a dense tensor, computed now if necessary."""
         return self.encoding(self.q_positions, self.k_positions) if self.tensor is None else self.tensor
 
     def check_same(self, q_positions: Tensor | None, k_positions: Tensor | None, key_mask: Tensor | None) -> None:
-        """Refuse positions or a mask that differ from those it was made for."""
+        """Refuse positions or a mask other than those it was prepared for."""
         for name, given, own in (("q", q_positions, self.q_positions), ("k", k_positions, self.k_positions)):
             if not _same(given, own):
                 raise ValueError(
-                    f"the bias was prepared for other {name}_positions. Leave positions out (the prepared ones are "
-                    f"used), or prepare a bias for these."
+                    f"the bias was prepared for other {name}_positions. Pass no positions to use the prepared ones, or "
+                    f"prepare a bias for these."
                 )
         if self.key_mask is not None and not _same(key_mask, self.key_mask):
-            raise ValueError("the bias was prepared for another key_mask. Prepare one for this mask, or for none.")
+            raise ValueError(
+                "the bias was prepared for another key_mask. Prepare it for this one, or without key_mask."
+            )
 
 
 def _same(given: Tensor | None, own: Tensor) -> bool:
-    """None is the same; values that cannot be read are assumed to be."""
+    """Whether both are equal. None counts as equal, and so do values that cannot be read."""
     if given is None or given is own:
         return True
     if given.shape != own.shape or given.device != own.device:
@@ -78,28 +80,29 @@ def prepare_bias(
 ) -> PreparedBias:
     """The encoding's bias at these positions, for `longfire.attention` in every layer that shares it.
 
-    On a GPU in the form that the fused engine reads, if that engine can serve the encoding; otherwise a dense tensor.
+    On a GPU, in the form that the fused engine reads if it serves the encoding; otherwise a dense tensor.
 
     Args:
-        encoding: whose bias.
+        encoding: any with a bias.
         q_positions: (T,) or (B, T).
         k_positions: (S,) or (B, S).
-        in_order: you promise that keys are 0…S−1 and queries the last T of them, so that nobody has to read the
-            positions; a compiled graph cannot.
-        padding: (B,) integers, part of the promise: this many keys of each sequence are padding before its first real
-            one, all at position 0, and `key_mask` hides them.
-        key_mask: the mask that attention will be given; with `like`, it is applied here instead of there.
-        like: a tensor with the precision and head size (last dimension) of q, if q is scaled as usual. What the fused
-            engine reads is then made now. Otherwise the first layer makes it; in a compiled graph, every layer.
+        in_order: guarantee that keys are 0…S−1 and queries the last T of them, so that positions need not be read; a
+            compiled graph cannot read them.
+        padding: (B,) integers, with `in_order`: each sequence starts with this many keys of padding, all at position 0
+            and hidden by `key_mask`.
+        key_mask: the mask that will be passed to attention; with `like`, it is applied here already.
+        like: a tensor with q's precision and head size (last dimension), if attention uses the default scale. What the
+            fused engine reads is then computed now; otherwise by the first layer, or by every layer of a compiled
+            graph.
     """
     if not isinstance(encoding, PositionEncoding):
-        raise TypeError(f"prepare_bias takes a PositionEncoding, not {type(encoding).__name__}.")
+        raise TypeError(f"encoding must be a PositionEncoding, not {type(encoding).__name__}.")
     encoding.refuse_without_bias()
     check_pair(q_positions, k_positions)
     if padding is not None and not in_order:
-        raise ValueError("padding is part of the promise that positions are in order: give in_order=True with it.")
+        raise ValueError("padding needs in_order=True: it says where positions in order begin.")
     if in_order:
-        _check_promise(q_positions, k_positions, padding)
+        _check_in_order(q_positions, k_positions, padding)
     in_order = in_order and padding is None
     T, S = q_positions.shape[-1], k_positions.shape[-1]
     decoding = T == 1 and not torch.is_grad_enabled()
@@ -117,18 +120,18 @@ def prepare_bias(
     return PreparedBias(encoding=encoding, **form)
 
 
-def _check_promise(q_positions: Tensor, k_positions: Tensor, padding: Tensor | None) -> None:
-    """Refuse positions that break the promise of `in_order`, where values can be read for free."""
+def _check_in_order(q_positions: Tensor, k_positions: Tensor, padding: Tensor | None) -> None:
+    """Refuse positions that contradict `in_order`, where reading values is free."""
     tensors = (q_positions, k_positions, *(() if padding is None else (padding,)))
     if not all(map(can_check_values, tensors)):
         return
     T, S = q_positions.shape[-1], k_positions.shape[-1]
     keys = torch.arange(S) if padding is None else (torch.arange(S) - padding[:, None]).clamp(min=0)
-    for name, given, promised in (("k", k_positions, keys), ("q", q_positions, keys[..., max(S - T, 0) :])):
-        if given.shape[-1] != promised.shape[-1] or not bool((given == promised).all()):
+    for name, positions, expected in (("k", k_positions, keys), ("q", q_positions, keys[..., max(S - T, 0) :])):
+        if positions.shape[-1] != expected.shape[-1] or not bool((positions == expected).all()):
             raise ValueError(
-                f"in_order promises keys at 0…{S - 1}, after any padding, and queries at the last {T} of them, but "
-                f"{name}_positions differ. Leave in_order out."
+                f"in_order=True needs keys at 0…{S - 1}, after any padding, and queries at the last {T} of them, but "
+                f"{name}_positions differ. Pass in_order=False."
             )
 
 
@@ -141,7 +144,7 @@ def prepare_rows(
 ) -> list[PreparedBias] | None:
     """The biases of single queries, as in cached decoding, for the encodings of all layers at once.
 
-    None where that gains nothing: on a CPU, in float32, for few keys or many queries. Arguments as in `prepare_bias`.
+    None where that is no faster: on a CPU, in float32, for few keys or many queries. Arguments as in `prepare_bias`.
     """
     single = q_positions.shape[-1] == 1 and not torch.is_grad_enabled()
     if not (single and HAS_TRITON and q_positions.is_cuda) or like is None or compute_dtype(like) == torch.float32:

@@ -12,13 +12,13 @@ from longfire.engines.request import Engine, Request
 
 
 class Reference(Engine):
-    """Plain PyTorch in float32 at least, float64 if q is. Keeps the (B, H, T, S) weights."""
+    """Plain PyTorch in at least float32, or float64 if q is. Keeps the (B, H, T, S) weights."""
 
     name = "reference"
     dense = True
 
     def describe(self, request: Request) -> str:
-        return "written out in plain PyTorch, in float32 at least"
+        return "plain PyTorch, in at least float32"
 
     def run(self, request: Request) -> Tensor:
         dtype = torch.promote_types(request.q.dtype, torch.float32)
@@ -31,7 +31,7 @@ class Reference(Engine):
                 logits = logits + bias.to(dtype)
             if visible is not None:
                 logits = logits.masked_fill(~visible, float("-inf"))
-            if request.may_be_blind:  # nothing to see: any finite row will do, its weights become 0
+            if request.may_be_blind:  # a query that sees no key: any finite row, its weights become 0
                 blind = logits.isneginf().all(-1, keepdim=True)
                 weights = torch.softmax(logits.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
             else:

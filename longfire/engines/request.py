@@ -1,4 +1,4 @@
-"""One call of attention, checked, and what an engine does with it.
+"""One validated call of attention, and the interface of an engine.
 
 Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
@@ -63,17 +63,17 @@ class Request:
 
     @property
     def group(self) -> int:
-        """How many query heads share a key head."""
+        """Query heads per key head."""
         return self.q.shape[1] // self.k.shape[1]
 
     @property
     def scaling(self) -> float:
-        """What q·kᵀ is multiplied by."""
+        """The factor of q·kᵀ."""
         return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     @property
     def in_order(self) -> bool:
-        """Keys are 0…S−1 and queries the last T of them: no positions given, or the prepared bias promises it."""
+        """Keys are 0…S−1 and queries the last T of them: no positions passed, or the prepared bias guarantees it."""
         return self.bias.in_order if isinstance(self.bias, PreparedBias) else self.q_positions is None
 
     @property
@@ -84,24 +84,24 @@ class Request:
 
     @property
     def encoding(self) -> PositionEncoding | None:
-        """The encoding that makes the bias; None for a tensor or no bias."""
+        """The encoding that computes the bias; None for a tensor or no bias."""
         if isinstance(self.bias, PreparedBias):
             return self.bias.encoding
         return self.bias if isinstance(self.bias, PositionEncoding) else None
 
     @property
     def masks_causally(self) -> bool:
-        """Some query may have a key after it; a single last query has none."""
+        """Whether causality hides any key: from a single last query it hides none."""
         return self.causal and not (self.in_order and self.shape[2] == 1)
 
     @property
     def may_be_blind(self) -> bool:
-        """Some query may have nothing to see."""
+        """Whether some query may see no key."""
         return self.key_mask is not None or (self.causal and not self.in_order) or isinstance(self.bias, Tensor)
 
     @property
     def positions(self) -> tuple[Tensor, Tensor]:
-        """Of queries and keys."""
+        """Positions of queries and keys."""
         if isinstance(self.bias, PreparedBias):
             return self.bias.q_positions, self.bias.k_positions
         if self.q_positions is not None and self.k_positions is not None:
@@ -110,7 +110,7 @@ class Request:
         return last_positions(T, S, self.q.device), last_positions(S, S, self.q.device)
 
     def dense_bias(self) -> Tensor | None:
-        """The bias as one tensor of four dimensions that broadcasts to (B, H, T, S)."""
+        """The bias as a 4-D tensor that broadcasts to (B, H, T, S)."""
         bias = self.bias
         if isinstance(bias, PositionEncoding):
             bias, name = bias(*self.positions), type(bias).__name__
@@ -123,7 +123,7 @@ class Request:
         return None if bias is None else bias[(None,) * (4 - bias.ndim)]
 
     def visible(self) -> Tensor | None:
-        """Which keys each query may see, broadcasting to (B, H, T, S); None: all of them."""
+        """Which keys each query may see, broadcasting to (B, H, T, S); None if all."""
         seen: Tensor | None = None
         if self.masks_causally:
             q_positions, k_positions = self.positions
@@ -134,9 +134,9 @@ class Request:
         return seen
 
     def check_order(self) -> None:
-        """Refuse keys whose positions do not increase: causality goes by positions, so documents would see each other.
+        """Refuse key positions that do not increase: masks compare positions, so documents would see each other.
 
-        Separate from the other checks because it waits for a GPU once per tensor: a model checks once for all layers.
+        Separate from the other checks because it waits for the GPU once per tensor: a model checks once for all layers.
         """
         bias = self.bias
         if self.in_order:
@@ -145,9 +145,9 @@ class Request:
         tensors = [k_positions] if mask is None else [k_positions, mask]
         if isinstance(bias, PreparedBias) and bias.padding is not None:
             if mask is None:
-                raise ValueError("the bias was prepared for padding that key_mask hides: give key_mask.")
+                raise ValueError("the bias was prepared with padding: pass the key_mask that hides it.")
             if not all(map(can_check_values, tensors)):
-                return  # as promised
+                return  # guaranteed by the caller
         if not all(map(has_values, tensors)):
             if not k_positions.is_meta:
                 torch._assert_async(strictly_increase(k_positions, mask), f"{OUT_OF_ORDER} along each sequence")
@@ -159,8 +159,8 @@ class Request:
 
     def _refuse_order(self, where: str) -> NoReturn:
         raise ValueError(
-            f"{OUT_OF_ORDER} along each sequence{where}: documents that share a row would see each other. Give each "
-            f"document a row of its own, hide padding with key_mask, and sort k and v by position."
+            f"{OUT_OF_ORDER} along each sequence{where}: documents that share a row would see each other. Put each "
+            f"document in its own row, hide padding with key_mask, and sort k and v by position."
         )
 
     def _check_tensors(self) -> None:
@@ -173,27 +173,25 @@ class Request:
             if not tensor.is_floating_point():
                 raise TypeError(f"{name} must be floating point, not {tensor.dtype}.")
             for what in ("dtype", "device"):
-                if getattr(tensor, what) != getattr(self.q, what):
-                    raise ValueError(
-                        f"q is {what} {getattr(self.q, what)} and {name} is {getattr(tensor, what)}: they must agree."
-                    )
+                expected, actual = getattr(self.q, what), getattr(tensor, what)
+                if actual != expected:
+                    raise ValueError(f"{name} must have the {what} of q, {expected}, not {actual}.")
         q, k, v = (tuple(t.shape) for t in (self.q, self.k, self.v))
         if k != v:
             raise ValueError(f"k and v must have the same shape, not {k} and {v}.")
         if q[0] != k[0] or q[3] != k[3]:
-            raise ValueError(f"q {q} and k {k} differ in batch or head size; both are (B, heads, length, D).")
+            raise ValueError(f"q {q} and k {k} must agree in batch and head size; both are (B, heads, length, D).")
         if k[1] == 0 or q[1] % k[1]:
-            raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly: {q[1]} must be a multiple.")
+            raise ValueError(f"the number of query heads must be a multiple of the {k[1]} key heads, not {q[1]}.")
 
     def _check_positions(self) -> None:
         B, _, T, S = self.shape
-        given = self.q_positions is not None, self.k_positions is not None
-        if any(given) and not all(given):
-            raise ValueError("give both q_positions and k_positions, or neither.")
+        if (self.q_positions is None) != (self.k_positions is None):
+            raise ValueError("pass both q_positions and k_positions, or neither.")
         if self.in_order and T > S:
             raise ValueError(
-                f"there are {T} queries but only {S} keys. Without positions the queries are the last T keys; "
-                f"otherwise give q_positions and k_positions."
+                f"there are {T} queries but only {S} keys. By default, queries are the last T of the keys; otherwise "
+                f"pass q_positions and k_positions."
             )
         if self.in_order and not isinstance(self.bias, PreparedBias):
             return
@@ -220,19 +218,19 @@ class Request:
                 f"bias must be a PositionEncoding, a PreparedBias, a tensor or None, not {type(self.bias).__name__}."
             )
 
-    def check_heads(self, heads: int, whose: str) -> None:
+    def check_heads(self, heads: int, name: str) -> None:
         if heads != self.q.shape[1]:
             raise ValueError(
-                f"{whose} has {heads} heads and q {tuple(self.q.shape)} has {self.q.shape[1]} (B, H, T, D). Build the "
-                f"encoding with as many as q; if heads are split across devices, pass each its slice of the full bias "
-                f"as a tensor."
+                f"{name} has {heads} heads, but q {tuple(self.q.shape)} has {self.q.shape[1]} (B, H, T, D). Build the "
+                f"encoding with q's number of heads. If heads are split across devices, pass each device its slice of "
+                f"the bias as a tensor."
             )
 
     def _check_bias_tensor(self, bias: Tensor) -> None:
         if not bias.is_floating_point():
             raise TypeError(
-                f"a bias is added to the logits and must be floating point, not {bias.dtype}. To hide keys use "
-                f"key_mask or causal, or a bias of 0 and −inf."
+                f"bias must be floating point, not {bias.dtype}: it is added to the logits. To hide keys, use key_mask "
+                f"or causal, or a bias of 0 and −inf."
             )
         check_same_device("bias is", bias, "q", self.q)
         try:
@@ -249,14 +247,16 @@ class Request:
         if not isinstance(self.key_mask, Tensor):
             raise TypeError(f"key_mask must be a bool tensor, not {type(self.key_mask).__name__}.")
         if self.key_mask.dtype != torch.bool:
-            raise TypeError(f"key_mask must be bool (True is kept), not {self.key_mask.dtype}: attention_mask.bool().")
+            raise TypeError(
+                f"key_mask must be bool (True to keep), not {self.key_mask.dtype}: convert it with .bool()."
+            )
         if tuple(self.key_mask.shape) != (B, S):
             raise ValueError(f"key_mask must have shape (B, S) = {(B, S)}, not {tuple(self.key_mask.shape)}.")
         check_same_device("key_mask is", self.key_mask, "q", self.q)
 
 
 def _first_decrease(positions: list[list[int]], kept: list[list[bool]] | None = None) -> str:
-    """Where positions (B, S) first fail to increase."""
+    """Where positions (B, S) first fail to increase, as the end of a message."""
     for row, numbers in enumerate(positions):
         seen = numbers if kept is None else [number for number, seen in zip(numbers, kept[row], strict=True) if seen]
         for before, after in pairwise(seen):
@@ -270,22 +270,22 @@ class Engine:
 
     name: str
     dense = False
-    """Whether it makes tensors of (heads × queries × keys)."""
+    """Whether it allocates tensors of (heads × queries × keys)."""
 
     def refuses(self, request: Request) -> str | None:
-        """Why it cannot serve this request; None if it can."""
+        """Why this engine cannot serve the request; None if it can."""
         return None
 
     def declines(self, request: Request) -> str | None:
-        """Why `auto` should leave a request that this engine could serve to another."""
+        """Why `auto` should prefer another engine, although this one can serve the request."""
         return None
 
     def describe(self, request: Request) -> str:
-        """How it will serve this request."""
+        """How this engine serves the request, in a few words."""
         raise NotImplementedError
 
     def error(self, request: Request) -> float:
-        """Largest difference between the bias that it adds and the encoding's own, measured now."""
+        """Measure the largest difference between the bias that it adds and the encoding's own."""
         return 0.0
 
     def run(self, request: Request) -> Tensor:

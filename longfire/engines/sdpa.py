@@ -1,4 +1,4 @@
-"""Attention by torch's scaled_dot_product_attention, with bias and mask as its attn_mask."""
+"""Attention with torch's scaled_dot_product_attention, passing bias and mask as attn_mask."""
 
 from functools import partial
 
@@ -11,14 +11,14 @@ from longfire.engines.request import Engine, Request
 
 
 class SDPA(Engine):
-    """PyTorch's own kernels. With a bias they take it as a dense (B, H, T, S) mask."""
+    """PyTorch's kernels. They take a bias as a dense (B, H, T, S) mask."""
 
     name = "sdpa"
     dense = True
 
     def declines(self, request: Request) -> str | None:
         if in_transform():
-            return "torch's kernels lack some derivatives inside torch.func transforms; impl='reference' has all"
+            return "torch's kernels lack some derivatives inside torch.func transforms; impl='reference' has them all"
         return None
 
     def describe(self, request: Request) -> str:
@@ -39,7 +39,9 @@ class SDPA(Engine):
             dropout_p=request.dropout_p,
             scale=request.scale,
         )
-        if request.group > 1:  # a branch: under compile the number of heads may be symbolic, the flag may not
+        if (
+            request.group > 1
+        ):  # not enable_gqa=group > 1: when compiling, the number of heads may be symbolic, but the flag may not
             attend = partial(attend, enable_gqa=True)
         if _is_plain_causal(request):
             return attend(is_causal=True).to(request.q.dtype)
@@ -54,7 +56,7 @@ def _is_plain_causal(request: Request) -> bool:
 
 
 def _mask(request: Request) -> tuple[Tensor | None, Tensor | None]:
-    """Bias and mask in one tensor, and which queries (…, T, 1) see nothing: they attend to all, to be zeroed later."""
+    """Bias and mask in one tensor, and which queries (…, T, 1) see no key: they attend to all, and are zeroed later."""
     bias, visible = request.dense_bias(), request.visible()
     if bias is None:
         if visible is None or not request.may_be_blind:
@@ -69,7 +71,7 @@ def _mask(request: Request) -> tuple[Tensor | None, Tensor | None]:
     if request.q.device.type == "cpu":  # CPU kernels take a float32 bias with low-precision queries
         mask = mask.to(torch.promote_types(request.q.dtype, torch.float32))
     else:
-        if mask.numel():  # a softmax ignores a row's maximum; without it, what counts does not overflow
+        if mask.numel():  # shifting a row keeps its softmax, and large biases do not overflow
             mask = mask - mask.detach().amax(-1, keepdim=True)
         mask = mask.to(request.q.dtype)
     return mask, blind

@@ -1,4 +1,4 @@
-"""Attention: which cases are measured, which are refused, and what a row holds."""
+"""Attention benchmarks: which cases are measured or refused, and what a row contains."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from longfire.bench.benchmark import Case
 from longfire.engines import ENGINES, attention
 from longfire.engines.reference import Reference
 
-PLAIN = tuple(name for name in ENGINES if name != "fused")  # that one needs a GPU, or a slow interpreter
+PLAIN = tuple(name for name in ENGINES if name != "fused")  # fused needs a GPU or a slow interpreter
 
 
 def small(**options):
@@ -29,7 +29,7 @@ def other(monkeypatch):
     return Other
 
 
-def test_batches_hold_the_same_number_of_tokens(monkeypatch):
+def test_batches_have_the_same_number_of_tokens(monkeypatch):
     assert AttentionBenchmark.on("cpu").batch(Case(8, "fire")) == 1
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     gpu = AttentionBenchmark.on()
@@ -121,7 +121,7 @@ def test_a_failure_says_at_which_stage(other, monkeypatch, error, key):
     assert "forward + backward" not in row
 
 
-def test_what_does_not_fit_is_not_run(other, monkeypatch):
+def test_a_case_that_does_not_fit_is_not_run(other, monkeypatch):
     monkeypatch.setattr(other, "dense", False, raising=False)
     maps = 4 * 2 * 64**2  # bytes of (heads × 64 × 64): 5 of them are needed forward at 64, and 20 at 128
     monkeypatch.setattr("longfire.bench.timing._proc", lambda path, key: 15 * maps)
@@ -132,7 +132,7 @@ def test_what_does_not_fit_is_not_run(other, monkeypatch):
     assert missing["sdpa", 128].startswith("forward: needs about")
 
 
-def test_memory_is_predicted_on_the_cpu_alone(monkeypatch):
+def test_memory_is_predicted_on_the_cpu_only(monkeypatch):
     monkeypatch.setattr("longfire.bench.timing._proc", lambda path, key: 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     gpu = AttentionBenchmark.on("cuda")

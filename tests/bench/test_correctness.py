@@ -1,4 +1,4 @@
-"""The check that an engine passes before it is timed."""
+"""The check that an engine must pass before it is timed."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ ALL = {"output", "gradient of q", "gradient of k", "gradient of v", "gradient of
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "fused"])  # tests/engines has that one's
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "fused"])  # fused is tested in tests/engines
 def test_engines_pass(name, engine):
     sample = make_sample(name, 40, 16, torch.float32, "cpu")
     errors = check(lambda q, k, v, encoding: attention(q, k, v, encoding, impl=engine), sample)
@@ -21,7 +21,7 @@ def test_engines_pass(name, engine):
     assert set(errors) == (ALL if list(sample.encoding.parameters()) else ALL - {"gradient of the parameters"})
 
 
-def test_low_precision_is_held_to_its_own_error():
+def test_low_precision_is_compared_with_its_own_error():
     def errors(dtype):
         sample = make_sample("fire", 40, 16, torch.float32, "cpu")
         return check(lambda q, k, v, e: attention(q.to(dtype), k.to(dtype), v.to(dtype), e).to(q.dtype), sample)

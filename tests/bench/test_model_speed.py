@@ -1,4 +1,4 @@
-"""Whole models: which cases are measured in which order, and what each call does."""
+"""Model benchmarks: which cases are measured, in which order, and what each call does."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def case(kind, n, encoding, kernel=None):
     return Case(n, encoding, kernel, kind)
 
 
-def test_batches_hold_the_same_number_of_tokens():
+def test_batches_have_the_same_number_of_tokens():
     benchmark = small(tokens=64, decoding_batch=3)
     assert [benchmark.batch(case("forward", n, "fire")) for n in (16, 64, 100)] == [4, 1, 1]
     assert benchmark.batch(case("decoding", 1000, "fire")) == 3
@@ -60,7 +60,7 @@ def test_training_and_decoding_are_measured_with_rope_and_fire():
 
 
 @pytest.mark.parametrize("name", [*ENCODINGS, "fire-s"])
-def test_the_model_that_is_measured(name):
+def test_the_measured_model(name):
     config = small().config(case("forward", 16, name))
     assert config.position_encoding["name"] == name.removesuffix("-s")
     assert config.share_position_encoding == (name == "fire-s")
@@ -83,7 +83,7 @@ def test_rows():
 
 
 def test_every_decoding_step_is_the_first_after_n(monkeypatch):
-    """Or the cache would grow, and overflow, during timing."""
+    """Otherwise the cache would grow during timing and overflow."""
     lengths = []
     original = model_speed.LongfireForCausalLM.forward
 
@@ -130,7 +130,7 @@ def test_ratios():
         row("decoding", "fire", "decode", ms=3.0),
     ]
     add_ratios(rows)
-    add_ratios(rows)  # as after every row: nothing changes
+    add_ratios(rows)  # called after every row: nothing changes
     assert (rows[0]["÷ rope (sdpa flash)"], rows[0]["÷ rope (sdpa cudnn)"]) == (1.0, 2.0)
     assert (rows[2]["÷ rope (sdpa flash)"], rows[2]["÷ rope (sdpa cudnn)"]) == (1.5, 3.0)
     assert not any("÷" in key for other in rows[3:] for key in other)

@@ -1,4 +1,4 @@
-"""Clocks and memory."""
+"""Timing and memory."""
 
 import time
 
@@ -18,7 +18,7 @@ def test_time_is_measured():
 
 def allocate(device):
     first = torch.ones(25_000_000, device=device)  # 100 MB
-    return (first + 1).sum()  # and 100 more
+    return (first + 1).sum()  # 100 MB more
 
 
 def test_peak_memory_is_measured():

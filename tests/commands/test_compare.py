@@ -31,7 +31,7 @@ def test_a_dry_run(capsys):
             ["fire-s:log=False: init='kerple_log' needs log=True", "add init=random", "fire-s:log=False,init=random."],
         ),
         (["--encodings", "fire:start=alibi"], ["init='alibi' needs log=False"]),
-        (["--encodings", "fire:init=alibi,start=alibi"], ["gives 'init' twice"]),
+        (["--encodings", "fire:init=alibi,start=alibi"], ["sets 'init' twice"]),
         (["--encodings", "fire:init=kerple"], ["Did you mean 'kerple_log'?"]),
         (
             ["--recipe", "small", "--encodings", "fire:init_L=8192"],
@@ -69,7 +69,7 @@ def test_an_unwritable_folder(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["compare", "--out", str(tmp_path / "file" / "out")]) == 2
     said = capsys.readouterr().err
-    assert "(Not a directory)" in said
+    assert "Not a directory" in said
     assert "--out FOLDER" in said
     assert said.count("\n") == 1
 

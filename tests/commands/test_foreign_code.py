@@ -46,11 +46,11 @@ def trap(tmp_path, monkeypatch):
 def test_a_checkpoint(command, trap, tmp_path, capsys):
     places = {"CHECKPOINT": str(trap), "OUT": str(tmp_path / "out")}
     assert main([places.get(word, word) for word in command]) == 2
-    assert f"{trap} needs Python code of its own" in capsys.readouterr().err
+    assert f"{trap} needs its own Python code" in capsys.readouterr().err
 
 
 def test_a_tokenizer(trap):
-    with pytest.raises(CorpusError, match="needs Python code of its own"):
+    with pytest.raises(CorpusError, match="needs its own Python code"):
         load_tokenizer(trap)
 
 

@@ -22,7 +22,7 @@ def test_sinusoidal_float64():
     assert vectors[2].item() == pytest.approx(math.sin(123_457 / 10000 ** (1 / 3)), abs=1e-10)
 
 
-def test_learned_packed_documents_without_values():
+def test_learned_packed_documents_on_the_meta_device():
     """Positions restart with every document, so there may be more tokens than positions."""
     encoding, x = Learned(4, 8).to("meta"), torch.zeros(1, 16, 4, device="meta")
     assert encoding.embed(x, torch.arange(8, device="meta").repeat(2)).shape == (1, 16, 4)
@@ -34,7 +34,7 @@ def test_learned_adds_its_rows():
     torch.testing.assert_close(encoding.embed(x, positions), x + encoding.table[positions])
 
 
-def test_learned_ends():
+def test_learned_refuses_positions_beyond_max_length():
     encoding = Learned(4, 10)
     with pytest.raises(ValueError, match=r"end at 9 .* at 10.*'fire'"):
         encoding.embed(torch.zeros(1, 1, 4), torch.tensor([10]))
@@ -48,7 +48,7 @@ def test_embeddings_keep_their_dtype():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Sinusoidal(5), "even width"),
+        (lambda: Sinusoidal(5), "width must be even"),
         (lambda: Learned(4, 0), "max_length must be at least 1"),
         (lambda: Learned(4, 8).embed(torch.zeros(1, 2, 6), torch.arange(2)), "width 6, but Learned has 4"),
     ],

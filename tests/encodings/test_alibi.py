@@ -1,4 +1,4 @@
-"""ALiBi against Bloom's and MPT's own code."""
+"""ALiBi against the code of Bloom and MPT."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ LENGTH = 50
 
 
 def from_first_key(bias):
-    """Bloom and MPT leave out what is constant in a row of the softmax; so does this."""
+    """The bias relative to the first key's: constants in a row, which Bloom and MPT omit, do not change the softmax."""
     return bias - bias[..., :1]
 
 
@@ -38,7 +38,7 @@ def test_slopes_of_twelve_heads():
     torch.testing.assert_close(ALiBi(12).slopes, torch.tensor(expected))
 
 
-def test_given_slopes():
+def test_custom_slopes():
     bias = ALiBi(2, slopes=[0.25, 3.0]).bias(torch.tensor([4]), torch.arange(5))
     assert bias.tolist() == [[[-1.0, -0.75, -0.5, -0.25, 0.0]], [[-12.0, -9.0, -6.0, -3.0, 0.0]]]
 

@@ -38,7 +38,7 @@ class Listing(nn.Module):
 
 
 def formula(fire: FIRE, i: int, j: int) -> torch.Tensor:
-    """b(i, j) of the paper's text for 1-based positions, in plain Python numbers but for the MLP's products."""
+    """b(i, j) of the paper's text for 1-based positions, in plain Python numbers except for the MLP's products."""
     c = abs(fire.c.item()) if fire.log else None
     psi = (lambda x: math.log(c * x + 1)) if fire.log else (lambda x: x)
     normalizer = i if fire.L is None else max(fire.L.item(), i)
@@ -178,7 +178,7 @@ def test_finite_at_the_limits(options, first_position, c, L):
 
 
 def test_distances_are_exact_beyond_float32():
-    """float32 cannot tell these positions apart, but their distances."""
+    """float32 cannot distinguish these positions, only their distances."""
     fire = FIRE(2, threshold="fixed", init_L=2.0**27)
     far, near = torch.tensor([2**25 + 1]), torch.arange(2**25 - 4, 2**25 + 2)
     x = fire.normalized_distance(far, near)[0]
@@ -200,7 +200,7 @@ def test_beyond_the_horizon_only_the_distance_matters(options):
     published = FIRE(4, init_L=20.0, **options)
     fire = FIRE(4, init_L=20.0, horizon=100, **options)
     fire.load_state_dict(published.state_dict())
-    near = torch.arange(100)  # the last of them counts as 100
+    near = torch.arange(100)  # the last one is position 100 of the paper
     assert torch.equal(fire.bias(near, near), published.bias(near, near))
     distances = torch.arange(0, 3000, 7)
     rows = [fire.bias(torch.tensor([i]), i - distances[distances <= i])[:, 0] for i in (99, 100, 500, 5000)]
@@ -209,7 +209,7 @@ def test_beyond_the_horizon_only_the_distance_matters(options):
         assert torch.equal(row[:, :shared], rows[0][:, :shared])
     assert torch.equal(rows[2], rows[3][:, : rows[2].shape[1]])
     x = fire.normalized_distance(torch.tensor([5000]), torch.tensor([5000 - 4900]))
-    assert x.item() > 1  # distances longer than any in training leave the unit interval
+    assert x.item() > 1  # distances beyond any seen in training leave the unit interval
     assert published.normalized_distance(torch.tensor([5000]), torch.tensor([100])).item() <= 1
 
 
@@ -279,7 +279,7 @@ def test_blocks_are_used_only_without_gradients(monkeypatch):
 
 
 def test_low_precision_models_do_not_round_distances():
-    """In a bfloat16 model parameters and bias stay in float32, also under autocast."""
+    """In a bfloat16 model, parameters and bias stay in float32, even under autocast."""
     fire = FIRE(4)
     positions = torch.arange(3000, 3300)
     expected = fire.bias(positions, positions)
@@ -326,7 +326,7 @@ class TestInit:
     def test_default_slopes_and_c(self):
         fire = FIRE(4, init_L=32.0).init_as("kerple_log")
         assert fire.c.item() == 1.0
-        slopes = torch.tensor([0.25, 0.75, 1.25, 1.75])  # the middles of four equal parts of (0, 2)
+        slopes = torch.tensor([0.25, 0.75, 1.25, 1.75])  # midpoints of four equal parts of (0, 2)
         torch.testing.assert_close(fire.linears[-1].weight[:, 0], -slopes * (math.log(33) + 1e-6))
         assert FIRE(2, init="kerple_log", init_c=0.5).c.item() == 0.5
         assert FIRE(2, init_c=0.5).init_as("kerple_log").c.item() == 0.5
@@ -335,7 +335,7 @@ class TestInit:
     @pytest.mark.parametrize("eps", [0.0, 1e-6])
     @pytest.mark.filterwarnings("ignore:horizon=16 is below init_L=64")
     def test_under_a_horizon_below_the_threshold(self, options, eps):
-        """The normaliser is the horizon's."""
+        """The normaliser is ψ(horizon)."""
         fire = FIRE(2, init_L=64.0, horizon=16, eps=eps, **options)
         fire.init_as("alibi" if options else "kerple_log", slopes=[0.5, 1.0])
         bias = fire.bias(self.positions, self.positions)
@@ -343,7 +343,7 @@ class TestInit:
         torch.testing.assert_close(bias * self.causal, expected, atol=2e-5, rtol=1e-5)
 
     def test_as_an_option(self):
-        """Same as init_as after the same random draws, and again by reset_parameters."""
+        """Same as init_as after the same random draws, also through reset_parameters."""
         torch.manual_seed(0)
         after = FIRE(3, init_L=16.0).init_as("kerple_log").state_dict()
         torch.manual_seed(0)

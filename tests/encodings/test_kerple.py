@@ -1,4 +1,4 @@
-"""Kerple's two variants: the formulas, and parameters that training pushes out of bounds."""
+"""Both Kerples: the formulas, and parameters that training pushes out of bounds."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_out_of_bounds_parameters_act_as_the_bound_and_can_come_back(cls, bounde
 
 
 @pytest.mark.parametrize(("cls", "highest"), [(KerpleLog, (2.0, 1.0)), (KerplePower, (1.0, 2.0))])
-def test_starts(cls, highest):
+def test_initialisation(cls, highest):
     encoding = cls(4000)
     for name, high in zip(("r1", "r2"), highest, strict=True):
         values = getattr(encoding, name)

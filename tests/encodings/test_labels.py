@@ -1,4 +1,4 @@
-"""Labels: parsing, the canonical form, names of files and folders."""
+"""Labels: parsing, canonical form, names of files and folders."""
 
 import re
 
@@ -69,14 +69,14 @@ def test_run_folders_of_earlier_releases_are_found(label, old, tmp_path):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ("fire:", "'fire:' ends where an option should follow, such as fire:option=value"),
-        ("fire:horizon=64, ", "ends where an option should follow"),
-        ("fire:horizon=64,horizon=32", "gives 'horizon' twice"),
-        ("fire:init=alibi,start=kerple_log", "gives 'init' twice"),
+        ("fire:", "'fire:' ends without an option; write fire:option=value"),
+        ("fire:horizon=64, ", "ends without an option"),
+        ("fire:horizon=64,horizon=32", "sets 'horizon' twice"),
+        ("fire:init=alibi,start=kerple_log", "sets 'init' twice"),
         ("fire:horizon", "'horizon' has no value"),
         ("alibi:init=kerple_log", "alibi has no option 'init'"),
         ("alibi:start=kerple_log", "alibi has no option 'start'"),
-        ("fire,alibi", "no encoding named 'fire,alibi'. Give each encoding by itself: fire or alibi"),
+        ("fire,alibi", "no encoding named 'fire,alibi'. Pass encodings separately: fire or alibi"),
     ],
 )
 def test_bad_labels_are_refused(label, message):

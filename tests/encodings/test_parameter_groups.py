@@ -1,4 +1,4 @@
-"""Optimiser groups: their contents, and the same order in every process."""
+"""Optimiser groups: their contents, in the same order in every process."""
 
 import copy
 import os
@@ -66,7 +66,7 @@ def test_bad_rates(change, message):
 
 
 class Wrapper(nn.Module):
-    """Like PEFT's ModulesToSaveWrapper: the frozen original and a copy that is trained."""
+    """Like PEFT's ModulesToSaveWrapper: the frozen original and a trained copy."""
 
     def __init__(self, module):
         super().__init__()

@@ -22,7 +22,7 @@ def test_an_encoding_takes_only_what_it_needs(name):
     assert type(build_encoding(name, **needed, **cls.example)) is cls
 
 
-def test_the_models_width_is_not_fires():
+def test_width_is_the_models_and_mlp_width_fires():
     fire = build_encoding("fire", **SHAPE)
     assert fire.linears[0].out_features == 32
     assert build_encoding("fire", **SHAPE, mlp_width=7).linears[0].out_features == 7

@@ -27,7 +27,7 @@ def test_options():
 
 
 def test_it_is_an_inner_product_of_sinusoidal_vectors():
-    """What Sandwich was made from: the same wavelengths, one step further."""
+    """Its origin: sinusoidal vectors with wavelengths shifted by one step."""
     vectors = Sinusoidal(16).vectors(torch.arange(50)).double()
     encoding = Sandwich(1, 16, scales=[1.0]).double()
     ours = encoding.bias(torch.arange(50), torch.arange(50))[0]

@@ -1,4 +1,4 @@
-"""T5's bias against Hugging Face's own bucket function."""
+"""T5's bias against Hugging Face's bucket function."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Inputs for attention, and attention as a loop over numbers."""
+"""Inputs of attention, and attention as a loop over numbers."""
 
 import math
 

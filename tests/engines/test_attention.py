@@ -1,4 +1,4 @@
-"""Attention: the reference against a loop over numbers, SDPA against the reference. Other engines have their own."""
+"""The reference against a loop over numbers, and SDPA against the reference. Other engines have their own tests."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_queries_and_hidden_keys_may_be_anywhere():
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_hooks_on_an_encoding_take_effect(impl):
-    """Called once for each evaluation; what they return is the bias."""
+    """Called once per evaluation; what they return is the bias."""
     (q, k, v), positions, calls = random(), torch.arange(7), []
     fire = make("fire", torch.float64)
     expected = attention(q, k, v, 2 * fire.bias(positions, positions), impl="reference")
@@ -77,7 +77,7 @@ def test_nope_is_no_bias():
 
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("bias", [None, "fire"])
-def test_a_query_with_nothing_to_see_gets_zero(impl, bias):
+def test_a_query_that_sees_no_key_returns_zero(impl, bias):
     q, k, v = random(T=4, S=4)
     for tensor in (q, k, v):
         tensor.requires_grad_()
@@ -98,7 +98,7 @@ def test_a_query_with_nothing_to_see_gets_zero(impl, bias):
 @pytest.mark.parametrize("name", [*ADDITIVE, None])
 @given(data=st.data())
 def test_sdpa_equals_the_reference(name, data):
-    """Any shapes, any positions (more queries than keys, with gaps, one row for all or each its own), any mask."""
+    """Any shapes, positions (more queries than keys, gaps, shared or per sequence) and masks."""
     B, T, S = (data.draw(st.integers(1, most)) for most in (3, 12, 12))
     q, k, v = random(B, HEADS, data.draw(st.sampled_from([1, HEADS])), T, S)
     options = {"causal": data.draw(st.booleans()), "scale": data.draw(st.sampled_from([None, 0.7]))}
@@ -165,7 +165,7 @@ def _small_chunks(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("length", [1, 63, 111, 257])
 def test_precision(impl, dtype, length):
-    """No further from float64 than twice what plain low-precision PyTorch is, gradients included."""
+    """At most twice the error of plain low-precision PyTorch against float64, including gradients."""
     q, k, v = (tensor.to(dtype) for tensor in random(1, 4, T=length, D=32))
     fire, exact_fire = FIRE(4, init_L=64.0).init_as("kerple_log"), FIRE(4, init_L=64.0).double()
     exact_fire.load_state_dict(fire.state_dict())
@@ -190,7 +190,7 @@ def test_precision(impl, dtype, length):
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_cached_decoding_equals_a_full_pass(impl):
-    """One query at a time over a growing cache, and a chunked prefill, give the rows of one full pass."""
+    """One query at a time with a growing cache, and chunked prefill, return the rows of one full pass."""
     q, k, v = random(T=11, S=11)
     fire = make("fire", torch.float64, init_L=4.0)
     whole = attention(q, k, v, fire, impl=impl)
@@ -203,7 +203,7 @@ def test_cached_decoding_equals_a_full_pass(impl):
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_dropout(impl):
-    """Weights are dropped with probability p and the others scaled up; no dropout, no randomness."""
+    """Weights are dropped with probability p, the others scaled up; without dropout nothing is random."""
     T = 400
     q = k = torch.zeros(1, 1, T, T)
     v = torch.eye(T)[None, None]
@@ -219,7 +219,7 @@ def test_dropout(impl):
 
 @pytest.mark.parametrize("bias", [None, "fire"])
 def test_function_transforms(bias):
-    """`auto` finds an engine that has the derivative: forward and reverse, first and second."""
+    """`auto` chooses an engine with the derivative: forward and reverse mode, first and second order."""
     q, k, v = random()
     encoding = make("fire", torch.float64) if bias else None
 
@@ -258,7 +258,7 @@ def test_autocast(impl, dtype):
         *((name, "auto", True) for name in ("t5", "nope")),
     ],
 )
-def test_compiles_whole(name, impl, dynamic):
+def test_compiles_without_graph_breaks(name, impl, dynamic):
     torch.compiler.reset()
     encoding = make(name)
     compiled = torch.compile(

@@ -1,4 +1,4 @@
-"""Attention in chunks: the reference's numbers and gradients, with never more than a chunk of rows at once."""
+"""Attention in chunks: equal to the reference, gradients included, with at most one chunk of rows at a time."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def ask(
 
 
 def assert_same(request, *learned):
-    """As the reference: the output, and the gradients of q, k, v and what else is learned."""
+    """Compare output and gradients of q, k, v and learned parameters with the reference."""
     ours, reference = Chunked().run(request), Reference().run(request)
     torch.testing.assert_close(ours, reference)
     inputs, weight = [request.q, request.k, request.v, *learned], torch.randn_like(reference)
@@ -67,7 +67,7 @@ def test_equals_the_reference(name, length, causal):
 @pytest.mark.parametrize("bias", ["fire", "t5", "tensor", "prepared"])
 @given(data=st.data())
 def test_equals_the_reference_for_any_request(bias, data):
-    """Any shapes, also empty, any positions (unsorted, one row for all or each its own), any mask, any kind of bias."""
+    """Any shapes, including empty ones, positions (unsorted, shared or per sequence), masks and kinds of bias."""
     B, T, S = (data.draw(st.integers(0, most), label) for most, label in ((3, "B"), (50, "T"), (50, "S")))
     q, k, v = random(B, HEADS, data.draw(st.sampled_from([1, HEADS]), "G"), T, S, requires_grad=True)
     options = {"causal": data.draw(st.booleans(), "causal"), "scale": data.draw(st.sampled_from([None, 0.7]))}
@@ -116,7 +116,7 @@ def test_gradients_by_finite_differences(monkeypatch):
 def test_dropout():
     """Weights are dropped or scaled up, the same ones for the same seed and in the backward pass.
 
-    Where v is the identity the output is the weights, and the gradient of v of one row of it is that row.
+    If v is the identity, the output is the weights, and the gradient of one of its rows with respect to v is that row.
     """
     T, fire = 47, make("fire", torch.float64)
     q, k, _ = random(B=1, T=T, D=T)
@@ -140,12 +140,12 @@ def test_dropout():
 
 
 def elements(tensor):
-    """As many float64 numbers as its memory holds."""
+    """Size of its memory in float64 numbers."""
     return tensor.untyped_storage().nbytes() // 8
 
 
 class Largest(TorchDispatchMode):
-    """The largest tensor that any operation has made."""
+    """Track the largest tensor that any operation allocates."""
 
     elements = 0
 
@@ -199,7 +199,7 @@ def test_the_upper_triangle_is_not_computed(given, monkeypatch):
 
 
 def test_rows_of_a_chunk(monkeypatch):
-    """Few enough that a chunk is small, and never none."""
+    """Few enough for a small chunk, but at least one."""
     monkeypatch.undo()
     for n in (0, 1, 512, 2048, 8192, 1 << 20):
         q = torch.empty(1, 12, min(n, 9), 4, device="meta")
@@ -209,8 +209,8 @@ def test_rows_of_a_chunk(monkeypatch):
         assert rows * n * (12 + 32) <= chunked.CHUNK_ELEMENTS or rows == chunked.MIN_ROWS
 
 
-def test_parameters_swapped_in_for_the_call_only():
-    """What a functional_call computed is what its gradients are of, though they come when it is over."""
+def test_parameters_of_a_functional_call():
+    """Gradients belong to the parameters of the functional_call, even if computed after it returns."""
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -249,7 +249,7 @@ def test_tensors_written_to_before_the_backward_pass(which):
 
 def test_second_derivatives():
     q, k, v = random(T=25, requires_grad=True)
-    t5, found = make("t5", torch.float64), []  # learned: a fixed one goes to a kernel of torch without them
+    t5, found = make("t5", torch.float64), []  # learned: with a fixed bias torch uses a kernel that lacks them
     for engine in (Chunked(), Reference()):
         (first,) = torch.autograd.grad(engine.run(ask(q, k, v, t5)).square().sum(), q, create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), [q, k, v, t5.table]))
@@ -266,8 +266,8 @@ def test_a_single_chunk_is_not_recomputed(monkeypatch):
 
 @pytest.mark.parametrize("learning", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_prepared_bias_is_used_as_it_was_made(causal, learning, monkeypatch):
-    """Not evaluated again, not even when the encoding has changed since."""
+def test_a_prepared_bias_is_not_recomputed(causal, learning, monkeypatch):
+    """Not evaluated again, even if the encoding has changed since."""
     fire, positions, calls, bias = make("fire", torch.float64), torch.arange(47), [], FIRE.bias
     monkeypatch.setattr(FIRE, "bias", lambda *args: calls.append(1) or bias(*args))
     prepared = prepare_bias(fire, positions, positions)
@@ -280,11 +280,11 @@ def test_a_prepared_bias_is_used_as_it_was_made(causal, learning, monkeypatch):
     assert len(calls) == 1
 
 
-def test_what_it_says():
+def test_description_and_refusals():
     engine, (q, k, v) = Chunked(), random()
     fire = make("fire")
     assert engine.refuses(ask(q, k, v, fire)) is None
-    assert engine.describe(ask(q, k, v, fire)).endswith("one chunk at a time, recomputing each in the backward pass")
+    assert engine.describe(ask(q, k, v, fire)).endswith("one chunk at a time, recomputed in the backward pass")
     with torch.no_grad():
         assert engine.describe(ask(q, k, v, fire)).endswith(
             "chunks of 20 queries, with the bias of one chunk at a time"

@@ -54,7 +54,7 @@ def test_an_engine_that_cannot_serve_says_why(monkeypatch):
     assert attention_plan(q, k, v).engine == "reference"
 
 
-def test_a_former_name_works_and_warns():
+def test_an_old_name_works_and_warns():
     q, k, v = random()
     with pytest.warns(FutureWarning, match="'blocks' is now 'chunked'") as caught:
         found = attention(q, k, v, ALiBi(HEADS), impl="blocks")

@@ -1,4 +1,4 @@
-"""The fused engine on a GPU: its error against float64, and what training needs of it."""
+"""The fused engine on a GPU: its error against float64, and training with it."""
 
 import copy
 import math
@@ -19,13 +19,13 @@ ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0
 
 
 def poison():
-    """Leave NaN in the memory that the next tensors will reuse."""
+    """Fill the memory that the next tensors will reuse with NaN."""
     for size in (1 << 20, 1 << 24, 1 << 28):
         torch.full((size,), math.nan, device="cuda")
 
 
 def sharp(heads, seed=0, **options):
-    """A FIRE as after training: biases with a range of about 8, and kinks."""
+    """A FIRE like a trained one: biases with a range of about 8, and kinks."""
     torch.manual_seed(seed)
     fire = FIRE(heads, **{"init_L": 128.0, **options}).cuda()
     with torch.no_grad():
@@ -51,7 +51,7 @@ MAKERS = {
 
 
 def eager(q, k, v, encoding):
-    """Attention written out in the precision of q."""
+    """Attention in plain operations, in the precision of q."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
     T, S = q.shape[2], k.shape[2]
@@ -62,13 +62,13 @@ def eager(q, k, v, encoding):
 
 
 def exactly(fire, length):
-    """With nothing to interpolate at this length."""
+    """The same FIRE with nothing interpolated at this length."""
     fire.smooth_beyond = 2 * length
     return fire
 
 
 def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1):
-    """Output and gradients of q, k, v and the parameters; those of an interpolated bias have a larger tolerance."""
+    """Check output and gradients of q, k, v and the parameters, with more tolerance for an interpolated bias."""
     torch.manual_seed(1)
     q = torch.randn(B, heads, T, D, device="cuda", dtype=dtype)
     k, v = torch.randn(2, B, heads // groups, S, D, device="cuda", dtype=dtype)
@@ -212,7 +212,7 @@ def test_compiled_with_gradients_for_many_lengths(name):
         expected = torch.autograd.grad(loss(q, k, v), wanted)
         for got, exact in zip(found, expected, strict=True):
             assert (got.float() - exact.float()).abs().max() <= 2e-2 * max(1e-2, exact.float().abs().max())
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # the first length, then any
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # the first length, then any other
 
 
 def test_autocast_and_checkpointing():

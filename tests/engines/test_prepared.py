@@ -10,7 +10,7 @@ from tests.samples import make
 
 
 @pytest.mark.parametrize("impl", ["sdpa", "reference"])
-def test_prepared_bias_is_made_once_and_gathers_gradients(impl, monkeypatch):
+def test_a_prepared_bias_is_computed_once_and_accumulates_gradients(impl, monkeypatch):
     q, k, v = random()
     fire, positions = make("fire", torch.float64), torch.arange(7)
     separate = sum(attention(q * layer, k, v, fire, impl=impl).sum() for layer in (1, 2, 3))
@@ -33,18 +33,18 @@ def test_prepared_for_other_positions():
     attention(q, k, v, prepared, **same)
     with pytest.raises(ValueError, match="prepared for other k_positions"):
         attention(q, k, v, prepared, **{**same, "k_positions": torch.arange(7) + 1})
-    with pytest.raises(ValueError, match="the prepared bias's q_positions have shape"):
+    with pytest.raises(ValueError, match="the prepared bias's q_positions must have shape"):
         attention(*random(T=3), prepared)
     with pytest.raises(ValueError, match="the prepared bias has 3 heads"):
         attention(*random(H=6), prepared)
     assert repr(prepared) == "PreparedBias((3, 7, 7): 7 queries, 7 keys)"
-    with pytest.raises(TypeError, match="positional"):  # two of its fields could be taken for each other
+    with pytest.raises(TypeError, match="positional"):  # its fields are easily confused
         PreparedBias(prepared.encoding, torch.arange(7), torch.arange(7))
-    with pytest.raises(TypeError, match="takes a PositionEncoding, not Tensor"):
+    with pytest.raises(TypeError, match="must be a PositionEncoding, not Tensor"):
         prepare_bias(torch.zeros(3), torch.arange(7), torch.arange(7))
 
 
-def test_a_promise_of_order_that_is_not_kept():
+def test_in_order_is_checked():
     fire, order = make("fire"), torch.arange(7)
     prepare_bias(fire, order[2:], order, in_order=True)
     padded = torch.tensor([[0, 0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6]])
@@ -55,22 +55,22 @@ def test_a_promise_of_order_that_is_not_kept():
         (torch.cat([order, order]), order, None),
         (padded, padded, torch.tensor([1, 0])),
     ]:
-        with pytest.raises(ValueError, match="in_order promises keys at 0…6"):
+        with pytest.raises(ValueError, match="in_order=True needs keys at 0…6"):
             prepare_bias(fire, q_positions, k_positions, in_order=True, padding=padding)
 
 
-def test_promised_padding_that_no_mask_hides():
+def test_prepared_padding_needs_a_key_mask():
     padded = torch.tensor([[0, 0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6]])
     prepared = prepare_bias(make("fire"), padded, padded, in_order=True, padding=torch.tensor([2, 0]))
     key_mask = torch.arange(7) >= torch.tensor([[2], [0]])
     attention(*random(), prepared, key_mask=key_mask)
-    with pytest.raises(ValueError, match="give key_mask"):
+    with pytest.raises(ValueError, match="pass the key_mask"):
         attention(*random(), prepared)
     with pytest.raises(ValueError, match="in sequence 0 0 follows 0"):
         attention(*random(), prepared, key_mask=torch.ones(2, 7, dtype=torch.bool))
 
 
-def test_prepared_biases_are_told_apart():
+def test_prepared_biases_compare_by_identity():
     first, second = (prepare_bias(make("fire"), torch.arange(7), torch.arange(7)) for _ in range(2))
     assert first == first
     assert first != second

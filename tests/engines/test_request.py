@@ -33,7 +33,7 @@ RESTART = {
 @pytest.mark.parametrize(("positions", "kept"), RESTART.values(), ids=RESTART)
 @pytest.mark.parametrize("impl", ["auto", "sdpa"])
 def test_key_positions_must_increase(positions, kept, impl):
-    """Causality goes by positions: the first of two documents would see the second's later tokens."""
+    """Causality compares positions: the first of two documents would see tokens of the second."""
     q, k, v = random()
     positions = torch.tensor([list(range(7)), positions])
     where = {"q_positions": positions, "k_positions": positions}
@@ -84,17 +84,21 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
         ({"q": torch.zeros(2, 7, 8)}, ValueError, r"q must have shape \(B, heads, length, D\), not \(2, 7, 8\)"),
         ({"q": None}, TypeError, "q must be a tensor, not NoneType"),
         ({"q": torch.zeros(2, 3, 7, 8, dtype=torch.long)}, TypeError, "q must be floating point, not torch.int64"),
-        ({"k": torch.zeros(2, 3, 7, 8)}, ValueError, "q is dtype torch.float64 and k is torch.float32"),
-        ({"v": torch.zeros(2, 3, 7, 8, device="meta").double()}, ValueError, "q is device cpu and v is meta"),
+        ({"k": torch.zeros(2, 3, 7, 8)}, ValueError, "k must have the dtype of q, torch.float64, not torch.float32"),
+        (
+            {"v": torch.zeros(2, 3, 7, 8, device="meta").double()},
+            ValueError,
+            "v must have the device of q, cpu, not meta",
+        ),
         ({"v": torch.zeros(2, 3, 6, 8).double()}, ValueError, "k and v must have the same shape"),
-        ({"q": torch.zeros(1, 3, 7, 8).double()}, ValueError, "differ in batch or head size"),
-        ({"q": torch.zeros(2, 4, 7, 8).double()}, ValueError, "4 query heads cannot share 3 key heads"),
+        ({"q": torch.zeros(1, 3, 7, 8).double()}, ValueError, "must agree in batch and head size"),
+        ({"q": torch.zeros(2, 4, 7, 8).double()}, ValueError, "a multiple of the 3 key heads, not 4"),
         ({"q": torch.zeros(2, 3, 9, 8).double()}, ValueError, "9 queries but only 7 keys"),
-        ({"q_positions": torch.arange(7)}, ValueError, "give both q_positions and k_positions"),
+        ({"q_positions": torch.arange(7)}, ValueError, "pass both q_positions and k_positions"),
         (
             {"q_positions": torch.arange(6), "k_positions": torch.arange(7)},
             ValueError,
-            r"q_positions have shape \(6,\)",
+            r"q_positions must have shape .* not \(6,\)",
         ),
         ({"q_positions": torch.arange(7.0), "k_positions": torch.arange(7)}, TypeError, "int64 or int32"),
         ({"key_mask": MASK.long()}, TypeError, "key_mask must be bool .* not torch.int64"),
@@ -106,12 +110,12 @@ MASK = torch.ones(2, 7, dtype=torch.bool)
             for scale in (float("nan"), 0.0, -0.3)
         ),
         ({"bias": torch.ones(7, 7, dtype=torch.bool)}, TypeError, "must be floating point, not torch.bool.* key_mask"),
-        (dict.fromkeys("kv", torch.zeros(2, 0, 7, 8).double()), ValueError, "share 0 key heads"),
+        (dict.fromkeys("kv", torch.zeros(2, 0, 7, 8).double()), ValueError, "multiple of the 0 key heads"),
         ({"dropout_p": 1.0}, ValueError, "dropout_p must be at least 0 and below 1, not 1.0"),
         ({"bias": "fire"}, TypeError, "PositionEncoding, a PreparedBias, a tensor or None, not str"),
         ({"bias": torch.zeros(7, 6)}, ValueError, r"bias of shape \(7, 6\) does not broadcast"),
         ({"bias": torch.zeros(3, 7, 7, device="meta")}, ValueError, "bias is on meta"),
-        ({"bias": ALiBi(12)}, ValueError, r"ALiBi has 12 heads and q \(2, 3, 7, 8\) has 3"),
+        ({"bias": ALiBi(12)}, ValueError, r"ALiBi has 12 heads, but q \(2, 3, 7, 8\) has 3"),
     ],
 )
 def test_bad_input(change, error, message):

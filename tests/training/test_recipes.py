@@ -106,7 +106,7 @@ def test_old_names_work_for_one_release_and_warn():
         assert Recipe(**given, **OLD) == current
     with pytest.warns(FutureWarning, match="is now batch_size"):
         assert FINETUNE_RECIPES["tiny"].but(batch=3).batch_size == 3
-    with pytest.raises(TypeError, match="start is an old name for init"):
+    with pytest.raises(TypeError, match="start is the old name of init"):
         recipe.but(start="alibi", init="alibi")
 
 

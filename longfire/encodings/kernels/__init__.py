@@ -1,1 +1,1 @@
-"""Kernels of encodings whose bias is many small operations. Imported where they run: they need Triton."""
+"""Kernels for encodings whose bias takes many small operations. Imported on use, because they need Triton."""

@@ -1,4 +1,4 @@
-"""FIRE's bias in one kernel: which FIREs it serves, and the torch operators. `FIRE.bias` is the specification."""
+"""FIRE's bias as one kernel: which FIREs it supports, and the torch operators. `FIRE.bias` is the specification."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from longfire.encodings.kernels.fire_kernels import Options, Parameters, bias_ba
 from longfire.encodings.positions import is_transformed
 
 WIDEST = 64
-"""The widest hidden layer, and the most heads: a program holds the whole MLP."""
+"""Limit of hidden width and heads: each program computes the whole MLP."""
 
 serve_cpu = False
 """For tests: also serve positions on the CPU, where Triton's interpreter runs the kernels."""
 
 
 def serves(fire: FIRE, q_positions: Tensor) -> bool:
-    """Whether `fire_bias` can make this encoding's bias."""
+    """Whether `fire_bias` can compute this encoding's bias."""
     if type(fire) is not FIRE or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
         return False
     layers = list(fire.mlp)
@@ -43,7 +43,7 @@ def _is_exact_gelu(activation: nn.Module) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Neither sharded nor inside vmap and the like."""
+    """Neither sharded nor wrapped by vmap or another transform."""
     return not hasattr(type(tensor), "__tensor_flatten__") and not is_transformed(tensor)
 
 
@@ -56,7 +56,7 @@ def _options(fire: FIRE) -> Options:
 
 
 def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """`fire.bias(q_positions, k_positions)`, where `serves` is true. Differentiable once."""
+    """`fire.bias(q_positions, k_positions)` for a FIRE that `serves` accepts. Differentiable once."""
     layers = [tensor for linear in fire.linears for tensor in (linear.weight, linear.bias)]
     middle = layers[2:4] if len(layers) == 6 else (None, None)
     c = fire.c if fire.log else None
@@ -102,7 +102,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, dbias: Tensor) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # once: under activation checkpointing a second access is an error
+    saved = ctx.saved_tensors  # read once: activation checkpointing refuses a second access
     parameters = Parameters(*saved[2:])
     sizes = [1, 1, *(0 if tensor is None else tensor.numel() for tensor in parameters[2:])]
     flat = _gradients(dbias, *saved, *ctx.options).split(sizes)
@@ -117,7 +117,7 @@ _bias = Operator("longfire::fire_bias", _make_bias, _bias_fake, _setup_context, 
 
 
 def serves_together(fires: Sequence[FIRE], q_positions: Tensor) -> bool:
-    """Whether `fire_biases` can make their biases: one architecture, no gradients, no hooks."""
+    """Whether `fire_biases` can compute their biases: same architecture, no gradients, no hooks."""
     architectures = {
         (*(tuple(linear.weight.shape) for linear in fire.linears), fire.log, fire.threshold, _options(fire))
         for fire in fires
@@ -129,7 +129,7 @@ def serves_together(fires: Sequence[FIRE], q_positions: Tensor) -> bool:
 
 @torch.no_grad()
 def fire_biases(fires: Sequence[FIRE], q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """The biases of several FIREs in one launch, one's heads after another's: (B, H of all, T, S)."""
+    """The biases of several FIREs in one launch, concatenated along the heads: (B, H of all, T, S)."""
     biases: Tensor = _biases(
         q_positions,
         k_positions,
@@ -162,17 +162,17 @@ def _make_biases(
 
 
 def _pack(kinds: list[list[Tensor]], layers: int) -> tuple[list[Any], int]:
-    """All parameters in one buffer: those of the first of `layers`, and the stride to the next layer's."""
+    """Copy all parameters into one buffer; return the first layer's views and the stride to the next layer's."""
     sizes = [(kind[0].numel() + 3) // 4 * 4 for kind in kinds]  # aligned for vector loads
     buffer = kinds[0][0].new_empty(layers, sum(sizes))
     rows = [row.split(sizes) for row in buffer.unbind()]
-    places = [
+    views = [
         rows[layer][slot][: tensor.numel()].view(tensor.shape)
         for slot, kind in enumerate(kinds)
         for layer, tensor in enumerate(kind)
     ]
-    torch._foreach_copy_(places, [tensor for kind in kinds for tensor in kind])
-    return places[::layers], buffer.shape[1]
+    torch._foreach_copy_(views, [tensor for kind in kinds for tensor in kind])
+    return views[::layers], buffer.shape[1]
 
 
 def _biases_fake(q_positions: Tensor, k_positions: Tensor, *rest: Any) -> Tensor:

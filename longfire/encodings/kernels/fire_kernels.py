@@ -1,9 +1,9 @@
-"""The two Triton kernels of FIRE's bias and their launchers: a tile of the bias, and the parameters' gradients.
+"""Triton kernels of FIRE's bias, with their launchers: forward, and the gradients of the parameters.
 
     x = ψ(|i − j|) / (ψ(min{max{L, i}, horizon}) + eps)
     h = σ(x·w₁ + b₁),   [h = σ(h·W₂ᵀ + b₂),]   b(i, j) = h·W₃ᵀ + b₃
 
-Backward recomputes the hidden layers. Everything has the precision of float32.
+Backward recomputes the hidden layers. Everything is as precise as float32.
 """
 
 from typing import Any, NamedTuple
@@ -14,17 +14,17 @@ import triton.language as tl
 from torch import Tensor
 
 MAX_PROGRAMS = 6 * 132
-"""Of the backward kernel: each sums over its share of the bias, and their sums are added up at the end."""
+"""Limit of the backward kernel: each program sums over its share of the bias, and the sums are added at the end."""
 
 FORWARD_PRECISION, BACKWARD_PRECISION = "tf32x3", "ieee"
-"""Of products, both as exact as float32: three products on tensor cores, faster in the forward kernel, or one."""
+"""Of matrix products. Both are as exact as float32; three products on tensor cores are faster in the forward kernel."""
 
 LENGTHS = ["T", "S", "chunks", "pairs", "programs", "q_b", "q_t", "k_b", "k_s", "stride", "first_position", "horizon"]
 """Arguments whose values must not trigger a recompilation."""
 
 
 class Parameters(NamedTuple):
-    """Of one FIRE; None: absent."""
+    """Parameters of one FIRE; None if absent."""
 
     c: Any  # (1,)
     L: Any  # (1,)
@@ -45,7 +45,7 @@ class Parameters(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What distinguishes FIREs beside their parameters."""
+    """Options of a FIRE, beside its parameters."""
 
     gelu: bool
     final_activation: bool
@@ -54,7 +54,7 @@ class Options(NamedTuple):
     horizon: int  # 0: none
 
     def arguments(self, w3: Tensor) -> dict[str, Any]:
-        """As the kernels take them."""
+        """As keyword arguments of the kernels."""
         H, W = w3.shape
         return {
             "first_position": self.first_position,
@@ -74,7 +74,7 @@ class Options(NamedTuple):
 def bias_forward(
     q_positions: Tensor, k_positions: Tensor, fire: Parameters, options: Options, layers: int = 1, stride: int = 0
 ) -> Tensor:
-    """The biases of `layers` FIREs, given the first one's parameters; the next one's are `stride` elements on."""
+    """The biases of `layers` FIREs. `fire` is the first one's parameters, `stride` the offset to the next one's."""
     out = empty_bias(q_positions, k_positions, fire.w3, layers)
     if out.numel() > 0:
         q, k = _batched(q_positions, k_positions)
@@ -93,14 +93,14 @@ def bias_forward(
 def bias_backward(
     dbias: Tensor, q_positions: Tensor, k_positions: Tensor, fire: Parameters, options: Options
 ) -> Tensor:
-    """Gradients of all parameters in one vector; 0 for an absent c or L, nothing for absent w2 and b2."""
+    """Gradients of all parameters in one vector; 0 for an absent c or L, no entry for absent w2 and b2."""
     if dbias.numel() == 0:
         return fire.w1.new_zeros(fire.total)
     q, k = _batched(q_positions, k_positions)
     B, T, S = *q.shape, k.shape[-1]
     shared = options.arguments(fire.w3)
     size = shared["WP"] + shared["HP"]
-    N, warps = (64, 4) if size <= 48 else (64, 8) if size <= 64 else (16, 8)  # the most that fits in registers
+    N, warps = (64, 4) if size <= 48 else (64, 8) if size <= 64 else (16, 8)  # the largest that fits in registers
     chunks = triton.cdiv(S, N)
     pairs = B * T * chunks
     programs = min(pairs, MAX_PROGRAMS)
@@ -121,7 +121,7 @@ def empty_bias(q_positions: Tensor, k_positions: Tensor, w3: Tensor, layers: int
 
 
 def _batch_size(q_positions: Tensor, k_positions: Tensor) -> int:
-    """As torch.broadcast_shapes, which takes twenty times as long."""
+    """torch.broadcast_shapes, twenty times as fast."""
     sizes = (positions.shape[0] for positions in (q_positions, k_positions) if positions.ndim == 2)
     return next((size for size in sizes if size != 1), 1)
 
@@ -186,7 +186,7 @@ def load_vector(at, SIZE: tl.constexpr, P: tl.constexpr):
 
 @triton.jit
 def store_matrix(at, value, ROWS: tl.constexpr, COLUMNS: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr):
-    """The part of value [RP, CP] that exists, contiguous."""
+    """Store the rows and columns of value [RP, CP] that exist, contiguously."""
     r = tl.arange(0, RP)[:, None]
     c = tl.arange(0, CP)[None, :]
     tl.store(at + r * COLUMNS + c, value, mask=(r < ROWS) & (c < COLUMNS))  # [RP, CP]
@@ -194,7 +194,7 @@ def store_matrix(at, value, ROWS: tl.constexpr, COLUMNS: tl.constexpr, RP: tl.co
 
 @triton.jit
 def place(pair, T, chunks, N: tl.constexpr):
-    """A query and a chunk of keys: batch, query, keys [N]."""
+    """Batch, query and keys [N] of a pair: one query and a chunk of keys."""
     row = pair // chunks
     return row // T, row % T, pair % chunks * N + tl.arange(0, N)
 
@@ -214,7 +214,7 @@ def normalized_distance(
     QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
     HORIZON: tl.constexpr, CLAMP: tl.constexpr,
 ):  # fmt: skip
-    """The MLP's input [N], the distance [N], the query's position, and the normaliser unclamped."""
+    """The MLP's input [N], the distance [N], the query's position and the unclamped normaliser."""
     q = tl.load(QPositions + b.to(tl.int64) * q_b + i.to(tl.int64) * q_t)  # []
     k = tl.load(KPositions + b.to(tl.int64) * k_b + j.to(tl.int64) * k_s, mask=j < S, other=0)  # [N]
     distance = tl.abs(q - k).to(tl.float32)  # exact: integers
@@ -228,7 +228,7 @@ def normalized_distance(
 
 @triton.jit
 def hidden(x, w1, b1, w2_t, b2, GELU: tl.constexpr, PRECISION: tl.constexpr):
-    """The hidden layers before and after the activation, [N, WP] each. If there is one, it is the second, too."""
+    """The hidden layers before and after the activation, [N, WP] each. A single layer is returned twice."""
     a1 = x[:, None] * w1[None, :] + b1[None, :]
     h1 = activated(a1, GELU)
     if w2_t is not None:
@@ -299,7 +299,7 @@ def fire_backward(
         x, distance, position, normalizer = normalized_distance(
             QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon, HORIZON, CLAMP
         )
-        again = tl.minimum(i, 0)  # 0, unknown to the compiler: matrices kept in registers throughout would spill
+        again = tl.minimum(i, 0)  # 0, but the compiler cannot know: keeping the matrices in registers would spill
         w2 = load_matrix(P.w2 + again, W, W, WP, WP) if P.w2 is not None else None
         w3 = load_matrix(P.w3 + again, H, W, HP, WP)
         a1, h1, a2, h2 = hidden(x, w1, b1, tl.trans(w2) if P.w2 is not None else None, b2, GELU, PRECISION)
@@ -340,7 +340,7 @@ def fire_backward(
 def scalar_grads(
     dx, x, distance, position, normalizer, c, L, horizon, HORIZON: tl.constexpr, CLAMP: tl.constexpr
 ):  # fmt: skip
-    """What each key contributes to the gradients of c and L, [N] each, from that of x."""
+    """Each key's contribution to the gradients of c and L, [N] each, from the gradient of x."""
     divisor = tl.where(normalizer < 1e-6, 1e-6, normalizer) if CLAMP else normalizer
     dpsi = tl.div_rn(dx, tl.zeros_like(dx) + divisor)
     dnormalizer = -dpsi * x
@@ -355,6 +355,6 @@ def scalar_grads(
         dnormalizer = dlog * sign(c * i) * c
     if L is not None:
         if HORIZON:
-            dnormalizer = tl.where(horizon >= L, dnormalizer, 0.0)  # L counts where it is the larger
+            dnormalizer = tl.where(horizon >= L, dnormalizer, 0.0)  # L matters only where it is the larger
         to_L = dnormalizer * tl.where(position < L, 1.0, tl.where(position == L, 0.5, 0.0))
     return to_c, to_L

@@ -1,1 +1,1 @@
-"""Attention with any additive position bias in Triton, forward and backward. README.md says how it works."""
+"""Triton attention with any additive position bias, forward and backward. See README.md for the design."""

@@ -1,10 +1,10 @@
 """Attention, backward. Deterministic: one writer per output, no atomics.
 
-    query_grad   owns a tile of queries: dQ, and for each sequence the gradients of middle and far nodes
+    query_grad   owns a tile of queries: dQ, and each sequence's gradients of middle and far nodes
     key_grad     owns a tile of keys: dK, dV
     near_grad    owns a tile of near biases: dS, summed over the batch
 
-Each recomputes the weights from the logits and the logarithms of the softmax's sums.
+Each recomputes the weights from the logits and the log-sum-exp.
 """
 
 import torch
@@ -54,9 +54,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and the gradient of the samples (empty unless `learned`)."""
     _, middle, far = call.zones.sizes
-    new = (
-        call.q.new_empty if call.has_whole_tiles(zones.BLOCK) else call.q.new_zeros
-    )  # tiles without queries: no program
+    whole = call.has_whole_tiles(zones.BLOCK)
+    new = call.q.new_empty if whole else call.q.new_zeros  # no program writes tiles without queries
     dmiddle, dfar = (new(call.B, call.H, size if learned else 0) for size in (middle, far))
     dq, delta = _query_grad(call, dout, out, lse, dmiddle, dfar)
     dsamples = call.q.new_empty(0, dtype=torch.float32)
@@ -92,7 +91,9 @@ def _query_grad(
 
 def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     k, grouped = call.k, call.group > 1
-    new = torch.empty_like if call.shift is None else torch.zeros_like  # padding before the first key: in no tile
+    new = (
+        torch.empty_like if call.shift is None else torch.zeros_like
+    )  # no tile contains the padding before the first key
     shape = (call.B, call.H, call.S, call.D)
     dk, dv = (new(k.new_empty(shape, dtype=torch.float32) if grouped else x) for x in (k, call.v))
     tiling = KEY_TILINGS.choose(call.q, call.S)
@@ -117,7 +118,7 @@ def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Ten
 
 
 def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
-    """(A, H, E), from the gradients of nodes (B, H, …) and those of near biases, a few heads at a time."""
+    """The gradient of the samples (A, H, E), from those of nodes (B, H, …) and near biases, a few heads at a time."""
     g, turns = call.zones, Turns.of(call.zones, call.H)
     dsamples = call.q.new_empty(g.row_nodes, call.H, g.distance_nodes, dtype=torch.float32)
     dnear = dsamples.new_empty(turns.heads * turns.groups * g.near * zones.BLOCK**2)
@@ -171,7 +172,7 @@ def walk_keys(
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
     DIAGONAL: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the keys from lo to hi add to dq; stores the gradients of their nodes, unless dNodes is None."""
+    """Add the contribution of keys lo…hi to dq; store the gradients of their nodes unless dNodes is None."""
     i = row0 + tl.arange(0, BM)
     for start in range(lo, hi, BN):
         start = tl.multiple_of(start, BN)
@@ -207,7 +208,7 @@ def query_grad(
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries of one sequence and head."""
+    """One tile of queries of one sequence and head."""
     pid = tl.program_id(0)
     tile = tiles - 1 - pid % tiles  # the longest first
     b = pid // tiles % B
@@ -279,7 +280,7 @@ def key_scores(
     q, k, zone, row0, key0,
     BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """As `forward.scores`, transposed: [BN, BM]. If EXACT, near biases are transposed already."""
+    """`forward.scores` transposed: [BN, BM]. If EXACT, near biases are already transposed."""
     block, key_block = row0 // BLOCK, key0 // BLOCK
     logits = tl.dot(k, tl.trans(q), input_precision=PRECISION)  # [BN, DP] · [DP, BM]
     if NODES == 0:
@@ -314,7 +315,7 @@ def walk_queries(
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
     DIAGONAL: tl.constexpr, EXACT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the queries from lo to hi add to dk and dv."""
+    """Add the contribution of queries lo…hi to dk and dv."""
     j = key0 + tl.arange(0, BN)
     for row0 in tl.range(lo, hi, BM, num_stages=STAGES):
         row0 = tl.multiple_of(row0, BM)
@@ -356,7 +357,7 @@ def key_grad(
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, EVEN: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of keys for one query head. (Looping over the query heads that share a key head spills registers.)"""
+    """One tile of keys for one query head. (Looping over the query heads that share a key head spills registers.)"""
     pid = tl.program_id(0)
     tile = pid % tiles  # the longest first
     b = pid // tiles % B
@@ -435,7 +436,7 @@ def near_grad(
     first_block, references_per_head, last_block, near_blocks, rows_per_group,
     D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of 64 × 64 of dNear."""
+    """One 64 × 64 tile of dNear."""
     apart = tl.program_id(0) // 4
     part = tl.program_id(0) % 4
     part_i, part_j = part // 2, part % 2

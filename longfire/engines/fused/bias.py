@@ -1,4 +1,4 @@
-"""A bias as the kernels take it: the encoding's own values at a few positions."""
+"""Sample a bias for the kernels: the encoding's own values at a few positions."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from longfire.engines.fused.zones import BLOCK, Zones
 
 @dataclass(frozen=True, eq=False)
 class SampledBias:
-    """Made once and used by every layer that shares it; gradients from all of them add up in `samples`."""
+    """Sampled once for all layers that share it; their gradients add up in `samples`."""
 
     samples: Tensor  # (A, H, E)
     zones: Zones
@@ -20,13 +20,13 @@ class SampledBias:
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        """The zones as an operator takes them."""
+        """The zones as arguments of an operator."""
         return self.zones.keys, self.zones.first, self.zones.smooth or 0
 
     def expanded(self, relative: bool, scale: float, keep: bool | None = None) -> tuple[Tensor, ...]:
-        """What the kernels read, made for the first layer that asks.
+        """The form that the kernels read, computed on the first call.
 
-        `keep` it for the next layer: by default unless compiling, where one graph may serve many layers.
+        `keep` caches it for the next layer. Default: unless compiling, because one graph may serve many layers.
         """
         found = self._expanded.get((relative, scale))
         if found is None:
@@ -51,22 +51,22 @@ def refuses(encoding: PositionEncoding, keys: int) -> str | None:
         return None
     if encoding.smooth_beyond is None:
         return (
-            f"{name} declares neither distance_only nor smooth_beyond, so its bias can neither be a table of distances "
-            f"nor be interpolated (smooth_beyond=128 would allow that)"
+            f"{name} declares neither distance_only nor smooth_beyond, so its bias can neither be tabulated by distance"
+            f" nor be interpolated (smooth_beyond=128 would allow that)"
         )
     whole_blocks = -(-keys // BLOCK) * BLOCK
     if encoding.max_length is not None and encoding.max_length < whole_blocks:
-        return f"it samples {name}'s bias up to position {whole_blocks - 1}, and max_length is {encoding.max_length}"
+        return f"it samples {name}'s bias up to position {whole_blocks - 1}, but max_length is {encoding.max_length}"
     return None
 
 
 def sample_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.device) -> SampledBias:
-    """The encoding's bias for queries first…keys−1."""
+    """Sample the encoding's bias for queries first…keys−1."""
     zones = Zones.of(encoding, keys, first)
     bias = encoding(*_positions(zones, device))
     A, E = zones.row_nodes, zones.distance_nodes
     if bias is None:
-        raise ValueError(f"{type(encoding).__name__}.bias returned None, though the class defines it.")
+        raise ValueError(f"{type(encoding).__name__}.bias returned None; it must return a tensor.")
     if bias.ndim != 4 or (bias.shape[0], bias.shape[2], bias.shape[3]) != (A, 1, E):
         raise ValueError(
             f"{type(encoding).__name__}.bias must be (B, H, T, S) = ({A}, heads, 1, {E}) for q_positions of shape "
@@ -76,13 +76,13 @@ def sample_bias(encoding: PositionEncoding, keys: int, first: int, device: torch
 
 
 _POSITIONS: dict[tuple[Zones, torch.device], tuple[Tensor, Tensor]] = {}
-_KEPT = 16
+_CACHE_SIZE = 16
 _PINNED: dict[tuple[Zones, torch.device], tuple[Tensor, Tensor]] = {}
-"""What CUDA graphs have captured: replays read it again."""
+"""Positions that CUDA graphs have captured and will read again."""
 
 
 def _positions(zones: Zones, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`Zones.positions`, kept for the next layer and the next step."""
+    """`Zones.positions`, cached for the next layer and step."""
     if torch.compiler.is_compiling():
         return zones.positions(device)
     found = _POSITIONS.get((zones, device))
@@ -94,7 +94,7 @@ def _positions(zones: Zones, device: torch.device) -> tuple[Tensor, Tensor]:
             found = zones.positions(device)
         plain = all(type(tensor) is Tensor for tensor in found)  # not a tracer's
         if plain and not capturing:
-            if len(_POSITIONS) >= _KEPT:
+            if len(_POSITIONS) >= _CACHE_SIZE:
                 _POSITIONS.pop(next(iter(_POSITIONS)), None)
             _POSITIONS[zones, device] = found
     return found
@@ -104,7 +104,7 @@ def _positions(zones: Zones, device: torch.device) -> tuple[Tensor, Tensor]:
 def interpolation_error(encoding: PositionEncoding, bias: SampledBias, rows: int = 64) -> tuple[float, float]:
     """Largest and root-mean-square difference between the bias that the kernels add and the encoding's own.
 
-    Over `rows` queries, spread evenly, and all keys that they see. Reads values, so it waits for the device.
+    Measured on `rows` evenly spaced queries and all keys that they see. Waits for the device.
     """
     zones, device = bias.zones, bias.samples.device
     if zones.exact:

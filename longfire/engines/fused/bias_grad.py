@@ -1,6 +1,6 @@
-"""From gradients of near biases and nodes to the gradient of the samples: the adjoint of `bias_kernels`.
+"""Turn gradients of near biases and nodes into the gradient of the samples: the adjoint of `bias_kernels`.
 
-Each program owns samples and looks up what they contributed to, so no two programs add to the same place.
+Each program owns samples and gathers the gradients of what they contributed to, so no two write to the same place.
 """
 
 from typing import Any, NamedTuple
@@ -16,13 +16,13 @@ from longfire.engines.fused.tiles import BLOCK, LENGTHS, TILE
 from longfire.engines.fused.zones import FAR, MIDDLE, node_index
 
 NEAR_BYTES = 1 << 29
-"""Limit for the gradients of near biases; beyond it, heads take turns."""
+"""Limit for the gradients of near biases; above it, a few heads at a time are processed."""
 DISTANCES, ROWS, TILES = 64, 16, 64
-"""What one program covers at a time."""
+"""Sizes that one program covers at a time."""
 
 
 class Turns(NamedTuple):
-    """How near gradients are computed: (heads, groups of rows of blocks, blocks apart, 128, 128)."""
+    """How near gradients are split up: (heads, groups of rows of blocks, blocks apart, 128, 128)."""
 
     heads: int
     groups: int
@@ -30,7 +30,7 @@ class Turns(NamedTuple):
 
     @classmethod
     def of(cls, where: Any, H: int) -> "Turns":
-        """As many heads at a time as fit, evenly."""
+        """As many heads at a time as fit, in even shares."""
         rows = max(1, where.blocks // 4) if where.exact else 1
         groups = -(-where.blocks // rows)
         bytes_per_head = 4 * groups * where.near * zones.BLOCK**2
@@ -41,7 +41,7 @@ class Turns(NamedTuple):
 def collect_near(
     dnear: Tensor, groups: int, dmiddle: Tensor, dsamples: Tensor, where: Any, S: int, first_head: int, count: int
 ) -> None:
-    """Gradients of near biases and middle nodes (B, H, …) into those of the samples, for some heads."""
+    """Compute some heads' gradients of the samples from those of near biases and middle nodes (B, H, …)."""
     (A, H, E), g, N = dsamples.shape, where, DISTANCES
     if g.exact:
         sum_diagonals[-(-E // N), count](
@@ -50,7 +50,7 @@ def collect_near(
         return
     dmiddle = _over_batch(dmiddle[:, first_head : first_head + count])
     has_middle = dmiddle.numel() > 0
-    # a block to spare: compared at the same key, a pair's distance in a node's row differs a little
+    # one block more: at the same key, the distance from a node's row differs a little
     farthest = ((g.middle if has_middle else g.near) + 1) * zones.BLOCK
     sums = dsamples.new_empty(2, A, count, farthest)
     shared = {"first_node": g.first_node, "last": g.last, "ROWS": g.rows_per_octave, "N": N}
@@ -66,10 +66,10 @@ def collect_near(
 
 
 def collect_far(dfar: Tensor, dsamples: Tensor, where: Any) -> None:
-    """Adds gradients of far nodes (B, H, …) to those of the samples."""
+    """Add gradients of far nodes (B, H, …) to those of the samples."""
     (A, H, E), g, total = dsamples.shape, where, _over_batch(dfar)
     first_far = node_index(max(g.first_block, g.middle) * zones.BLOCK, g.rows_per_octave) - g.first_node
-    # no key is compared at a distance, or by itself, beyond the middle of the row
+    # at most half a row: 2d ≤ i at the same distance, 2j < i at the same key
     tiles = -(-(g.last_block + 2) // TILES) * TILES
     shared = {
         "ByDistance": dsamples.new_empty(2, A - first_far, H, tiles, 2 * FAR),
@@ -91,7 +91,7 @@ def collect_far(dfar: Tensor, dsamples: Tensor, where: Any) -> None:
 
 
 def _over_batch(gradients: Tensor) -> Tensor:
-    """Gradients of nodes (B, heads, …), summed."""
+    """Sum gradients of nodes (B, heads, …) over the batch."""
     return gradients[0] if gradients.shape[0] == 1 else gradients.sum(0, dtype=torch.float32)
 
 
@@ -103,7 +103,7 @@ def sum_diagonals(
     N: tl.constexpr,  # divides 128
     R: tl.constexpr,
 ):  # fmt: skip
-    """N samples of a bias that depends on the distance alone: sums along diagonals."""
+    """N samples of a bias that depends only on the distance: sums along diagonals."""
     r = (tl.program_id(0) * N % BLOCK + tl.arange(0, N))[None, :]
     apart = tl.program_id(0) * N // BLOCK
     h = tl.program_id(1)
@@ -125,7 +125,7 @@ def sum_diagonals(
 
 @triton.jit
 def row_range(a, first_node, last, ROWS: tl.constexpr):
-    """The queries that a row node counts for: from, to (exclusive)."""
+    """The queries that a row node contributes to: start, end (exclusive)."""
     here, gap = node_position(a + first_node, ROWS)
     before, _ = node_position(tl.maximum(a + first_node - 1, 0), ROWS)
     return tl.where(a == 0, tl.minimum(here, last), before + 1), tl.minimum(here + gap, last + 1)
@@ -133,7 +133,7 @@ def row_range(a, first_node, last, ROWS: tl.constexpr):
 
 @triton.jit
 def row_weight(i, node, last, ROWS: tl.constexpr):
-    """How much a row node counts for one of its rows i, and the position at which that row sees it."""
+    """A row node's weight for one of its rows i, and the node's position."""
     left_node, left, right, t = cell(i, last, ROWS)
     return tl.where(left_node == node, 1 - t, t), tl.where(left_node == node, left, right)
 
@@ -148,7 +148,7 @@ def distance_range(node, DISTANCES: tl.constexpr):
 
 @triton.jit
 def hat(d, before, here, after, last):
-    """How much a node counts at distance d in a row whose last distance is `last`."""
+    """A node's weight at distance d in a row whose last distance is `last`."""
     here = tl.minimum(here, last)
     after = tl.minimum(after, last)
     rising = (d - before).to(tl.float32) / tl.maximum(here - before, 1).to(tl.float32)
@@ -159,7 +159,7 @@ def hat(d, before, here, after, last):
 @triton.jit
 def near_at(at, i, j, wanted, blocks):
     """Near gradients of pairs; 0 where not wanted or not near."""
-    r, c = i & (BLOCK - 1), j & (BLOCK - 1)  # in the block, without dividing what may be negative
+    r, c = i & (BLOCK - 1), j & (BLOCK - 1)  # within the block; no division, as they may be negative
     apart = (i - r) - (j - c)  # in blocks, times 128
     inside = wanted & (j >= 0) & (j <= i) & (apart < blocks.near * BLOCK)
     offset = (i // BLOCK - blocks.first) * blocks.near * (BLOCK * BLOCK) + apart * BLOCK
@@ -181,7 +181,7 @@ def middle_at(at, r, j, wanted, blocks, NODES: tl.constexpr):
 
 @triton.jit
 def near_rows(at, a, closest, blocks, first_node, last, S, ROWS: tl.constexpr, N: tl.constexpr, R: tl.constexpr):
-    """What near gradients contribute to a row node, and to the next, at N distances from `closest` on."""
+    """The contribution of near gradients to a row node and to the next, at N distances from `closest` on."""
     d = (closest + tl.arange(0, N))[None, :]
     own, following = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
     here, gap = node_position(a + first_node, ROWS)
@@ -196,7 +196,9 @@ def near_rows(at, a, closest, blocks, first_node, last, S, ROWS: tl.constexpr, N
             following += tl.sum(t * found, 0)
     start, end = row_range(a, first_node, last, ROWS)
     start, end = tl.maximum(start, blocks.first * BLOCK), tl.minimum(end, S)
-    if (closest < (blocks.near + 1) * BLOCK) & (start < 2 * blocks.near * BLOCK):  # at the same key; no pair beyond
+    if (closest < (blocks.near + 1) * BLOCK) & (
+        start < 2 * blocks.near * BLOCK
+    ):  # at the same key, where no pair is farther
         for step in range((end - start + R - 1) // R):
             i = (start + step * R + tl.arange(0, R))[:, None]
             weight, seen = row_weight(i, a + first_node, last, ROWS)
@@ -211,7 +213,7 @@ def middle_rows(
     at, a, closest, blocks, first_node, last,
     ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """What middle nodes contribute to a row node, and to the next, at N distances from `closest` on."""
+    """The contribution of middle nodes to a row node and to the next, at N distances from `closest` on."""
     d = (closest + tl.arange(0, N))[None, :]
     own, following = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
     here, gap = node_position(a + first_node, ROWS)
@@ -228,7 +230,7 @@ def middle_rows(
             following += tl.sum(t * found, 0)
     start, end = row_range(a, first_node, last, ROWS)
     start = tl.maximum(start, blocks.first * BLOCK)
-    # an eighth to spare: compared at the same key, a pair's distance in a node's row differs a little
+    # an eighth more: at the same key, the distance from a node's row differs a little
     there = (closest + N > (blocks.near - 1) * BLOCK * 7 // 8) & (closest < end)
     if there & (2 * (closest + N) > start - (end - start)):  # at the same key
         first = start // TILE * NODES
@@ -253,8 +255,8 @@ def collect_rows(
 ):  # fmt: skip
     """N distances of one row node.
 
-    Sums[0] is the node's own, Sums[1] what the rows up to the next node contribute to that one: those rows see both at
-    the same distance, and are read once.
+    Sums[0] is for the node itself; Sums[1] is what the rows between it and the next node contribute to the next one.
+    Those rows see both at the same distance and are read once.
     """
     a, h = tl.program_id(0), tl.program_id(1)
     closest = tl.program_id(2) * N
@@ -313,11 +315,11 @@ def collect_far_rows(
     nodes_per_head, tiles, first_far, near_blocks, middle_blocks, first_node, first_block, last,
     ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """What the far nodes of N tiles contribute to a row node, of those from `first_far` on.
+    """The contribution of N tiles' far nodes to a row node, from `first_far` on.
 
-    ByDistance: pairs compared at the same distance, by tiles between key and query and by how many nodes further the
-    query is in its tile than the key, from −3; [0] for the node itself and [1] for the next, as in `collect_rows`.
-    ByKey: pairs compared at the same key, by that key.
+    ByDistance: pairs interpolated at the same distance, by the number of tiles between key and query and by how many
+    nodes further into its tile the query is, from −3; [0] for the node itself, [1] for the next, as in `collect_rows`.
+    ByKey: pairs interpolated at the same key, by that key.
     """
     a, h = tl.program_id(0) + first_far, tl.program_id(1)
     blocks = Blocks(first_block, near_blocks, middle_blocks)
@@ -364,7 +366,7 @@ def collect_far_distances(
     E, row_stride, tiles, first_far, middle_blocks, first_node, last,
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Adds the far zone's contribution to N samples of one row node and head."""
+    """Add the far zone's contribution to N samples of one row node and head."""
     a, h = tl.program_id(0) + first_far, tl.program_id(1)
     A, heads = tl.num_programs(0), tl.num_programs(1)
     node = (tl.program_id(2) * N + tl.arange(0, N))[None, :]
@@ -372,7 +374,7 @@ def collect_far_distances(
     widest = tl.max(tl.max(tl.where(node < E, after - position, 1), 1), 0)
     here, _gap = node_position(a + first_node, ROWS)
     own = tl.minimum(here, last)
-    # an eighth to spare: compared at the same key, a pair's distance in a node's row differs a little
+    # an eighth more: at the same key, the distance from a node's row differs a little
     if tl.max(tl.max(after, 1), 0) > (middle_blocks - 1) * BLOCK * 7 // 8:
         total = tl.zeros([N], tl.float32)
         at = (tl.program_id(0) * heads + h) * tiles

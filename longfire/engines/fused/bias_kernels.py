@@ -1,7 +1,7 @@
-"""From samples of a bias to what attention reads: near biases, and nodes of the middle and far zones.
+"""Turn samples of a bias into what attention reads: near biases, and nodes of the middle and far zones.
 
-In half precision they are stored relative to a reference. One reference for all keys of a query does not change its
-softmax, so attention need not know it; where all biases are near there is one per block, which attention adds back.
+In half precision they are stored relative to a reference. A reference shared by all keys of a query does not change its
+softmax, so attention can ignore it; if all biases are near, there is one per block, which attention adds back.
 """
 
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ from longfire.engines.fused.tiles import BLOCK, LENGTHS, LOG2E, TILE, ExpandedBi
 from longfire.engines.fused.zones import FAR, MIDDLE, Zones, evaluated
 
 FLOAT16_MAX = tl.constexpr(zones.FLOAT16_MAX)
-LOWEST = tl.constexpr(-1e30)  # stands in for −inf, whose differences are undefined
-LOWEST_REFERENCE = tl.constexpr(-float(1 << 20))  # attention adds and subtracts it, rounding to its size each time
+LOWEST = tl.constexpr(-1e30)  # replaces −inf, whose differences are undefined
+LOWEST_REFERENCE = tl.constexpr(-float(1 << 20))  # attention adds and subtracts it, each time rounding to its magnitude
 
 
 def expand(samples: Tensor, where: Zones, relative: bool, scale: float) -> ExpandedBias:
-    """What attention reads, from samples (A, H, E).
+    """Expand samples (A, H, E) into what attention reads.
 
-    `relative`: in float16, relative to a reference; otherwise float32. Attention will divide nodes by `scale`.
+    `relative`: in float16, relative to a reference; otherwise in float32. Attention divides nodes by `scale`.
     """
     A, H, E = samples.shape
     g = evaluated(where)
@@ -67,14 +67,14 @@ def expand(samples: Tensor, where: Zones, relative: bool, scale: float) -> Expan
 
 
 def empty_bias(samples: Tensor, where: Any, relative: bool) -> ExpandedBias:
-    """Buffers for what `expand` makes; `where` are Zones."""
+    """Output buffers of `expand`; `where` is a Zones."""
     H, dtype = samples.shape[1], torch.float16 if relative else torch.float32
     near, middle, far = (samples.new_empty(H, size, dtype=dtype) for size in where.sizes)
     return ExpandedBias(near, middle, far, samples.new_zeros(H, where.references))
 
 
 def transposed(near: Tensor) -> Tensor:
-    """Near biases with keys down and queries across, where the bias depends on the distance alone."""
+    """Near biases with keys down and queries across, for a bias that depends only on the distance."""
     out = torch.empty_like(near)
     transpose_near[(near.numel() // zones.TILE**2,)](near, out)
     return out
@@ -85,7 +85,7 @@ def transposed(near: Tensor) -> Tensor:
 
 @triton.jit
 def cell(x, last, PER_OCTAVE: tl.constexpr):
-    """The nodes around x: index of the left one, both positions (none beyond `last`), how far x is between them."""
+    """The nodes around x: the left one's index, both positions (at most `last`), and where x is between (0 to 1)."""
     bits = (x.to(tl.float32) / PER_OCTAVE).to(tl.int32, bitcast=True)
     octave = tl.maximum((bits >> 23) - 127, 0)  # ⌊log₂⌋, exact below 2^24
     left = (x >> octave) << octave
@@ -103,7 +103,7 @@ def node_position(index, PER_OCTAVE: tl.constexpr):
 
 @triton.jit
 def along_row(samples, d, last, E, DISTANCES: tl.constexpr):
-    """A row's bias at distances d, linear between nodes."""
+    """A row's bias at distances d, linearly interpolated between nodes."""
     node, _left, _right, u = cell(d, last, DISTANCES)
     here = tl.maximum(tl.load(samples + node), LOWEST)  # like d
     after = tl.maximum(tl.load(samples + tl.minimum(node + 1, E - 1)), LOWEST)  # like d
@@ -115,7 +115,7 @@ def interpolate(samples, i, j, row_stride, first_node, last, E, ROWS: tl.constex
     """The biases of pairs (i, j) from one head's samples: at nodes, or at every distance below E if DISTANCES is 0."""
     d = tl.maximum(i - j, 0)
     row, left, right, t = cell(i, last, ROWS)
-    slide = 2 * d > i  # near the first key, rows are compared at the same key; otherwise at the same distance
+    slide = 2 * d > i  # towards the first key, interpolate between rows at the same key, otherwise at the same distance
     at = samples + (row - first_node) * row_stride
     next_row = at + tl.where(t > 0, row_stride, 0)
     if DISTANCES == 0:
@@ -135,7 +135,7 @@ def expand_rows(
     E, farthest, row_stride, first_node, last,
     ROWS: tl.constexpr, DISTANCES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """One row node and head. Relative to the largest, whatever counts in a softmax keeps its digits."""
+    """One row node and head. Relative to the row's largest bias, whatever matters in a softmax keeps its precision."""
     a, h = tl.program_id(0), tl.program_id(1)
     here, _gap = node_position(a + first_node, ROWS)
     own = tl.minimum(here, last)
@@ -146,7 +146,7 @@ def expand_rows(
         tl.store(Rows + (a * tl.num_programs(1) + h) * farthest + d, value, mask=d < farthest)  # [N]
     highest = LOWEST
     for step in range((E + N - 1) // N):
-        node = step * N + tl.arange(0, N)  # nodes beyond the row's last distance repeat its first key's sample
+        node = step * N + tl.arange(0, N)  # nodes past the row's last distance repeat the sample of its first key
         found = tl.load(at + node, mask=node < E, other=float("-inf"))  # [N]
         highest = tl.maximum(highest, tl.max(found, 0))
     tl.store(Reference + h * tl.num_programs(0) + a, highest)  # []
@@ -159,7 +159,7 @@ def block_references(
     E,
     references_per_head,
 ):
-    """The largest bias in a block, where the bias depends on the distance alone."""
+    """The largest bias in a block, for a bias that depends only on the distance."""
     block, h = tl.program_id(0), tl.program_id(1)
     d = (block - 1) * BLOCK + 1 + tl.arange(0, 2 * BLOCK)  # the distances in a block, and one more
     there = (d >= 0) & (d < E) & (d < (block + 1) * BLOCK)
@@ -197,7 +197,7 @@ def near_index(blocks, block, key_block, EXACT: tl.constexpr):
 
 @triton.jit
 def fragment_position(element):
-    """Row and column of a tile's elements, stored in the order in which tensor cores hold an accumulator."""
+    """Row and column of a tile's elements, stored in the order of a tensor core accumulator."""
     c_high = element // 1024
     thread = element // 8 % 128
     row = thread // 32 * 16 + element // 2 % 2 * 8 + thread % 32 // 4
@@ -214,7 +214,7 @@ def fragment_offset(row, column):
 
 @triton.jit
 def load_near(at, X: tl.constexpr):
-    """A column [X, 64] of tiles of a block: each thread reads what it will hold, 16 bytes at a time."""
+    """Load a column [X, 64] of a block's tiles: each thread reads its own accumulator elements, 16 bytes at a time."""
     tile = tl.arange(0, X // TILE * 4)[:, None, None]
     offset = tile // 4 * (2 * TILE * TILE) + tile % 4 * 1024
     offset = offset + tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
@@ -231,7 +231,7 @@ def expand_near(
     E, references_per_head, near_per_head, row_stride, first_node, first_block, last, near_blocks,
     ROWS: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of 64 × 64 of a near block, in units of log 2."""
+    """One 64 × 64 tile of a near block, in units of log 2."""
     block, h = tl.program_id(0) // 4, tl.program_id(1)
     tile = tl.program_id(0) % 4
     if EXACT:
@@ -265,7 +265,7 @@ def expand_near(
 
 @triton.jit
 def transpose_near(Near, Out):
-    """A tile of a near block, with keys down and queries across."""
+    """Transpose one tile of a near block: keys down, queries across."""
     block = tl.program_id(0).to(tl.int64) // 4 * (BLOCK * BLOCK)
     tile = tl.program_id(0) % 4
     element = tl.arange(0, TILE * TILE)
@@ -286,7 +286,7 @@ def node_at(p, NODES: tl.constexpr):
 
 @triton.jit
 def tile_index(blocks, tile, key_tile, FAR: tl.constexpr):
-    """The number of a tile of 64 × 64 in the middle or far zone."""
+    """Index of a 64 × 64 tile in the middle or far zone."""
     if FAR:
         rows = tl.maximum(tile // 2 - blocks.middle + 1, 0)
         skipped = tl.maximum(blocks.first - blocks.middle + 1, 0)
@@ -320,7 +320,7 @@ def expand_nodes(
     if RELATIVE:
         reference = reference_index(block, first_node, last, ROWS, False)
         value -= tl.load(Reference + h * references_per_head + reference)  # []
-        value = tl.minimum(tl.maximum(value, -largest), largest)  # finite, and still a weight of 0
+        value = tl.minimum(tl.maximum(value, -largest), largest)  # finite, with a weight that is still 0
     index = tile_index(Blocks(first_block, near_blocks, middle_blocks), tile, key_tile, FAR)
     offset = index * (NODES * NODES) + p * NODES + q
     tl.store(
@@ -330,7 +330,7 @@ def expand_nodes(
 
 @triton.jit
 def hats(X: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr):
-    """How much each of N nodes counts at each of X positions, linear between nodes: [X, N]."""
+    """Weight of each of N nodes at each of X positions, linear between nodes: [X, N]."""
     x = tl.arange(0, X)[:, None]
     node = tl.arange(0, N)[None, :]
     p = node % NODES
@@ -346,7 +346,7 @@ def hats(X: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def node_weights(scale, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr, DTYPE: tl.constexpr):
-    """How nodes mix into a tile's biases: over rows [BM, ≥16], divided by the scale; over columns [16, BN]."""
+    """Weights from nodes to a tile's biases: over rows [BM, ≥16], divided by the scale; over columns [16, BN]."""
     N: tl.constexpr = 16 if BM // TILE * NODES < 16 else BM // TILE * NODES
     rows = (hats(BM, NODES, N) / scale).to(DTYPE)
     columns = tl.trans(hats(BN, NODES, 16)).to(DTYPE)

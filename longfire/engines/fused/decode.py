@@ -1,8 +1,8 @@
 """One query per sequence, as in cached decoding: the keys are split among programs, and each is read once.
 
-A single query's bias is one row (H, S), for any positions. Where keys outnumber sampled distances, the encoding is
-sampled and a small kernel interpolates along the distance, for the encodings of all layers at once: each of these
-kernels takes microseconds, no longer than launching it.
+A single query's bias is one row (H, S), at any positions. If there are more keys than sampled distances, the encoding
+is sampled and a small kernel interpolates along the distance, for all layers at once: these kernels take microseconds,
+no longer than launching them.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ from longfire.engines.fused.zones import decode_nodes, node_position, smooth_wid
 # --- the bias -------------------------------------------------------------------------------------------------------
 
 ROW_KEYS, ROW_HEADS = 256, 4
-"""Per program."""
+"""Keys and heads per program."""
 
 
 def decode_biases(
     encodings: Sequence[PositionEncoding], q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None = None
 ) -> list[Tensor]:
-    """Of each encoding, for queries at (1,) or (B, 1): (1 or B, H, S), −inf at keys that are not seen."""
+    """Each encoding's bias for queries at (1,) or (B, 1): (1 or B, H, S), −inf at keys that are not seen."""
     per_octave = {smooth_width(encoding) // 2 for encoding in encodings}
     if len(per_octave) > 1:
         return [row for one in encodings for row in decode_biases([one], q_positions, k_positions, key_mask)]
@@ -39,7 +39,7 @@ def decode_biases(
 
 
 def sample_distances(encodings: Sequence[PositionEncoding], q_positions: Tensor) -> Tensor:
-    """The biases at distance nodes, one encoding's heads after another's: (1 or B, H of all, E)."""
+    """The biases at distance nodes, concatenated along the heads: (1 or B, H of all, E)."""
     nodes = torch.arange(decode_nodes(encodings[0]) or 0, device=q_positions.device)
     q_positions = torch.atleast_2d(q_positions)
     k_positions = (q_positions - node_position(nodes, smooth_width(encodings[0]) // 2)).clamp(min=0)  # (B, E)
@@ -51,7 +51,7 @@ def sample_distances(encodings: Sequence[PositionEncoding], q_positions: Tensor)
 
 
 def _fire_biases(encodings: Sequence[PositionEncoding], q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
-    """In one launch, if all are FIREs of one architecture."""
+    """The biases in one launch if all are FIREs of one architecture, otherwise None."""
     from longfire.encodings.kernels.fire import fire_biases, serves_together
 
     fires = [encoding for encoding in encodings if isinstance(encoding, FIRE)]
@@ -70,7 +70,7 @@ def interpolate_row(
     samples_b, samples_h, qp_b, kp_b, H, S, E,
     PER_OCTAVE: tl.constexpr, HEADS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """N keys of HEADS heads: linear between nodes, −inf where nothing is seen."""
+    """N keys of HEADS heads: linear between nodes, −inf at keys that are not seen."""
     b = tl.program_id(2).to(tl.int64)
     j = tl.program_id(0) * N + tl.arange(0, N)
     inside = j < S
@@ -126,16 +126,16 @@ interpolate_rows = Operator("longfire::interpolate_rows", _interpolate, _interpo
 # --- attention ------------------------------------------------------------------------------------------------------
 
 PROGRAMS = 4 * 132
-"""About as many as keep a large GPU busy."""
+"""About enough to keep a large GPU busy."""
 KEYS = 64
-"""Per tile."""
+"""Keys per tile."""
 STAGES = 3
-"""Of the pipeline."""
+"""Pipeline stages."""
 
 
 @triton.jit
 def load_bias(Bias, Mask, j, S, heads, SINGLE: tl.constexpr):
-    """What is added to the scores of keys j: [M, BN], or [1, BN] where all heads share it or there is one."""
+    """The bias of keys j, −inf where masked: [M, BN], or [1, BN] if all heads share it or there is only one."""
     inside = j < S
     addend = tl.zeros_like(j).to(tl.float32)[None, :]
     if Bias is not None:
@@ -157,7 +157,7 @@ def decode_split(
     q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, bias_b, bias_h, H, S, group, length, scale,
     D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, SINGLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`length` keys for the query heads that share a key head: their weighted values, and the weights' sum."""
+    """`length` keys for the query heads that share a key head: weighted values, and the log-sum-exp of the scores."""
     split, g, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     member = tl.arange(0, M)
     h = g * group + member
@@ -180,7 +180,7 @@ def decode_split(
         j = step + tl.arange(0, BN)
         k = load_rows(K, j, k_s, S, D, DP, True)  # [BN, DP]
         scores = (tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale + addend) * LOG2E  # [M, DP] · [DP, BN]
-        addend = load_bias(Bias, Mask, j + BN, S, heads, SINGLE)  # of the next tile, ahead of time
+        addend = load_bias(Bias, Mask, j + BN, S, heads, SINGLE)  # prefetch the next tile's
         highest = tl.maximum(top, tl.max(scores, 1))
         finite = tl.where(highest == float("-inf"), 0.0, highest)
         p = tl.exp2(scores - finite[:, None])
@@ -190,7 +190,7 @@ def decode_split(
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)  # [M, BN] · [BN, DP]
         top = highest
     row = (at * H + h) * tl.num_programs(0) + split
-    divisor = tl.where(total == 0.0, 1.0, total)  # nothing to see: top is −inf
+    divisor = tl.where(total == 0.0, 1.0, total)  # if no key is seen, top is −inf
     tl.store(Out + row[:, None] * D + d[None, :], acc / divisor[:, None], mask=heads & (d < D)[None, :])  # [M, DP]
     tl.store(Lse + row, top + tl.log2(divisor), mask=member < group)  # [M]
 
@@ -203,7 +203,7 @@ def combine_splits(
     o_b, o_h, H, splits,
     D: tl.constexpr, DP: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """One query's splits, weighted."""
+    """Combine one query's splits."""
     b, h = tl.program_id(0), tl.program_id(1)
     row = (b.to(tl.int64) * H + h) * splits
     d = tl.arange(0, DP)
@@ -221,7 +221,7 @@ def combine_splits(
 def _decode(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
     """One query per sequence: q (B, H, 1, D) → (B, H, 1, D).
 
-    bias (1 or B, H, S) in float32 with contiguous rows, or None; mask (B, S) in uint8, 0 is hidden, or None.
+    bias: (1 or B, H, S) in float32 with contiguous rows, or None. mask: (B, S) in uint8, 0 for hidden, or None.
     """
     B, H, _, D = q.shape
     G, S = k.shape[1:3]

@@ -1,4 +1,4 @@
-"""The engine: which requests the kernels can serve, and calling them."""
+"""Decide which requests the kernels can serve, and call them."""
 
 from functools import lru_cache
 
@@ -19,11 +19,11 @@ LEAST_SCALE = 2e-5  # its reciprocal fits float16
 
 
 class Fused(Engine):
-    """One kernel for logits, bias, softmax and values; no (queries × keys) tensor in either direction."""
+    """One kernel for logits, bias, softmax and values; no (queries × keys) tensor, forward or backward."""
 
     name = "fused"
     replays = True
-    """CUDA graphs can capture it."""
+    """Whether CUDA graphs can capture it."""
 
     def refuses(self, request: Request) -> str | None:
         refusal = _refuses_call(request)
@@ -33,10 +33,10 @@ class Fused(Engine):
 
     def declines(self, request: Request) -> str | None:
         if request.q.device.type != "cuda":
-            return "Triton's interpreter is for tests"
+            return "Triton's interpreter is only for tests"
         if _is_decoding(request):
             plain = not (request.has_bias or request.masks_causally or request.key_mask is not None)
-            return "there is neither a bias nor a mask; sdpa has a kernel for that" if plain else None
+            return "there is no bias and no mask; sdpa has a kernel for that" if plain else None
         encoding = _encoding(request)
         if compute_dtype(request.q) == torch.float32 and not encoding.distance_only:
             return f"q is float32, and {type(encoding).__name__}'s bias would be interpolated"
@@ -46,12 +46,12 @@ class Fused(Engine):
         if _is_decoding(request):
             bias = "the bias is exact" if request.has_bias else "no bias"
             bias = "the bias is interpolated along the distance" if _interpolates_row(request) else bias
-            return f"a Triton kernel for single queries, which reads the keys and values once; {bias}"
+            return f"a Triton kernel for single queries that reads keys and values once; {bias}"
         encoding = _encoding(request)
         if encoding.distance_only:
-            return f"Triton kernels; {type(encoding).__name__}'s bias is a table of distances, exact"
+            return f"Triton kernels; {type(encoding).__name__}'s bias is read from a table of distances, exactly"
         W = smooth_width(encoding)
-        return f"Triton kernels; smooth_beyond={2 * W} would be more exact than {W}: the bias is interpolated"
+        return f"Triton kernels; the bias is interpolated (smooth_beyond={W}; {2 * W} would be more exact)"
 
     def error(self, request: Request) -> float:
         if _is_decoding(request):
@@ -82,13 +82,13 @@ def _refuses_call(request: Request) -> str | None:
     if not HAS_TRITON:
         return "it needs Triton: pip install triton"
     if q.device.type != "cuda" and not INTERPRETED:
-        return f"it needs a CUDA device, and q is on {q.device}"
+        return f"it needs a CUDA device, but q is on {q.device}"
     if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return f"it computes in float32, float16 or bfloat16, and q is {q.dtype}"
+        return f"it needs float32, float16 or bfloat16, but q is {q.dtype}"
     if q.shape[-1] > LARGEST_HEAD:
-        return f"its largest head size is {LARGEST_HEAD}, and this is {q.shape[-1]}"
+        return f"its largest head size is {LARGEST_HEAD}, but q has {q.shape[-1]}"
     if not request.causal and not decoding:
-        return "it is causal only"
+        return "it supports causal attention only"
     if not request.has_bias and not decoding:
         return "there is no bias; sdpa has faster kernels for that"
     if request.scaling < LEAST_SCALE:
@@ -98,7 +98,7 @@ def _refuses_call(request: Request) -> str | None:
     if in_transform():
         return "it cannot run inside torch.func transforms"
     if q.is_cuda and not torch.compiler.is_compiling() and not _has_tensor_cores(q.device):
-        return "its kernels are for NVIDIA GPUs from the A100 on"
+        return "it needs an NVIDIA GPU, A100 or newer"
     return None
 
 
@@ -109,21 +109,21 @@ def _has_tensor_cores(device: torch.device) -> bool:
 
 def _refuses_bias(request: Request) -> str | None:
     if not isinstance(request.bias, PositionEncoding | PreparedBias):
-        return "a bias given as a tensor is dense already; sdpa takes it"
+        return "a bias passed as a tensor is already dense; use sdpa"
     return refuses(_encoding(request), request.shape[3])
 
 
 def _refuses_positions(request: Request) -> str | None:
-    if request.in_order or _promised_padding(request) is not None:
+    if request.in_order or _padding(request) is not None:
         return None
     if torch.compiler.is_compiling():
-        return "positions cannot be read while compiling: leave them out where they are 0, 1, 2, …"
+        return "positions cannot be read while compiling; pass none if they are 0, 1, 2, …"
     found = _layout(request)
     return found if isinstance(found, str) else None
 
 
-def _promised_padding(request: Request) -> Tensor | None:
-    """Padding after which positions are in order, as promised by `prepare_bias`."""
+def _padding(request: Request) -> Tensor | None:
+    """Padding after which positions are in order, as passed to `prepare_bias`."""
     return request.bias.padding if isinstance(request.bias, PreparedBias) else None
 
 
@@ -132,10 +132,10 @@ def _layout(request: Request) -> Layout | str:
 
 
 def _shift(request: Request) -> Tensor | None:
-    """Padding before each sequence's first key, (B,) int32; None: none."""
+    """Padding before each sequence's first key, (B,) int32; None if there is none."""
     if request.in_order:
         return None
-    padding = _promised_padding(request)
+    padding = _padding(request)
     if padding is not None:
         return padding.int()
     found = _layout(request)
@@ -170,19 +170,19 @@ def _is_decoding(request: Request) -> bool:
 
 
 def _interpolates_row(request: Request) -> bool:
-    """Whether a single query's bias is sampled: in low precision, if there are fewer nodes than keys."""
+    """Whether a single query's bias is interpolated: in low precision, with fewer nodes than keys."""
     if isinstance(request.bias, PreparedBias):
         return request.bias.interpolated_row
     if request.encoding is None or compute_dtype(request.q) == torch.float32:
         return False
-    if not (request.causal or request.in_order):  # keys after the query have a bias of their own
+    if not (request.causal or request.in_order):  # keys after the query have different biases
         return False
     nodes = decode_nodes(request.encoding)
     return nodes is not None and nodes < request.shape[3]
 
 
 def _interpolated_row(request: Request) -> tuple[Tensor, Tensor | None]:
-    """The bias (1 or B, H, S), and the key mask that it does not include yet."""
+    """The bias (1 or B, H, S), and the key mask if the bias does not include it."""
     from longfire.engines.fused.decode import decode_biases
 
     if isinstance(request.bias, PreparedBias):

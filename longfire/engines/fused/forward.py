@@ -1,4 +1,4 @@
-"""Attention, forward: a program owns a tile of queries and walks over the keys, from far to near."""
+"""Attention, forward: each program owns a tile of queries and loops over the keys, from far to near."""
 
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ TILINGS = Tilings(short=Tiling(registers=128), long=Tiling(stages=3), wide=Tilin
 
 
 def forward(call: Call) -> tuple[Tensor, Tensor]:
-    """Out (B, H, T, D), and the base-2 logarithms of the softmax's sums (B, H, T)."""
+    """Out (B, H, T, D), and the base-2 log-sum-exp of the logits (B, H, T)."""
     out = torch.empty_like(call.q)
     lse = call.q.new_empty(call.B, call.H, call.T, dtype=torch.float32)
     tiling = TILINGS.choose(call.q, call.S)
@@ -58,9 +58,9 @@ class Zone(NamedTuple):
 def scores(
     q, k, zone, row0, start, BM: tl.constexpr, NODES: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Logits of a tile [BM, 64], the factor that turns them into units of log 2, and the reference they leave out.
+    """Logits of a tile [BM, 64], the factor that converts them to units of log 2, and the reference to be added.
 
-    NODES along a tile's side; 0 in the near zone.
+    NODES per side of a tile; 0 in the near zone.
     """
     block, key_block = row0 // BLOCK, start // BLOCK
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)  # [BM, DP] · [DP, BN]
@@ -116,7 +116,7 @@ def walk(
 
 @triton.jit
 def zone_ends(row0, S, shift, blocks, BM: tl.constexpr, BN: tl.constexpr):
-    """Where a tile of queries ends its walks: of the far zone, the middle zone, whole near tiles, all keys."""
+    """Where the keys of a query tile end: in the far zone, the middle zone, full near tiles, and overall."""
     block = tl.maximum(row0, 0) // BLOCK
     far = tl.maximum(block - blocks.middle + 1, 0) * BLOCK
     middle = tl.maximum(block - blocks.near + 1, 0) * BLOCK
@@ -136,7 +136,7 @@ def attention_forward(
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries of one sequence and head."""
+    """One tile of queries of one sequence and head."""
     pid = tl.program_id(0)
     tile = tiles - 1 - pid % tiles  # the longest first
     b = pid // tiles % B
@@ -148,7 +148,7 @@ def attention_forward(
         return
     i = row0 + tl.arange(0, BM)
 
-    # All addresses first: registers are short, and a loop gets slower where these are computed between other things.
+    # All addresses first: registers are scarce, and computing these later slows the loops down.
     q_at = head_at(Q, b, h)
     k_at, v_at = head_at(K, b, h, group), head_at(V, b, h, group)
     out_at = head_at(Out, b, h)

@@ -1,4 +1,4 @@
-"""The kernels as torch operators: they trace, compile, and have gradients."""
+"""The kernels as torch operators, with gradients, that can be traced and compiled."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _zones(keys: int, first: int, smooth: int) -> Zones:
-    """From what an operator can take: 0 stands for None."""
+    """Zones from an operator's integers; a `smooth` of 0 means None."""
     return Zones(keys, first, smooth or None)
 
 
@@ -33,12 +33,12 @@ expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake)
 
 def _attention(
     q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), and (B, G, S, D) twice
-    samples: Tensor,  # (A, H, E); gradients go here alone
-    near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,  # what `expand_bias` makes of the samples
+    samples: Tensor,  # (A, H, E); the only ones of the bias to receive gradients
+    near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,  # from `expand_bias`
     key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,  # (B, S), (B,), (1,)
     keys: int, first: int, smooth: int, scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Out (B, H, T, D), and what backward needs of the softmax (B, H, T)."""
+    """Out (B, H, T, D), and the log-sum-exp that backward needs (B, H, T)."""
     bias = ExpandedBias(near, middle, far, reference)
     with torch.cuda.device_of(q):
         return forward(Call(q, k, v, bias, key_mask, shift, seed, _zones(keys, first, smooth), scale, dropout_p))
@@ -68,7 +68,7 @@ def _attention_backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *res
     keys, first, smooth, _scale, _dropout_p, learned = rest[9:]
     where = _zones(keys, first, smooth)  # type: ignore[arg-type]
     shape = (where.row_nodes, q.shape[1], where.distance_nodes) if learned else (0,)
-    grouped = q.shape[1] != k.shape[1]  # then sums over query heads, which are contiguous
+    grouped = q.shape[1] != k.shape[1]  # then these are sums over query heads, which are contiguous
     dk, dv = (t.new_empty(t.shape) if grouped else torch.empty_like(t) for t in (k, v))
     return torch.empty_like(q), dk, dv, q.new_empty(shape, dtype=torch.float32)
 

@@ -1,6 +1,6 @@
-"""The bias that the kernels add, in plain PyTorch: the specification of the interpolation, in float64 if asked.
+"""The bias that the kernels add, in plain PyTorch: the specification of the interpolation.
 
-Measures the interpolation error and tests the kernels; not fast.
+Slow; used to measure the interpolation error and to test the kernels.
 """
 
 import torch
@@ -10,7 +10,7 @@ from longfire.engines.fused.zones import BLOCK, FAR, MIDDLE, TILE, Zones
 
 
 def interpolated(samples: Tensor, zones: Zones, rows: Tensor) -> Tensor:
-    """The bias for query positions (T,) and all keys: (H, T, S). Keys after the query: undefined.
+    """The bias for query positions (T,) and all keys: (H, T, S), undefined at keys after the query.
 
     `samples` (A, H, E) are the encoding's biases at `zones.positions`.
     """
@@ -23,7 +23,7 @@ def interpolated(samples: Tensor, zones: Zones, rows: Tensor) -> Tensor:
 
 
 def interpolated_row(samples: Tensor, per_octave: int, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """A single query's bias where keys are seen, (1 or B, H, S), from samples (1 or B, H, E) at distance nodes."""
+    """A single query's bias at the keys it sees, (1 or B, H, S), from samples (1 or B, H, E) at distance nodes."""
     i, j = torch.atleast_2d(q_positions), torch.atleast_2d(k_positions)
     node, _, _, u = _cell((i - j).clamp(min=0), per_octave, i)
     node = node[:, None].expand(-1, samples.shape[1], -1)
@@ -33,13 +33,13 @@ def interpolated_row(samples: Tensor, per_octave: int, q_positions: Tensor, k_po
 
 
 def _pairs(samples: Tensor, zones: Zones, i: Tensor, j: Tensor) -> Tensor:
-    """The bias of pairs (…) → (H, …). Pairs with j > i: those of j = i."""
+    """The bias of pairs (…) → (H, …). Pairs with j > i get that of j = i."""
     d = (i - j).clamp(min=0)
     if zones.exact:
         return samples[0][:, d]
     row, left, right, t = _cell(i, zones.rows_per_octave, torch.full_like(i, zones.last))
     row = row - zones.first_node
-    slide = 2 * d > i  # near the first key, rows are compared at the same key; otherwise at the same distance
+    slide = 2 * d > i  # towards the first key, interpolate between rows at the same key, otherwise at the same distance
     below = _along_row(samples, zones, row, torch.where(slide, left - j, d), left)
     above = _along_row(samples, zones, row + 1, torch.where(slide, right - j, d), right)
     return torch.where(t > 0, below + t * (above - below), below)
@@ -54,7 +54,7 @@ def _along_row(samples: Tensor, zones: Zones, row: Tensor, d: Tensor, last: Tens
 
 
 def _cell(x: Tensor, per_octave: int, last: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The nodes around x: index of the left one, both positions (none beyond `last`), how far x is between them."""
+    """The nodes around x: the left one's index, both positions (at most `last`), and where x is between (0 to 1)."""
     octave = torch.zeros_like(x)
     for o in range(40):
         octave = torch.where(x >= (2 * per_octave << o), o + 1, octave)
@@ -78,7 +78,7 @@ def _bilinear(samples: Tensor, zones: Zones, rows: Tensor, keys: Tensor, nodes: 
 
 
 def _nodes_around(x: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A tile's nodes on either side of each position, and how far it is between them."""
+    """A tile's nodes on either side of each position, and where it is between them, 0 to 1."""
     at = (torch.arange(nodes, device=x.device) * (TILE - 1) + (nodes - 1) // 2) // (nodes - 1)
     tile, inside = x // TILE, x % TILE
     left = (torch.searchsorted(at, inside, right=True) - 1).clamp(max=nodes - 2)

@@ -1,4 +1,4 @@
-"""What the attention kernels share: one call's arguments, tile sizes, and loading and storing tiles."""
+"""Shared by the attention kernels: one call's arguments, tile sizes, and loading and storing tiles."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ class PerHead(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Keys and values of one sequence and head, as kernels walk over them."""
+    """Keys and values of one sequence and head."""
 
     K: Any
     V: Any
@@ -50,7 +50,7 @@ class Keys(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Of one sequence and head."""
+    """Dropout of one sequence and head."""
 
     seed: Any  # None: no dropout
     p: Any
@@ -58,7 +58,7 @@ class Dropout(NamedTuple):
 
 
 class ExpandedBias(NamedTuple):
-    """A bias as attention reads it, (H, …) each: see `bias_kernels`."""
+    """A bias in the form that attention reads, (H, …) each; see `bias_kernels`."""
 
     near: Tensor
     middle: Tensor
@@ -68,22 +68,22 @@ class ExpandedBias(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel is cut and compiled."""
+    """Tile sizes and compile options of a kernel."""
 
     BM: int = 64
-    """Queries in a tile."""
+    """Queries per tile."""
     BN: int = 64
-    """Keys in a tile."""
+    """Keys per tile."""
     warps: int = 4
     stages: int = 2
-    """Of the pipeline."""
+    """Pipeline stages."""
     near_stages: int | None = None
-    """Of the pipeline in the near zone, where loading ahead takes registers (default: `stages`)."""
+    """Pipeline stages in the near zone, where prefetching costs registers. Default: `stages`."""
     registers: int | None = None
-    """Limit per thread."""
+    """Limit of registers per thread."""
 
     def launch(self) -> dict[str, int]:
-        """Triton's own launch options."""
+        """Triton's launch options."""
         limit = {} if self.registers is None else {"maxnreg": self.registers}
         return {"num_warps": self.warps, "num_stages": self.stages, **limit}
 
@@ -93,7 +93,7 @@ class Tiling:
 
 
 class Tilings(NamedTuple):
-    """What was fastest on an H200 in half precision."""
+    """The fastest tilings on an H200 in half precision."""
 
     short: Tiling
     long: Tiling  # from 16,384 keys
@@ -107,7 +107,7 @@ class Tilings(NamedTuple):
 
 
 class Call:
-    """One call of attention: the arguments that its kernels have in common."""
+    """One call of attention: the arguments that its kernels share."""
 
     def __init__(
         self,
@@ -158,18 +158,18 @@ class Call:
         }
 
     def query_tiles(self, BM: int) -> int:
-        """Tiles of queries: one more where sequences are shifted, since they may start anywhere in a tile."""
+        """Number of query tiles; one more if sequences are shifted, because they may start anywhere in a tile."""
         if self.shift is not None:
             return -(-self.T // BM) + 1
         return -(-self.S // BM) - (self.S - self.T) // BM
 
     def has_whole_tiles(self, rows: int) -> bool:
-        """Every tile of this many queries is full."""
+        """Whether every tile of this many queries is full."""
         return self.shift is None and self.T % rows == 0 and self.S % rows == 0
 
 
 def heads(tensor: Tensor) -> Heads:
-    """A (B, H, rows, D) tensor as kernels take it."""
+    """A (B, H, rows, D) tensor as a kernel argument."""
     return Heads(tensor, *tensor.stride()[:3])
 
 
@@ -181,7 +181,7 @@ def head_at(X, b, h, group=1):
 
 @triton.jit
 def load_rows(at, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr, BOUND: tl.constexpr):
-    """[rows, DP]; 0 outside."""
+    """Load [rows, DP]; 0 outside."""
     d = tl.arange(0, DP)
     pointers = at + rows[:, None] * stride + d[None, :]  # [rows, DP]
     if BOUND:
@@ -194,7 +194,7 @@ def load_rows(at, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr, BOUND:
 
 @triton.jit
 def store_rows(at, value, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr):
-    """The rows of value [rows, DP] that are inside."""
+    """Store the rows of value [rows, DP] that are inside."""
     d = tl.arange(0, DP)
     inside = (rows >= 0) & (rows < limit)
     tl.store(at + rows[:, None] * stride + d[None, :], value, mask=inside[:, None] & (d < D)[None, :])  # [rows, DP]
@@ -202,7 +202,7 @@ def store_rows(at, value, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr
 
 @triton.jit
 def visible(i, j, keys, DIAGONAL: tl.constexpr):
-    """Which pairs count. Queries before the first key (padding) see that key alone. [rows, columns]"""
+    """Which pairs count, [rows, columns]. Queries before the first key (padding) see only that key."""
     seen = (i >= -(1 << 24)) & (j >= 0)
     if DIAGONAL:
         seen &= (j <= tl.maximum(i, 0)) & (j + keys.shift < keys.S)
@@ -213,7 +213,7 @@ def visible(i, j, keys, DIAGONAL: tl.constexpr):
 
 @triton.jit
 def kept(dropout, rows, columns):
-    """Which weights dropout keeps: a function of seed, head and pair alone, so the same in all kernels."""
+    """Which weights dropout keeps: depends only on seed, head and pair, so all kernels agree."""
     zero = (rows + columns) * 0
     random, _, _, _ = tl.philox(dropout.seed, rows + zero, columns + zero, dropout.head + zero, zero)
     return tl.uint_to_uniform_float(random) >= dropout.p
@@ -221,5 +221,5 @@ def kept(dropout, rows, columns):
 
 @triton.jit
 def floor_to(x, MULTIPLE: tl.constexpr):
-    """The multiple at or below x, which may be negative."""
+    """The largest multiple at or below x; x may be negative."""
     return (x + (1 << 24)) // MULTIPLE * MULTIPLE - (1 << 24)

@@ -1,11 +1,11 @@
-"""Where a bias is sampled, and how it is stored by distance: the numbers that kernels and reference share.
+"""Where a bias is sampled and how it is stored by distance; shared by kernels and reference.
 
     distance   0 ──────────── 2W ─────────────────── 10W ─────────────────────→
                near: every     middle: 16 × 16 nodes   far: 4 × 4 nodes
                pair stored     a tile of 64 × 64       a tile of 64 × 64
 
 W is the encoding's `smooth_beyond`. The zone of a pair (i, j) depends only on its block of 128 × 128, so all kernels
-agree whatever tiles they use. Positions are logical: 0 is the first key of the sequence.
+agree regardless of their tiles. Positions are logical: 0 is the first key of the sequence.
 """
 
 from dataclasses import dataclass
@@ -25,26 +25,26 @@ MIDDLE, FAR = 16, 4
 
 FLOAT16_MAX = 60000.0  # with room for rounding
 MAX_DISTANCE = 1 << 24
-"""Decoding interpolates distances below this: larger ones are not exact in float32."""
+"""Decoding interpolates distances below this; larger ones are not exact in float32."""
 
 
 @dataclass(frozen=True)
 class Zones:
-    """Of one sequence of keys 0…keys−1, seen by queries first…keys−1."""
+    """Zones of a sequence of keys 0…keys−1, seen by queries first…keys−1."""
 
     keys: int
     first: int
     smooth: int | None
-    """W, a power of two; None: the bias depends on the distance alone, and every pair is near."""
+    """W, a power of two; None if the bias depends only on the distance: every pair is near."""
 
     @classmethod
     def of(cls, encoding: PositionEncoding, keys: int, first: int) -> "Zones":
-        """For the bias that an encoding declares."""
+        """The zones that an encoding's declarations allow."""
         return cls(keys, first, None if encoding.distance_only else smooth_width(encoding))
 
     @property
     def exact(self) -> bool:
-        """Nothing is interpolated."""
+        """Whether nothing is interpolated."""
         return self.smooth is None
 
     @property
@@ -63,18 +63,18 @@ class Zones:
 
     @property
     def last(self) -> int:
-        """The last sampled position: the last tile has all its nodes even if its rows end early."""
+        """The last sampled position: the last tile has all its nodes, even if its rows end early."""
         return self.last_block * BLOCK - 1
 
     @property
     def near(self) -> int:
-        """Blocks of keys that are near, the query's own included."""
+        """Blocks of near keys, including the query's own."""
         near = self.last_block if self.smooth is None else (2 * self.smooth + 2 * BLOCK - 2) // BLOCK
         return near if near < self.last_block else self.last_block
 
     @property
     def middle(self) -> int:
-        """Blocks of keys that are near or in the middle zone."""
+        """Blocks of near and middle keys."""
         return self.last_block if self.smooth is None else (10 * self.smooth + 2 * BLOCK - 2) // BLOCK
 
     @property
@@ -103,7 +103,7 @@ class Zones:
 
     @property
     def middle_tiles(self) -> int:
-        """Middle tiles in a row of tiles, counting those before the first key so that all rows are alike."""
+        """Middle tiles per row of tiles, including those before the first key, so that all rows are alike."""
         return 2 * (self.middle - self.near)
 
     @property
@@ -121,7 +121,7 @@ class Zones:
 
     @property
     def references(self) -> int:
-        """Numbers per head that biases are stored relative to: one per row node, or one per distance in blocks."""
+        """References per head, which biases are stored relative to: one per row node, or per distance in blocks."""
         return self.near if self.smooth is None else self.row_nodes
 
     @property
@@ -134,7 +134,7 @@ class Zones:
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Query positions (A, 1) and key positions (A, E) at which the encoding is sampled.
 
-        Dense at first, then so many per octave. Where a row has no key at a distance, its first key stands in.
+        Dense at first, then a fixed number per octave. Where a row has no key at a distance, its first key is used.
         """
         if self.smooth is None:
             distance = torch.arange(self.keys, device=device)
@@ -147,7 +147,7 @@ class Zones:
 
 @lru_cache(maxsize=64)
 def evaluated(zones: Zones) -> Any:
-    """The zones with every property computed once: a launch reads dozens of them."""
+    """The zones with all properties computed once: a launch reads dozens of them."""
     properties = [name for name, member in vars(Zones).items() if isinstance(member, property)]
     return SimpleNamespace(keys=zones.keys, first=zones.first, **{name: getattr(zones, name) for name in properties})
 
@@ -161,7 +161,7 @@ def smooth_width(encoding: PositionEncoding) -> int:
 
 
 def decode_nodes(encoding: PositionEncoding) -> int | None:
-    """At how many distances a single query's bias is sampled. None: it cannot be interpolated, or need not be."""
+    """At how many distances a single query's bias is sampled; None if it cannot be interpolated, or need not be."""
     if encoding.distance_only or encoding.smooth_beyond is None or not encoding.has_bias:
         return None
     return node_index(MAX_DISTANCE - 1, smooth_width(encoding) // 2) + 2
@@ -170,7 +170,7 @@ def decode_nodes(encoding: PositionEncoding) -> int | None:
 def node_index(position: int, per_octave: int) -> int:
     """The last node at or before a position: nodes are at 0, 1, … 2·per_octave, then `per_octave` per octave.
 
-    A few comparisons, so that a compiled graph is valid for a whole octave of lengths.
+    Only a few comparisons, so that a compiled graph is valid for a whole octave of lengths.
     """
     octave = 0
     while position >= 2 * per_octave << octave:

@@ -1,4 +1,4 @@
-"""FIRE's kernels against its formula in float64: values and every gradient, no worse than PyTorch's in float32.
+"""FIRE's kernels against its formula in float64: values and all gradients, as exact as PyTorch in float32.
 
 Without a CUDA device they run in Triton's interpreter.
 """
@@ -26,13 +26,13 @@ def _served(monkeypatch):
 
 
 def plain(fire, q_positions, k_positions):
-    """By PyTorch's operations, whatever FIRE.bias uses."""
+    """The bias in PyTorch operations, whatever FIRE.bias uses."""
     with torch.autocast(device, enabled=False):
         return fire.f(fire.normalized_distance(q_positions, k_positions))
 
 
 def made(num_heads=3, **options):
-    """A FIRE with negative c, L amid the positions, and units on both sides of 0."""
+    """A FIRE with negative c, L among the positions, and units on both sides of 0."""
     fire = FIRE(num_heads, **{"init_L": 20.0, **options})
     with torch.no_grad():
         for name, parameter in fire.named_parameters():
@@ -60,7 +60,7 @@ def check(fire, q_positions, k_positions):
     assert fire_kernel.serves(fire, q_positions)
     double = copy.deepcopy(fire).double()
     shape = plain(fire, q_positions, k_positions).shape
-    dbiases = torch.randn(4, *shape, device=device)  # several: one error would be luck
+    dbiases = torch.randn(4, *shape, device=device)  # several, so that a small error is not luck
     exact, exact_gradients = with_gradients(plain, double, q_positions, k_positions, *dbiases)
     eager, eager_gradients = with_gradients(plain, fire, q_positions, k_positions, *dbiases)
     bias, gradients = with_gradients(fire_kernel.fire_bias, fire, q_positions, k_positions, *dbiases)
@@ -88,7 +88,7 @@ def check(fire, q_positions, k_positions):
         {"threshold": "fixed", "eps": 0.1, "num_heads": 17},
         {"width": 64, "num_heads": 33},
         {"horizon": 60},
-        {"horizon": 12},  # below the threshold, which then learns nothing
+        {"horizon": 12},  # below the threshold, which gets no gradient
         {"horizon": 40, "threshold": None, "log": False},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()) or "default",
@@ -132,7 +132,7 @@ def test_no_positions():
         assert all((p.grad == 0).all() for p in fire.parameters())
 
 
-def test_programs_take_turns(monkeypatch):
+def test_fewer_programs_than_pairs(monkeypatch):
     """Fewer programs than pairs of a query and a chunk of keys."""
     monkeypatch.setattr(fire_kernels, "MAX_PROGRAMS", 3)
     check(made(), torch.tensor([0, 3, 29, 30]), torch.arange(111))
@@ -151,7 +151,7 @@ def test_c_of_zero():
     check(fire, torch.tensor([7, 50]), torch.arange(8))
 
 
-def test_repeats_to_the_bit():
+def test_bitwise_deterministic():
     fire, dbias = made(), torch.randn(3, 2, 70, device=device)
     positions = (torch.tensor([5, 60], device=device), torch.arange(70, device=device))
     first, second = (with_gradients(fire_kernel.fire_bias, fire, *positions, dbias) for _ in range(2))
@@ -160,7 +160,7 @@ def test_repeats_to_the_bit():
 
 
 def test_nan_stays_nan():
-    """Diverged training must show."""
+    """Divergence must not be hidden."""
     fire = made()
     fire.mlp[0].weight.data[3] = float("nan")
     positions = torch.arange(3, device=device)
@@ -175,7 +175,7 @@ def test_autocast_changes_nothing():
 
 
 def test_compiled():
-    """In one graph, `serves` included."""
+    """In one graph, including `serves`."""
     fire, dbias = made(), torch.randn(3, 2, 70, device=device)
     positions = (torch.tensor([5, 60], device=device), torch.arange(70, device=device))
 
@@ -214,7 +214,7 @@ def test_serves(monkeypatch):
     assert not fire_kernel.serves(made(width=65), positions)
     assert not fire_kernel.serves(made(num_heads=65), positions)
     assert not fire_kernel.serves(theorem.as_fire(ALiBi(4), exact_length=8).float().to(device), positions)
-    for other in (nn.Tanh(), nn.GELU(approximate="tanh"), nn.GELU()):  # the last is not what the other layer has
+    for other in (nn.Tanh(), nn.GELU(approximate="tanh"), nn.GELU()):  # the last one differs from the other layer's
         fire = made()
         fire.mlp[1] = other
         assert not fire_kernel.serves(fire, positions)

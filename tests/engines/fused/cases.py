@@ -1,6 +1,6 @@
 """Encodings, layouts and comparisons for the tests of the fused kernels.
 
-Without a CUDA device the kernels run in Triton's interpreter, at sizes that it can bear.
+Without a CUDA device the kernels run in Triton's interpreter, at sizes that are feasible there.
 """
 
 from functools import cache
@@ -20,7 +20,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Sloped(PositionEncoding):
-    """Linear in query and key, so that interpolating it is exact, but not of the distance alone."""
+    """Linear in query and key, so that interpolation is exact, but not a function of the distance alone."""
 
     smooth_beyond = 64
 
@@ -66,7 +66,7 @@ def padded(T, padding):
 
 
 def both(encoding, q, k, v, gradients=True, **options):
-    """Output and gradients by the fused engine, and by the reference."""
+    """Output and gradients of the fused engine and of the reference."""
     found = []
     for impl in ("fused", "reference"):
         tensors = [tensor.detach().clone().requires_grad_(gradients) for tensor in (q, k, v)]
@@ -77,7 +77,7 @@ def both(encoding, q, k, v, gradients=True, **options):
 
 
 def close(found, expected, tolerance=1e-5):
-    """Relative to the largest value; a gradient of q, k, v or a parameter, to the largest of its kind."""
+    """Assert closeness relative to the largest value; for gradients, to the largest of their kind."""
     for kind in (slice(0, 1), slice(1, 4), slice(4, None)):
         scale = max((exact.abs().max().item() for exact in expected[kind]), default=0.0)
         for got, exact in zip(found[kind], expected[kind], strict=True):
@@ -98,7 +98,7 @@ KERNEL_CASES = {
 
 @cache
 def kernel_results(case):
-    """By name: what the kernels compute, what the reference computes in float64, and the tolerance."""
+    """By name: the kernels' result, the reference in float64, and the tolerance."""
     torch.manual_seed(0)
     make, keys, queries, heads, dtype = KERNEL_CASES[case]
     encoding, D = make(heads), 16
@@ -119,7 +119,7 @@ def kernel_results(case):
 
 
 def assert_as_specified(case, *names):
-    """The kernels compute these as the reference does."""
+    """Assert that the kernels agree with the reference on these quantities."""
     results, tolerance = kernel_results(case)
     for name in names:
         got, exact = results[name]

@@ -22,7 +22,7 @@ def test_left_padding():
 
 def test_keys_hidden_anywhere():
     key_mask = torch.rand(2, 70, device=device) < 0.7
-    key_mask[0, :20] = False  # the first queries see nothing
+    key_mask[0, :20] = False  # the first queries see no key
     q, k, v = torch.randn(3, 2, 1, 70, 16, device=device)
     found, expected = both(KerpleLog(1).to(device), q, k, v, key_mask=key_mask)
     assert (found[0][0, :, :20] == 0).all()
@@ -30,7 +30,7 @@ def test_keys_hidden_anywhere():
 
 
 def test_a_short_sequence_is_exact():
-    """Up to half of smooth_beyond every query and distance is sampled: the parameters' gradients are exact, too."""
+    """Up to half of smooth_beyond every query and distance is sampled: the parameters' gradients are exact as well."""
     q, k, v = torch.randn(3, 1, 1, 30, 16, device=device)
     close(*both(kinked(1), q, k, v), tolerance=1e-4)
 

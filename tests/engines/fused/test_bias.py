@@ -1,4 +1,4 @@
-"""Samples of a bias, and how far interpolation is from the encoding's own."""
+"""Samples of a bias, and the error of interpolating them."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_a_larger_smooth_beyond_is_more_exact(keys):
     assert errors[2] < 0.2 * errors[0] + 1e-6
 
 
-def test_the_reported_error_is_that_of_the_bias_used():
+def test_the_reported_error_is_the_bias_error():
     """Recomputed from the dense bias, over all queries."""
     fire, n = kinked(2), 400
     bias = sample_bias(fire, n, 0, torch.device(device))
@@ -30,16 +30,16 @@ def test_the_reported_error_is_that_of_the_bias_used():
     assert typical == pytest.approx((error.square().sum() / (2 * n * (n + 1) / 2)).sqrt().item(), rel=1e-4)
     x = torch.zeros(1, 2, n, 16, device=device)
     plan = attention_plan(x, x, x, fire, impl="fused")
-    assert 0 < plan.error <= largest  # over 64 of the queries
+    assert 0 < plan.error <= largest  # measured on 64 of the queries
     assert f"by at most {plan.error:.2g}" in str(plan)
     assert attention_plan(x, x, x, T5(2).to(device), impl="fused").error == 0.0
 
 
-def test_the_plan_names_the_option_that_is_more_exact():
+def test_the_plan_suggests_a_larger_smooth_beyond():
     q, k, v = torch.randn(3, 1, 2, 700, 16, device=device)
     fire = kinked(2)
     plan = attention_plan(q, k, v, fire, impl="fused")
-    assert "smooth_beyond=128 would be more exact than 64" in str(plan)
+    assert "smooth_beyond=64; 128 would be more exact" in str(plan)
     better = FIRE(2, init_L=64.0, smooth_beyond=128).to(device)
     better.load_state_dict(fire.state_dict())
     assert attention_plan(q, k, v, better, impl="fused").error < plan.error

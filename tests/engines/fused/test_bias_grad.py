@@ -27,13 +27,13 @@ NEAR_CASES = {
 
 
 def poisoned(self, *size, **options):
-    """Memory as it may be found."""
+    """`new_empty` filled with NaN: uninitialised memory may contain anything."""
     found = torch.empty(*size, **{"dtype": self.dtype, "device": self.device, **options})
     return found.fill_(torch.nan) if found.is_floating_point() else found
 
 
 @pytest.mark.parametrize("case", NEAR_CASES)
-def test_heads_taking_turns_have_the_same_gradients(case, monkeypatch):
+def test_a_few_heads_at_a_time_have_the_same_gradients(case, monkeypatch):
     smooth, keys, queries, B, key_heads, padding, dropout_p = NEAR_CASES[case]
     H, D, scale = 2, 16, 0.25
     zones = Zones(keys, keys - queries, smooth)

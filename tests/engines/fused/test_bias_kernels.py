@@ -1,4 +1,4 @@
-"""From samples to what attention reads, element by element."""
+"""Samples expanded into what attention reads, element by element."""
 
 import pytest
 import torch
@@ -13,13 +13,13 @@ LOG2E = 1.4426950408889634
 
 
 def fragment(row, column):
-    """Where tensor cores hold an element of a tile of 64 × 64."""
+    """Offset of an element of a 64 × 64 tile in tensor core order."""
     thread = row // 16 * 32 + row % 8 * 4 + column % 8 // 2
     return column // 16 * 1024 + thread * 8 + column // 8 % 2 * 4 + row // 8 % 2 * 2 + column % 2
 
 
 def near_block(near):
-    """A block of 128 × 128, stored as 2 × 2 tiles of fragments: (H, 128, 128)."""
+    """A 128 × 128 block stored as 2 × 2 tiles of fragments: (H, 128, 128)."""
     row, column = torch.meshgrid(torch.arange(BLOCK), torch.arange(BLOCK), indexing="ij")
     tile = row // TILE * 2 + column // TILE
     return near[:, (tile * TILE**2 + fragment(row % TILE, column % TILE)).to(near.device)]
@@ -27,7 +27,7 @@ def near_block(near):
 
 @pytest.mark.parametrize("relative", [False, True])
 def test_near_biases_and_middle_nodes(relative):
-    """Up to a constant per row of blocks, which a softmax does not notice."""
+    """Equal up to a constant per row of blocks, which does not change the softmax."""
     fire, zones = kinked(2), Zones(512, 300, 64)
     samples = fire.bias(*zones.positions(torch.device(device)))[:, :, 0].detach().contiguous()
     bias = expand(samples, zones, relative, 0.25)

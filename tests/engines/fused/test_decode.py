@@ -1,4 +1,4 @@
-"""Single queries: exact where the row is made for each key, interpolated along the distance where keys are many."""
+"""Single queries: the bias is exact for few keys and interpolated along the distance for many."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_any_positions():
 
 
 def test_more_keys_than_nodes():
-    """In low precision the bias is interpolated along the distance, and the plan tells how far off it is."""
+    """In low precision the bias is interpolated along the distance, and the plan reports its error."""
     encoding = kinked(2)
     S = decode_nodes(encoding) + 60
     q, k, v = (torch.randn(2, heads, n, 16, device=device).half() for heads, n in ((2, 1), (1, S), (1, S)))
@@ -64,7 +64,7 @@ def test_more_keys_than_nodes():
 
 
 def test_keys_after_the_query_are_not_interpolated():
-    """Without causality they count, and have a bias of their own: the row is then made for each key."""
+    """Without causality they are visible and have different biases, so the row is computed for each key."""
     encoding = kinked(1)
     S = decode_nodes(encoding) + 60
     q, k, v = (torch.randn(1, 1, n, 16, device=device).half() for n in (1, S, S))
@@ -99,7 +99,7 @@ def test_all_layers_at_once(kind, monkeypatch):
 
 
 def test_a_prepared_row():
-    """Used as it is: by the kernel without reading the mask again, and by other engines."""
+    """Used as is, by the kernel without reading the mask again and by other engines."""
     encoding, S = kinked(2), 700
     q, k, v = (torch.randn(2, 2, n, 16, device=device).half() for n in (1, S, S))
     positions, key_mask = padded(S, [0, 333])

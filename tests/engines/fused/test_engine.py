@@ -10,7 +10,7 @@ from tests.engines.fused.cases import Sloped, Wave, both, close, device, kinked,
 
 
 def test_a_users_encoding():
-    """Exact if it depends on the distance alone, interpolated if it says from where, otherwise refused."""
+    """Exact if it depends only on the distance, interpolated if it declares smooth_beyond, otherwise refused."""
     q, k, v = torch.randn(3, 1, 1, 70, 16, device=device)
     close(*both(Wave(1).to(device), q, k, v), tolerance=1e-4)
     close(*both(Sloped(1).to(device), q, k, v, gradients=False))
@@ -23,12 +23,12 @@ def test_a_users_encoding():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"causal": False}, "causal only"),
+        ({"causal": False}, "causal attention only"),
         ({"bias": None}, "no bias; sdpa has faster kernels"),
-        ({"bias": torch.zeros(9, 9)}, "a tensor is dense already"),
+        ({"bias": torch.zeros(9, 9)}, "a tensor is already dense"),
         ({"scale": 1e-5}, "scale must be at least 2e-05, not 1e-05"),
         ({"q": torch.zeros(1, 1, 9, 16, dtype=torch.float64)}, "q is torch.float64"),
-        ({"q": torch.zeros(1, 1, 9, 160)}, "largest head size is 128, and this is 160"),
+        ({"q": torch.zeros(1, 1, 9, 160)}, "largest head size is 128, but q has 160"),
         ({"positions": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4])}, "must strictly increase"),
         ({"positions": torch.arange(9) * 2}, "do not go up one by one from 0"),
         ({"positions": torch.arange(9) + 5}, "do not go up one by one from 0"),
@@ -54,12 +54,12 @@ def test_heads_are_checked():
             del self.num_heads
 
     x = torch.randn(1, 3, 9, 16, device=device)
-    with pytest.raises(ValueError, match="Headless has 1 heads and q"):
+    with pytest.raises(ValueError, match="Headless has 1 heads, but q"):
         attention(x, x, x, Headless(1).to(device), impl="fused")
 
 
 @pytest.mark.gpu
-def test_auto_leaves_float32_to_an_exact_engine():
+def test_auto_uses_an_exact_engine_for_float32():
     x = torch.zeros(1, 1, 9, 16, device=device)
     assert attention_plan(x, x, x, T5(1).to(device)).engine == "fused"
     assert attention_plan(x, x, x, kinked(1)).engine == "chunked"
@@ -75,8 +75,8 @@ def test_hooks_on_the_encoding_take_effect():
     assert len(calls) == 2  # one by the reference
 
 
-def test_promised_padding():
-    """The same as padding that the engine finds by itself."""
+def test_prepared_padding():
+    """Same result as padding that the engine detects."""
     encoding, (q, k, v) = kinked(2), torch.randn(3, 2, 2, 40, 16, device=device)
     positions, key_mask = padded(40, [0, 17])
     padding = torch.tensor([0, 17], device=device)
@@ -84,12 +84,12 @@ def test_promised_padding():
     found = attention(q, k, v, bias, key_mask=key_mask, impl="fused")
     where = {"q_positions": positions, "k_positions": positions, "key_mask": key_mask}
     assert torch.equal(found, attention(q, k, v, encoding, impl="fused", **where))
-    with pytest.raises(ValueError, match="padding is part of the promise"):
+    with pytest.raises(ValueError, match="padding needs in_order=True"):
         prepare_bias(encoding, positions, positions, padding=padding)
 
 
 def test_training_after_inference():
-    """What is cached from one call to the next serves both."""
+    """Both can use what is cached between calls."""
     encoding = small_t5()
     q, k, v = torch.randn(3, 2, 1, 41, 16, device=device)
     positions, key_mask = padded(41, [0, 5])
@@ -111,7 +111,7 @@ def test_positions_written_to_are_read_again():
 
 
 def test_a_shared_bias():
-    """Prepared once, its gradient is the sum over layers; other engines take it, too."""
+    """Prepared once, its gradient is the sum over layers; other engines accept it."""
     t5, positions = small_t5(), torch.arange(40, device=device)
     q, k, v = torch.randn(3, 1, 1, 40, 16, device=device)
     where = {"q_positions": positions, "k_positions": positions, "in_order": True}

@@ -1,4 +1,4 @@
-"""The forward kernel against the specification, and what it does to masks, dropout and extreme biases."""
+"""The forward kernel against the specification, with masks, dropout and extreme biases."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def test_output(case):
 
 
 def test_left_padding_changes_nothing():
-    """A padded sequence gets the same result as on its own."""
+    """A padded sequence has the same result as without padding."""
     fire, (positions, key_mask) = kinked(1), padded(90, [13])
     q, k, v = torch.randn(3, 1, 1, 90, 16, device=device)
     with torch.no_grad():

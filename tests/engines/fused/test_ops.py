@@ -1,4 +1,4 @@
-"""The kernels as torch operators: well formed, compiled whole, one graph for many lengths."""
+"""The torch operators: well formed, compiled without graph breaks, one graph for many lengths."""
 
 import torch
 
@@ -46,11 +46,11 @@ def test_a_table_compiles_once_for_many_lengths():
     for n in (20, 33, 47, 60):
         qkv = torch.randn(3, 1, 1, n, 16, device=device)
         torch.testing.assert_close(compiled(*qkv), attention(*qkv, encoding, impl="reference"), rtol=1e-4, atol=1e-5)
-    assert len(graphs) <= 2  # the first length, then any
+    assert len(graphs) <= 2  # the first length, then any other
 
 
 def test_fire_compiles_once_for_an_octave():
-    """Traced only: the backend returns something of the right shape."""
+    """Only traced: the backend returns something of the right shape."""
     encoding, graphs = FIRE(2).to(device), []
     torch.compiler.reset()
 
@@ -62,4 +62,4 @@ def test_fire_compiles_once_for_an_octave():
     for length in (600, 700, 777, 900, 1000):
         with torch.no_grad():
             compiled(torch.randn(1, 2, length, 16, device=device))
-    assert len(graphs) == 2  # the first takes lengths for constants
+    assert len(graphs) == 2  # the first treats lengths as constants

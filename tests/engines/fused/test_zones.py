@@ -21,5 +21,5 @@ def test_the_smooth_width_is_a_power_of_two():
     assert [smooth_width(FIRE(1, smooth_beyond=w)) for w in (64, 65, 128, 1000)] == [64, 128, 128, 1024]
 
 
-def test_all_near_where_smooth_beyond_is_large():
+def test_everything_is_near_if_smooth_beyond_is_large():
     assert Zones(300, 0, 4096).near == 3
