@@ -36,11 +36,11 @@ IN_EXTRAS = {
 }
 """Libraries that longfire's extras install."""
 BROKEN_PIPE = 141
-"""Exit status when the reader of the output is gone, as shells report SIGPIPE: work may be missing."""
+"""Exit status on a broken pipe, as shells report SIGPIPE. Not a success: work may be missing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit status."""
+    """Run a command line and return its exit status."""
     options = parser().parse_args(arguments)
     with Sigterm() as sigterm:
         status = run(options)
@@ -51,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a command; the exit status. What is wrong with the request is reported in one line."""
+    """Run a command and return its exit status. A bad request is reported in one line, without a traceback."""
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has exited
         silence_broken_pipes()
         return BROKEN_PIPE
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
@@ -66,14 +66,14 @@ def run(options: argparse.Namespace) -> int:
         return INTERRUPTED
     except Exception as error:
         if type(error.__cause__) is ValueError and "StrictDataclass" in type(error).__name__:
-            print(f"longfire: {error.__cause__}", file=sys.stderr)  # a configuration's refusal, wrapped by transformers
+            print(f"longfire: {error.__cause__}", file=sys.stderr)  # raised by a configuration, wrapped by transformers
             return 2
         raise
     return status
 
 
 def silence_broken_pipes() -> None:
-    """Discard what is left to write, so that Python does not report it at exit."""
+    """Discard buffered output, which Python would otherwise fail to flush at exit and report."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -82,7 +82,7 @@ def silence_broken_pipes() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
+    """The parser of all commands."""
     top: argparse.ArgumentParser = Parser(
         prog="longfire", description="Position encodings for transformers that train short and test long."
     )
@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def message(error: Exception, extra: str = "lab") -> str:
-    """The error's message; for a missing library, the extra that installs all the command needs."""
+    """The error's message or, for a missing library, how to install it."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         library = error.name.partition(".")[0]
         extra = "harness" if library == "lm_eval" else extra

@@ -43,7 +43,7 @@ def test_a_dry_run(capsys):
         (["--corpus", "nowhere"], ["there is no file or folder nowhere"]),
         (["--also", "play"], ["--also takes NAME=PATH, such as latex=papers/, not 'play'"]),
         (["--also", "gone=none", "--also", "tests=."], ["--also gone=none: there is no file or folder none"]),
-        (["--also", "play=.", "--also", "play=/"], ["play: given more than once"]),
+        (["--also", "play=.", "--also", "play=/"], ["play: listed more than once"]),
     ],
 )
 def test_mistakes_are_found_by_a_dry_run(arguments, messages, capsys):

@@ -52,7 +52,7 @@ def test_dry_runs(name, scale, capsys, tmp_path):
         assert f"{label}, seed {last + 1}" not in printed
     assert ("fine-tune:" in printed) == isinstance(entry, TaskEntry)
     if isinstance(entry, LengthEntry):
-        own = {"paper": "hub:c4", "small": str(text), "smoke": "the embedded text"}[scale]
+        own = {"paper": "hub:c4", "small": str(text), "smoke": "the Python standard library"}[scale]
         held_out = "hub:c4@validation" if scale == "paper" else "a held-out part"
         assert f"train on: {own}\ntest on: {held_out}" in printed
         assert (", arxiv (hub:arxiv@validation), github (" in printed) == (scale == "paper" and entry.texts)
@@ -144,7 +144,7 @@ def test_tasks(given, tmp_path, capsys):
     for file in (tasks / "train.jsonl", tasks / "validation.jsonl"):  # one of them has no room, and is left out
         write(file, [rows[0], *(json.loads(line) for line in file.read_text().splitlines())])
     assert main(["reproduce", "narrative-qa", *given, "--data", str(tasks)]) == 0
-    assert "NarrativeQA at growing context" in capsys.readouterr().out
+    assert "NarrativeQA by context length" in capsys.readouterr().out
     record = json.loads((out / "smoke" / "narrative-qa" / "downstream.json").read_text())
     assert record["setting"]["lengths"] == [256, 512, 1024, 1536, 2048]
     assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 512", "RoPE-PI 2048"]
@@ -195,7 +195,7 @@ def test_the_theorem(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give the name of a table.*longfire reproduce --list"),
+        ([], "name a table or figure.*longfire reproduce --list"),
         (["perplexty-base"], "Did you mean 'perplexity-base'.*Known: theorem, perplexity-base, "),
         (["theorm"], "Did you mean 'theorem'"),
         (
@@ -211,7 +211,7 @@ def test_the_theorem(tmp_path, capsys, monkeypatch):
         (["theorem", "--scale", "bogus"], "there is no scale named 'bogus'.*Known: paper, small, smoke"),
         (["speed", "--scale", "smal", "--dry-run"], "there is no scale named 'smal'"),
         (["sharing", "--scale", "smal"], "there is no scale named 'smal'.*small"),
-        (["sharing", "--scale", "small"], "the scale small has no text of its own. Give one: --corpus"),
+        (["sharing", "--scale", "small"], "the scale small has no default corpus. Pass one: --corpus"),
     ],
 )
 def test_mistakes(words, message, capsys, tmp_path):

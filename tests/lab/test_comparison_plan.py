@@ -81,7 +81,7 @@ def test_a_copy_of_the_corpus_is_no_other_text(corpus, tmp_path):
     (copy / "new.txt").write_text("All work and no play. " * 40)
     plan = plan_comparison(comparison(corpus, also=(("own", str(copy)),)), tmp_path)
     assert (plan.texts[0].left_out, plan.texts[0].split().num_documents) == (6, 1)
-    assert plan.notes[-1].startswith("6 of the 7 documents of own are left out")
+    assert plan.notes[-1].startswith("6 of the 7 documents of own are skipped")
 
 
 def test_other_texts_are_read_like_the_corpus(corpus, tmp_path, monkeypatch):
