@@ -28,7 +28,7 @@ from tests.lab.comparisons import RECIPE, comparison
         ({"tokens": 0}, "tokens to test on must be at least 1, not 0"),
         ({"encodings": ("fire:horizon=far",)}, "fire:horizon=far: horizon must be a whole number, not 'far'"),
         ({"encodings": ("nope", "fire:horizon=-1")}, "fire:horizon=-1: horizon must be at least 1, not -1"),
-        ({"encodings": ("yarn", "fire")}, "yarn extends the model of rope: add rope"),
+        ({"encodings": ("yarn", "fire")}, "yarn extends the rope model: compare rope too"),
         ({"encodings": ("rope", "yarn:target_length=x")}, "target_length must be a whole number, not 'x'"),
         ({"encodings": ("rope", "yarn:target_length=8")}, "yarn:target_length=8: .*8"),
         (

@@ -202,7 +202,7 @@ class LengthLimits:
                 raise TooLongError(
                     f"{task.name}: a training length of {self.trained} is too short for "
                     f"{_describe_excess(sizes, self.trained, 'train')}, which need up to {needed} tokens even without "
-                    f"their document. Pass --length {needed} or more, or remove those rows."
+                    f"their document. Pass a length of at least {needed} (--length {needed}), or remove those rows."
                 )
         splits = ((split, questions.test), ("train", questions.dev))
         by_split = [(name, {one.id: self.tokens_to_answer(one, task) for one in examples}) for name, examples in splits]
