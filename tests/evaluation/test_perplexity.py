@@ -173,7 +173,7 @@ def test_other_errors_of_a_model_are_recorded(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lengths": ()}, "no lengths"),
+        ({"lengths": ()}, "at least one length"),
         ({"lengths": (1,)}, "a length must be at least 2, not 1"),
         ({"protocol": "papr"}, "Did you mean 'paper'"),
         ({"tokens": 0}, "tokens must be at least 1"),

@@ -124,13 +124,13 @@ def test_the_description_has_the_facts():
 def test_the_description_has_changes_to_fire_and_extensions():
     record = compare_record()
     recipe = record["setting"]["recipe"] = {**record["setting"]["recipe"], "init": "kerple_log", "horizon": 64}
-    assert "FIRE begins as kerple_log and has its horizon at 64 tokens." in description(record)
+    assert "FIRE is initialised as kerple_log and has a horizon of 64 tokens." in description(record)
     recipe["horizon"] = "length"  # the training length
-    assert "has its horizon at 64 tokens" in " ".join(description(record))
+    assert "has a horizon of 64 tokens" in " ".join(description(record))
     named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
     assert "unless its label says otherwise" in " ".join(description(named))
     recipe |= {"share_position_encoding": True, "encoding_options": {"log": False}, "horizon": None}
-    assert "FIRE begins as kerple_log, is shared by all layers and has log=False." in description(record)
+    assert "FIRE is initialised as kerple_log, is shared by all layers and has log=False." in description(record)
     for run in record["runs"]:
         if run["encoding"] in ("nope", "rope"):
             run["extended"] = {"from": "ALiBi", "to": 256, "steps": 10}

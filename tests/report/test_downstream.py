@@ -53,7 +53,7 @@ def test_what_is_missing_is_missing():
     theirs = (16.24 + 14.58 + 9.55 + 15.87 + 16.31) / 5
     assert cells(table, "  FIRE")[0][-2:] == ["25.64", f"{theirs:.2f}"]
     assert cells(table, "in 2,048 tokens")[0][-2:] == ["of", "5"]
-    assert "– contract_nli is left out: has no train split of contract_nli." in table
+    assert "– contract_nli is missing: has no train split of contract_nli." in table
     assert "– RoPE on quality failed: DivergedError: the loss is nan" in table
 
 
@@ -152,7 +152,7 @@ def test_nothing_is_there_yet():
 
 
 @pytest.mark.parametrize(
-    ("select", "fact"), [("validation", "flatters"), ("loss", "lowest loss"), ("last", "the last of each run")]
+    ("select", "fact"), [("validation", "inflates"), ("loss", "lowest loss"), ("last", "the last one of each run")]
 )
 def test_how_the_model_was_selected(select, fact):
     shown = downstream_table(record(["qmsum"], [row("FIRE", "fire", [])], select=select), PAPER)
@@ -174,7 +174,7 @@ def test_marks_and_failures_by_length():
     shown["rows"][0]["scores"][2] = {"task": "narrative_qa", "length": 16384, "failed": "OutOfMemoryError: it ended"}
     table = downstream_table(shown, PAPER)
     assert cells(table, "FIRE") == [["6.00", "8.00≈", "–"]]
-    assert "≈: not above the same answers given to questions about other documents." in words(table)
+    assert "≈: not above the same answers swapped between documents." in words(table)
     assert "FIRE on narrative_qa at 16,384 failed: OutOfMemoryError: it ended" in table
 
 

@@ -248,7 +248,7 @@ def test_the_formula_is_that_of_the_model(tmp_path):
     assert published.endswith("beyond, it stretches with the query.")
     with_horizon = formula(FIRE(2, horizon=2048))
     assert "ψ(min(max(L, query), 2,048)) )" in with_horizon
-    assert "up to L share one curve, and those from position 2,048 on, the horizon, share one too" in with_horizon
+    assert "up to L share one curve, and so do queries from the horizon, 2,048, on" in with_horizon
     linear = formula(FIRE(2, log=False, threshold=None))
     assert linear == "FIRE is f( ψ(distance) ÷ ψ(query) ) with ψ(x) = x. The curve stretches with the query."
 

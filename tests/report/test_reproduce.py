@@ -54,5 +54,5 @@ def test_a_table_by_the_papers_own_recipe_is_called_so():
         record["setting"]["recipe"]["name"] = name
         assert heading("Table 3", "FIRE's parts", record) == "Table 3: FIRE's parts"
     record["setting"]["recipe"] |= {"name": "small-large", "size": "base"}  # in place of large models
-    title = "In place of Table 3 (FIRE's parts): models of 820k trained at 64"
+    title = "Scaled-down Table 3 (FIRE's parts): models with 820k parameters, trained at 64"
     assert heading("Table 3", "FIRE's parts", record) == title

@@ -80,7 +80,7 @@ def test_attention_table():
     assert "t5 fused – – – – – – –" in lines
     assert "– fire sdpa n=32768, alibi sdpa n=32768: forward + backward: out of memory (151 GB)" in lines
     assert "– t5 fused n=32768: wrong: output: error 1.2e-01 where …" in lines
-    assert "one bias computed for 12 layers" in shown
+    assert "one bias for 12 layers" in shown
     assert "n=2048 fused 0.90" in shown
     assert max(map(len, shown.splitlines())) <= 120
     assert "interrupted" not in shown
