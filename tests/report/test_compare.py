@@ -50,7 +50,7 @@ def test_the_table():
 
 
 def test_bold_without_a_test():
-    """One seed: the lowest mean, and no word of significance. One encoding: nothing."""
+    """With one seed, the lowest mean, without claiming significance; with one encoding, nothing."""
     (table,) = comparison_tables(record_of({"a": [2.0], "b": [1.0]}))
     assert set(table.highlights) == {(1, 1)}
     assert "Bold: lowest." in table.notes[0]
@@ -59,7 +59,7 @@ def test_bold_without_a_test():
     assert "Bold" not in str(table.notes)
 
 
-def test_columns_are_left_out_or_added():
+def test_optional_columns():
     record = compare_record()
     (table,) = comparison_tables(record, parameters=True)
     assert table.columns[-2] == "parameters (for position)"
@@ -160,7 +160,7 @@ def test_failures_are_dashes_and_listed():
 
 
 def test_similar_failures_are_merged():
-    """Learned positions end at one length, whichever is longer and whatever the text."""
+    """Learned positions fail at every longer length, on every text."""
     record = with_other_texts(compare_record(("fire", "nope"), seeds=(0, 1)))
     for run in record["runs"][:2]:
         for found in (run["perplexity"], *run["also"].values()):

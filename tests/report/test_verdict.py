@@ -1,4 +1,4 @@
-"""The verdict on a comparison: what it concludes, and what it must not."""
+"""The verdict on a comparison, and when it must not conclude anything."""
 
 import math
 
@@ -15,7 +15,7 @@ def changed(record, encoding, length, value):
     return record
 
 
-def test_who_holds_who_loses_and_who_is_best():
+def test_extrapolation_and_the_best():
     said = verdict(compare_record())
     assert said.startswith("Up to 16× the training length (1,024 tokens), ALiBi and Kerple-log lose nothing; ")
     assert "FIRE loses 0.08 nats, RoPE 1.40 and NoPE 1.80." in said
@@ -23,7 +23,7 @@ def test_who_holds_who_loses_and_who_is_best():
     assert "At the training length, FIRE has the lowest" in said
 
 
-def test_a_small_loss_is_a_bound():
+def test_small_losses_are_reported_as_a_bound():
     record = compare_record(("fire", "rope"), seeds=(0,))
     for length, value in ((64, 2.1), (128, 2.0), (256, 2.111), (512, 2.1), (1024, 2.0)):
         changed(record, "fire", length, value)
@@ -90,7 +90,7 @@ def test_many_encodings_are_counted():
     assert "7 encodings lose 0.10 (e0) to 0.70 nats (e6)" in verdict(record)
 
 
-def test_extended_models_are_not_taken_for_ones_trained_short():
+def test_extended_models_are_named_as_extended():
     record = compare_record()
     for run in record["runs"]:
         if run["encoding"] == "rope":
