@@ -118,7 +118,7 @@ def plan(options: argparse.Namespace) -> "Benchmark":
         "model": ModelBenchmark,
     }
     kind = kinds[options.subject]
-    values = {field.name: getattr(options, field.name, None) for field in fields(kind)}
+    values: dict[str, Any] = {field.name: getattr(options, field.name, None) for field in fields(kind)}
     return kind.on(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 

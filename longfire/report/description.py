@@ -61,7 +61,7 @@ def changes_to_fire(recipe: dict[str, Any]) -> str:
     options = recipe.get("encoding_options") or {}
     horizon = recipe["length"] if recipe.get("horizon") == "length" else recipe.get("horizon")
     parts = [
-        f"is initialised as {recipe['init']}" if recipe.get("init") else "",
+        f"starts as {recipe['init']}" if recipe.get("init") else "",
         f"has a horizon of {horizon:,} tokens" if horizon else "",
         "is shared by all layers" if recipe.get("share_position_encoding") else "",
         f"has {', '.join(f'{name}={value}' for name, value in options.items())}" if options else "",
@@ -70,7 +70,7 @@ def changes_to_fire(recipe: dict[str, Any]) -> str:
 
 
 def changes_in_rows(rows: Runs) -> str:
-    """The same for checkpoints on tasks: `FIRE (is initialised as kerple_log)`."""
+    """The same for checkpoints on tasks: `FIRE (starts as kerple_log)`."""
     changes: list[str] = []
     for row in rows:
         if change := changes_to_fire({"init": row.get("start"), "horizon": row.get("horizon")}):

@@ -81,7 +81,7 @@ def test_a_report_opens_with_the_verdict_and_ends_with_the_method():
     record = compare_record() | {"notes": ["A note."]}
     text, bold = compare_table(record), compare_table(record, bold=True)
     assert words(text).startswith(words(verdict(record)))
-    assert text.index("tokens/s") < text.index("Models of")
+    assert text.index("tokens/s") < text.index("Models with")
     assert text.endswith("A note.")
     assert "*: lowest" in words(text)
     assert "Bold: lowest" in words(bold)
@@ -124,19 +124,19 @@ def test_the_description_has_the_facts():
 def test_the_description_has_changes_to_fire_and_extensions():
     record = compare_record()
     recipe = record["setting"]["recipe"] = {**record["setting"]["recipe"], "init": "kerple_log", "horizon": 64}
-    assert "FIRE is initialised as kerple_log and has a horizon of 64 tokens." in description(record)
+    assert "FIRE starts as kerple_log and has a horizon of 64 tokens." in description(record)
     recipe["horizon"] = "length"  # the training length
     assert "has a horizon of 64 tokens" in " ".join(description(record))
     named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
     assert "unless its label says otherwise" in " ".join(description(named))
     recipe |= {"share_position_encoding": True, "encoding_options": {"log": False}, "horizon": None}
-    assert "FIRE is initialised as kerple_log, is shared by all layers and has log=False." in description(record)
+    assert "FIRE starts as kerple_log, is shared by all layers and has log=False." in description(record)
     for run in record["runs"]:
         if run["encoding"] in ("nope", "rope"):
             run["extended"] = {"from": "ALiBi", "to": 256, "steps": 10}
     text = " ".join(description(record))
     assert "with FIRE, ALiBi and Kerple-log (3 seeds)" in text
-    assert "RoPE and NoPE extend ALiBi's model to 256 tokens, with 10 more steps" in text
+    assert "RoPE and NoPE extend ALiBi's model to 256 tokens, with 10 more training steps" in text
 
 
 def test_failures_are_dashes_and_listed():

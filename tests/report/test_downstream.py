@@ -31,7 +31,7 @@ def test_a_whole_suite_has_the_papers_layout_and_its_average():
     assert cells(table, "  95 %")[0][0] == "8.8…12.8"
     assert cells(table, "  FIRE") == [["16.24", "82.93", "14.58", "9.55", "15.87", "16.31", "24.02", "25.64"]]
     assert "  Kerple" not in table  # not among our encodings
-    assert "FIRE: a model of 23.1M parameters, pretrained on 105M tokens in sequences of 512." in words(table)
+    assert "FIRE: a model with 23.1M parameters, pretrained on 105M tokens in sequences of 512." in words(table)
     assert "held out from the train split" in words(table)
     assert "The paper's rows: 125M parameters" in words(table)
 

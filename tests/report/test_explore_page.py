@@ -244,7 +244,7 @@ def test_a_phone(browser, tmp_path):
 
 def test_the_formula_is_that_of_the_model(tmp_path):
     published = formula(FIRE(2))
-    assert "ψ(max(L, query)) ) with ψ(x) = log(c·x + 1). Up to L" in published
+    assert "ψ(max(L, query)) ) with ψ(x) = log(c·x + 1). Queries up to L" in published
     assert published.endswith("beyond, it stretches with the query.")
     with_horizon = formula(FIRE(2, horizon=2048))
     assert "ψ(min(max(L, query), 2,048)) )" in with_horizon

@@ -38,7 +38,7 @@ def test_the_file_is_self_contained(report):
 def test_the_answer_comes_first(report):
     """Verdict, chart, table, method, in this order."""
     text = report.read_text(encoding="utf-8")
-    parts = (verdict(compare_record()), 'id="perplexity"', 'id="numbers"', "Scored: 30 documents", "Models of 820k")
+    parts = (verdict(compare_record()), 'id="perplexity"', 'id="numbers"', "Scored: 30 documents", "Models with 820k")
     assert sorted(parts, key=text.index) == list(parts)
     assert '<strong>2.127</strong> <span class="spread">± 0.030</span>' in text
     assert text.count("<strong>") == 6

@@ -59,7 +59,7 @@ def test_summary_says_what_cannot_be_tested():
     assert "no two encodings have every seed" in significance_summary(record_of(missing))
     three = significance_summary(record_of(missing | {"c": [3.0, 3.0, 3.0]}))
     assert three.startswith("1 of 1 ")
-    assert three.endswith("lack of a seed: b.")
+    assert three.endswith("a seed is missing: b.")
 
 
 @pytest.mark.parametrize(
