@@ -118,8 +118,9 @@ def plan(options: argparse.Namespace) -> "Benchmark":
         "model": ModelBenchmark,
     }
     kind = kinds[options.subject]
-    values: dict[str, Any] = {field.name: getattr(options, field.name, None) for field in fields(kind)}
-    return kind.on(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    chosen = ((field.name, getattr(options, field.name, None)) for field in fields(kind))
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen}
+    return kind.on(**values)
 
 
 def run_bench(options: argparse.Namespace) -> int:
