@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.11 or newer; the first call builds .venv, later ones start at once.
+# `make demo` and `make test` need only Python 3.11 or newer. The first call builds .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -33,8 +33,8 @@ docs: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "longfire needs Python 3.11 or newer, and $(PYTHON) is older: make PYTHON=python3.12 …"; exit 1; }
-	@echo "Setting up .venv: a minute or two, once."
+		{ echo "longfire needs Python 3.11 or newer, and $(PYTHON) is older. Try: make PYTHON=python3.12 …"; exit 1; }
+	@echo "Building .venv (once; takes a minute or two)."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -1,1 +1,1 @@
-"""What maintains this repository's own results pages; not part of the wheel."""
+"""Generates this repository's results pages. Not part of the wheel."""

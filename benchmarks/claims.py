@@ -1,4 +1,4 @@
-"""The paper's claims, read from claims.toml, and the numbers that they quote from the paper's tables."""
+"""Load the paper's claims from claims.toml, and quote the paper's numbers for them."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ NO_NUMBERS = "a figure without numbers"
 AVERAGE, NOT_TASKS = "average", ("size", "encoding", "label", "extended_to", "average")
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 Papers = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Rows of the paper's tables, by name, as `longfire.lab.reported` has them."""
+"""Rows of the paper's tables by name, from `longfire.lab.reported`."""
 
 
 @dataclass(frozen=True)
 class Quote:
-    """Numbers from one of the paper's tables, with the digits that they have there."""
+    """Numbers from one of the paper's tables, with as many digits as there."""
 
     table: str
     rows: Sequence[str]
@@ -30,8 +30,8 @@ class Quote:
     def text(self, papers: Papers, tasks: Sequence[str] = ()) -> str:
         """`FIRE 3.054, 3.046, 3.056<br>Kerple 3.170, …`.
 
-        An average that the paper does not state is the mean of its figures. Where ours is over fewer tasks (`tasks`),
-        the paper's over the same tasks follows.
+        An average that the paper does not state is the mean of its figures. If ours is over fewer tasks (`tasks`), the
+        paper's mean over the same tasks follows.
         """
         table = [row for row in papers.get(self.table, ()) if row["size"] == self.size]
         quoted, digits = [row for row in table if row["encoding"] in self.rows], places(table)
@@ -73,7 +73,7 @@ class Claim:
     part_of: str = ""
 
     def quoted(self, papers: Papers, tasks: Sequence[str] = ()) -> str:
-        """The paper's numbers. Lengths that several quotes share are named once, after the last."""
+        """The paper's numbers. Lengths shared by consecutive quotes are named once, after the last."""
         shown = []
         for part, after in zip(self.paper, (*self.paper[1:], ""), strict=True):
             if isinstance(part, str):
@@ -115,7 +115,7 @@ def load_claims(file: Path = FILE) -> dict[str, Claim]:
 
 CLAIMS = load_claims()
 BEYOND = "Beyond the paper"
-"""The section whose claims are not counted."""
+"""Claims in this section are not counted."""
 
 
 def _value(row: Mapping[str, Any], column: str) -> float | None:

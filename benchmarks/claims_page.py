@@ -1,4 +1,4 @@
-"""docs/claims.md: the verdict in a sentence, a table of claims per section, and the records that decided."""
+"""Generate docs/claims.md: the counts, a table of claims per section, and the records that decided."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def claims_markdown(records: Records, papers: Papers) -> str:
 
 
 def _overview(judged: Judged) -> list[str]:
-    """How many claims have each verdict, in all and by section. A part of another claim is counted with it."""
+    """Counts of each verdict, in total and by section. A claim that is part of another is not counted."""
     counted = [
         (claim.section, found.verdict) for claim, found in judged if claim.section != BEYOND and not claim.part_of
     ]
@@ -48,7 +48,7 @@ def _overview(judged: Judged) -> list[str]:
     rows.append(["all", *(str(total[verdict]) for verdict in VERDICTS)])
     bold = [(len(rows) - 1, column) for column in range(len(VERDICTS) + 1)]
     parts = sum(bool(claim.part_of) for claim, _ in judged)
-    note = f"Not counted: what goes beyond the paper, and {parts} claim that is part of another."
+    note = f"Not counted: claims beyond the paper, and {parts} claim that is part of another."
     return [sentence, Table(["", *VERDICTS], rows, highlights=bold, notes=[note]).markdown()]
 
 
@@ -61,7 +61,7 @@ def _row(claim: Claim, finding: Finding, records: Records, papers: Papers) -> li
 
 
 def _partial(finding: Finding, records: Records) -> list[str]:
-    """The tasks that our mean is over, where they are fewer than the paper's."""
+    """The tasks of our mean, if they are fewer than the paper's."""
     record = records.get(finding.record)
     if record is None or "tasks" not in record["setting"]:
         return []
@@ -69,7 +69,7 @@ def _partial(finding: Finding, records: Records) -> list[str]:
 
 
 def _here(finding: Finding, records: Records) -> str:
-    """Our numbers, then the record that they are from."""
+    """Our numbers, then their record."""
     record = find_record(records, finding.record) if finding.record else None
     if record is None:
         return "–"
@@ -85,7 +85,7 @@ def _here(finding: Finding, records: Records) -> str:
 
 
 def _record_list(records: Records) -> list[str]:
-    """What each record is. What most share is said once, and so are runs that several contain."""
+    """A description of each record. Sentences that most records share, and shared runs, are stated once."""
     trained = {name: with_display_names(record) for name, record in records.items() if "runs" in record}
     common = shared_description(list(trained.values()))
     lines, runs = [], set[object]()
@@ -96,19 +96,19 @@ def _record_list(records: Records) -> list[str]:
         own = [sentence for sentence in description(trained[name]) if sentence not in common]
         lines.append(f"- `{name}`: {' '.join([*own, *_shared_runs(name, trained), _provenance(record)])}")
         runs |= run_identities(record)
-    head = f"These records contain {len(runs)} trained models; a run that is in several counts once."
+    head = f"These records contain {len(runs)} trained models; a run in several records counts once."
     return [" ".join([head, *common]), "\n".join(lines)] if trained else ["\n".join(lines)]
 
 
 def _shared_runs(name: str, records: Records) -> list[str]:
-    """Which earlier record has the same runs."""
+    """Which earlier record contains the same runs."""
     own = run_identities(records[name])
     for other in list(records)[: list(records).index(name)]:
         if both := own & run_identities(records[other]):
             return [
                 f"The same runs as `{other}`."
                 if both == own
-                else f"{len(both)} of its {len(own)} runs are `{other}`'s."
+                else f"{len(both)} of its {len(own)} runs are also in `{other}`."
             ]
     return []
 
@@ -123,6 +123,6 @@ def _description(record: Record) -> str:
 
 
 def _provenance(record: Record) -> str:
-    made = record["provenance"]
-    machine = made["hardware"].get("gpu") or made["hardware"]["cpu"]
-    return f"{machine}, torch {made['versions']['torch']}, {made['date']}, commit {made['commit']}."
+    run = record["provenance"]
+    machine = run["hardware"].get("gpu") or run["hardware"]["cpu"]
+    return f"{machine}, torch {run['versions']['torch']}, {run['date']}, commit {run['commit']}."

@@ -1,4 +1,4 @@
-"""Peak GPU memory of fine-tuning the base model with FIRE at 8,192 tokens.
+"""Measure the peak GPU memory of fine-tuning the base model with FIRE at 8,192 tokens.
 
 python -m benchmarks.finetune_memory results/bench/h200-finetune-memory.json
 """
@@ -19,7 +19,7 @@ VOCABULARY, LENGTH, ROWS, STEPS = 50_304, 8192, 8, 3
 
 
 def main() -> None:
-    """Train a few steps on random rows, and record the peak."""
+    """Train a few steps on random rows and record the peak."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     out = parser.parse_args().out

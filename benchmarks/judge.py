@@ -1,4 +1,4 @@
-"""Judge a claim by the records in results/: which record decides, and what it says."""
+"""Judge claims by the records in results/: which record decides, and what it says."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,9 +23,9 @@ from longfire.report.task_rows import papers_size
 Records = Mapping[str, Record]
 """By folder and name, such as reproduce/perplexity-base."""
 AND = " + "
-"""Joins the names of records that are taken together."""
+"""Joins the names of records that are used together."""
 SAME_SETTING = ("trained_length", "protocol", "tokens", "split")
-"""What records taken together share, besides recipe and corpus."""
+"""Settings that must agree between records used together, besides recipe and corpus."""
 OPERATORS: dict[str, Callable[..., Sequence[Comparison] | Finding | None]] = {
     operator.__name__: operator
     for operator in (
@@ -37,7 +37,7 @@ OPERATORS: dict[str, Callable[..., Sequence[Comparison] | Finding | None]] = {
 
 
 def judge(claim: Claim, records: Records) -> Finding:
-    """By the record with the most seeds that has what the claim needs, and is fit to decide."""
+    """Judge by the record with the most seeds, among those that have what the claim needs and are fit to decide."""
     candidates = [(name, record) for name in claim.records if (record := find_record(records, name)) is not None]
     findings = [
         (replace(_capped(finding, record), record=name), record)
@@ -47,11 +47,11 @@ def judge(claim: Claim, records: Records) -> Finding:
     measured = [(finding, record) for finding, record in findings if finding.verdict != MISSING]
     if not measured:
         absent = [part for name in claim.records for part in name.split(AND) if part not in records]
-        why = claim.needs or ("no record has it" if candidates else f"there is no record `{absent[0]}`")
+        why = claim.needs or ("no record has it" if candidates else f"no record `{absent[0]}`")
         return replace(findings[0][0], record="") if findings else Finding(MISSING, why=why)
     best, own = max(measured, key=lambda one: (not why_unfit(one[1]), _seeds(one[1])))
     notes = [
-        f"by `{finding.record}` it {finding.verdict}"
+        f"in `{finding.record}` it {finding.verdict}"
         for finding, record in measured
         if finding.verdict in (HOLDS, FAILS) and finding.verdict != best.verdict
         if not run_identities(record) & run_identities(own)
@@ -60,7 +60,7 @@ def judge(claim: Claim, records: Records) -> Finding:
 
 
 def judge_by(claim: Claim, record: Record) -> Finding | None:
-    """What one record says; None if it says nothing."""
+    """What one record says, or None if it has no answer."""
     if claim.size and _model_size(record) != claim.size:
         return None
     if claim.tuned_on and record["rows"] and claim.tuned_on not in (tasks := finetuned_on(record)):
@@ -72,18 +72,18 @@ def judge_by(claim: Claim, record: Record) -> Finding | None:
 
 
 def find_record(records: Records, name: str) -> Record | None:
-    """A record, or several as one; None if one is missing or they are not of one experiment."""
+    """A record, or several joined into one. None if one is missing or their settings differ."""
     found = [records[part] for part in name.split(AND) if part in records]
     if len(found) < len(name.split(AND)):
         return None
-    whole: Record | None = found[0]
+    joined: Record | None = found[0]
     for other in found[1:]:
-        whole = _joined(whole, other) if whole is not None else None
-    return whole
+        joined = _join(joined, other) if joined is not None else None
+    return joined
 
 
 def why_unfit(record: Record) -> str:
-    """Why a record decides nothing: its FIRE is not the published one, or it was tested on the tuning split."""
+    """Why a record decides nothing: its FIRE is not as published, or it was tested on the tuning split."""
     setting = record.get("setting") or {}
     if "runs" in record:
         fire = f"FIRE {changed}" if (changed := changes_to_fire(setting.get("recipe") or {})) else ""
@@ -93,7 +93,7 @@ def why_unfit(record: Record) -> str:
 
 
 def run_identities(record: Record) -> set[tuple[Any, ...]]:
-    """What identifies a tested run across records: encoding, seed and scores."""
+    """What identifies a run across records: encoding, seed and scores."""
     runs = [(run, run.get("perplexity", {}).get("rows", ())) for run in record.get("runs", ())]
     return {
         (run["encoding"], run["seed"], *((row["length"], row.get("log_perplexity")) for row in rows))
@@ -103,7 +103,7 @@ def run_identities(record: Record) -> set[tuple[Any, ...]]:
 
 
 def _capped(finding: Finding, record: Record) -> Finding:
-    """Undecided, if the record is not fit to decide."""
+    """The finding, undecided if the record is not fit to decide."""
     reason = why_unfit(record)
     if not reason or finding.verdict == MISSING:
         return finding
@@ -121,7 +121,7 @@ def _seeds(record: Record) -> int:
     return len(seeds_of(record)) if "runs" in record else 0
 
 
-def _joined(one: Record, other: Record) -> Record | None:
+def _join(one: Record, other: Record) -> Record | None:
     a, b = one["setting"], other["setting"]
     recipes = a.get("recipe") or {}, b.get("recipe") or {}
     same = all(recipes[0][key] == recipes[1][key] for key in recipes[0] if key in recipes[1])

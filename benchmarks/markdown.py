@@ -1,4 +1,4 @@
-"""Records as Markdown: the verdict, the picture, the table with the best in bold, then method and caveats."""
+"""Comparisons as Markdown: verdict, picture, tables with the best in bold, then method and caveats."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ UNLESS_STATED = "This applies unless stated otherwise."
 
 
 def comparison_markdown(record: Record, picture: str = "", known: Sequence[str] = ()) -> str:
-    """A comparison by length. Sentences in `known` are stated elsewhere on the page and left out."""
+    """A comparison by length, without the sentences in `known`, which are elsewhere on the page."""
     record = with_display_names(record)
     tables = [table.markdown() for table in comparison_tables(record, rule=TEST)]
     method = " ".join(sentence for sentence in description(record) if sentence not in known)
@@ -28,7 +28,7 @@ def comparison_markdown(record: Record, picture: str = "", known: Sequence[str] 
 
 
 def shared_description(records: Sequence[Record]) -> list[str]:
-    """Sentences on method that most of several records have, to be stated once."""
+    """Sentences on method that most of several records share, to be stated once."""
     found = [description(with_display_names(record)) for record in records if record["runs"]]
     if len(found) < 2:
         return []
@@ -62,15 +62,15 @@ def learned_markdown(record: Record, encoding: str = "fire") -> str:
         return ""
     trained = record["setting"]["trained_length"]
     note = (
-        f"c is that of ψ(x) = log(c·x + 1), L the threshold in tokens, of {trained:,} trained on. A head's look-back "
-        "is the mean distance that it attends to when all keys are alike, from the last query, relative to a head "
-        f"without a bias: near is below {LOCAL}, far above {ANTI_LOCAL}."
+        f"c is the parameter of ψ(x) = log(c·x + 1), L the threshold in tokens (training length: {trained:,}). A "
+        "head's look-back is the mean distance at which the last query attends if all keys are equal, relative to a "
+        f"head without a bias: near is below {LOCAL}, far above {ANTI_LOCAL}."
     )
     return Table(["layer", "c", "L", "heads looking near", "heads looking far"], rows, notes=[note]).markdown()
 
 
 def tasks_markdown() -> str:
-    """The task table of docs/tasks.md: source, text of a row, answers."""
+    """The table of docs/tasks.md: each task's source, text of a row, and answers."""
     forms = {
         "question": "question, blank line, document",
         "options": "question, four options (A) … (D), blank line, document",
@@ -79,7 +79,7 @@ def tasks_markdown() -> str:
     rows = []
     for task in TASKS.values():
         text = forms.get(task.form, f"`{task.template}`")
-        text += f"; `{task.document}` may be cut" if task.document else ""
+        text += f"; `{task.document}` may be truncated" if task.document else ""
         answers = ", ".join(f"`{choice}`" for choice in task.choices) or "free"
         rows.append([f"`{task.name}`", " ".join(filter(None, task.hub)), text, answers, str(task.max_answer)])
     return Table(["", "on the Hugging Face hub", "text of a row", "answers", "tokens"], rows, left=4).markdown()

@@ -1,4 +1,4 @@
-"""Encodings as the pages call them."""
+"""Names of encodings on the pages."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from longfire.encodings import ENCODINGS
 from longfire.encodings.registry import title_of
 
 RECOMMENDED = {f"fire:init=kerple_log,horizon={length}" for length in (64, 128, 512)}
-"""FIRE started as Kerple-log with its horizon at the training length, as records label it."""
+"""FIRE initialised as Kerple-log with its horizon at the training length, as labelled in records."""
 DISPLAY_NAMES = {
     **dict.fromkeys(RECOMMENDED, "FIRE (recommended)"),
     "fire-s": "FIRE-S",
@@ -24,14 +24,14 @@ DISPLAY_NAMES = {
 
 
 def display_name(encoding: str, label: str = "") -> str:
-    """An encoding's name in prose. `label` is what its record calls it, for variants that have no name here."""
+    """An encoding's name in prose. Variants without a name here keep the `label` of their record."""
     if encoding in DISPLAY_NAMES:
         return DISPLAY_NAMES[encoding]
     return label or (title_of(encoding) if encoding in ENCODINGS else encoding)
 
 
 def with_display_names(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a comparison, or of checkpoints on tasks, with its labels replaced."""
+    """A comparison or task record with display names as labels."""
     if "runs" in record:
         runs = [{**run, "label": display_name(run["encoding"], run.get("label", ""))} for run in record["runs"]]
         return {**record, "runs": runs}

@@ -1,7 +1,7 @@
-"""Operators that need no test over seeds: counts, equalities, times, and what FIRE learned.
+"""Operators without a significance test: equality, times, parameter counts, and what FIRE learned.
 
-The theorem holds where the error is rounding. One time is below another if its slowest call beats the other's fastest.
-What FIRE learned must be so in every seed, of three or more.
+The theorem holds if the error is only rounding. One time is below another if its slowest call beats the other's
+fastest. What FIRE learned must show in every seed, of three or more.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from longfire.report.speed import best_rows
 from longfire.report.summary import Record, seeds_of
 
 Layers = Sequence[dict[str, Any]]
-"""As `longfire.evaluation.learned.learned_by_layer` returns them."""
+"""The result of `longfire.evaluation.learned.learned_by_layer`."""
 
 
 def equal(record: Record, margin: float) -> list[Comparison]:
@@ -33,7 +33,7 @@ def equal(record: Record, margin: float) -> list[Comparison]:
 
 
 def faster(record: Record, one: str, others: Sequence[str], at: int) -> list[Comparison]:
-    """A forward pass over `at` tokens takes less time than with each of the others, each on its fastest engine."""
+    """A forward pass over `at` tokens is faster than with each of the others, each on its fastest engine."""
     rows = {row["encoding"]: row for row in best_rows(record) if row["kind"] == FORWARD and row["n"] == at}
     if one not in rows or not any(other in rows for other in others):
         return []
@@ -50,7 +50,7 @@ def faster(record: Record, one: str, others: Sequence[str], at: int) -> list[Com
 
 
 def few_more_parameters(record: Record, one: str, others: Sequence[str], margin: float) -> list[Comparison]:
-    """A model has at most a share of `margin` more parameters than with each of the others."""
+    """A model has at most `margin` (a fraction) more parameters than with each of the others."""
     runs = {run["encoding"]: run for run in record["runs"] if run.get("parameters")}
     if one not in runs:
         return []
@@ -67,12 +67,12 @@ def few_more_parameters(record: Record, one: str, others: Sequence[str], margin:
 
 
 def near_and_far_heads(record: Record) -> Finding | None:
-    """FIRE has heads that look near and heads that look far from the last query of the training length."""
+    """FIRE has heads that look near and heads that look far, from the last query of the training length."""
 
     def heads(layers: Layers) -> list[float]:
         return [look for layer in layers for look in layer["look_back"]]
 
-    def is_so(layers: Layers) -> bool:
+    def condition(layers: Layers) -> bool:
         return min(heads(layers)) < LOCAL and max(heads(layers)) > ANTI_LOCAL
 
     def text(layers: Layers) -> str:
@@ -80,30 +80,32 @@ def near_and_far_heads(record: Record) -> Finding | None:
         near, far = sum(look < LOCAL for look in looks), sum(look > ANTI_LOCAL for look in looks)
         return f"of {len(looks)} heads {near} look near and {far} far, the farthest {max(looks):.2f} × a uniform head"
 
-    return _in_every_seed(record, is_so, text)
+    return _in_every_seed(record, condition, text)
 
 
 def thresholds_between(record: Record, low: float, high: float) -> Finding | None:
-    """The learned L of every layer lies between these shares of the training length."""
+    """The learned L of every layer is between these fractions of the training length."""
     trained = record["setting"]["trained_length"]
 
-    def is_so(layers: Layers) -> bool:
+    def condition(layers: Layers) -> bool:
         return all(layer["L"] is not None and low * trained <= layer["L"] <= high * trained for layer in layers)
 
     def text(layers: Layers) -> str:
         found = ", ".join(f"{layer['L']:.0f}" for layer in layers if layer["L"] is not None)
         return f"L by layer {found} of {trained:,}"
 
-    return _in_every_seed(record, is_so, text)
+    return _in_every_seed(record, condition, text)
 
 
-def _in_every_seed(record: Record, is_so: Callable[[Layers], bool], text: Callable[[Layers], str]) -> Finding | None:
-    """Holds if it is so in every seed, fails if in none."""
+def _in_every_seed(
+    record: Record, condition: Callable[[Layers], bool], text: Callable[[Layers], str]
+) -> Finding | None:
+    """Holds if the condition is met in every seed, fails if in none."""
     line = find_line(record, "fire")
     runs = {run["seed"]: run["learned"] for run in (line.runs if line else []) if run.get("learned")}
     if not runs:
         return None
-    outcomes = {is_so(layers) for layers in runs.values()}
+    outcomes = {condition(layers) for layers in runs.values()}
     verdict, why = OPEN, ""
     if len(runs) < len(seeds_of(record)):
         why = UNMEASURED

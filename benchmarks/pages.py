@@ -1,7 +1,7 @@
-"""The generated blocks of README.md, docs/ and benchmarks/README.md.
+"""Generate the blocks of README.md, docs/ and benchmarks/README.md.
 
-A block stands between `<!-- name -->` and `<!-- end -->`. Its name is that of a block below, or of a record in results/
-followed by `-figures` (what matters most, as Markdown) or `-table` (the whole performance record, as text).
+A block is between `<!-- name -->` and `<!-- end -->`. The name is listed in `block`, or it is a record in results/
+followed by `-figures` (the main numbers, as Markdown) or `-table` (the whole performance record, as text).
 """
 
 import re
@@ -42,8 +42,6 @@ PAGES = (
     "docs/tasks.md",
 )
 BLOCK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
-FIVE_ENCODINGS = {"results": "encodings", "results-base": "encodings-base"}
-"""Blocks of README.md: the records whose five encodings they show."""
 TASK_RECORDS = {
     "qmsum": "QMSum: questions on meetings",
     "squality": "SQuALITY: questions on stories, answered at length",
@@ -51,24 +49,24 @@ TASK_RECORDS = {
     "glue-ablation": "GLUE and SuperGLUE without the logarithm or the threshold",
     "narrative-qa": "NarrativeQA by context length",
 }
-"""Records of checkpoints on tasks, and their headings in docs/results.md."""
+"""Task records, and their headings in docs/results.md."""
 ON_TASKS = (
-    "Scores are in the [results](results.md), with what was run: smaller models, fewer steps, not always the paper's "
-    "data or fine-tuning tasks. `glue-ablation` is `longfire reproduce` at scale small; the others were made by "
+    "Scores and settings are in the [results](results.md): smaller models, fewer steps, and not always the paper's "
+    "data or fine-tuning tasks. `glue-ablation` was run with `longfire reproduce` at scale small, the others with "
     "`longfire finetune` and `evaluate` with other steps and lengths."
 )
 MODEL_PICTURE = "![Forward, training and decoding of the base model on an H200](images/model-h200.png)"
 
 
 def with_blocks(page: str, results: Path = RESULTS) -> str:
-    """The page with every block regenerated. What its comparisons share is stated once if it has a block `method`."""
+    """The page with every block regenerated. A block `method` has the sentences that its comparisons share."""
     names = BLOCK.findall(page)
     known = shared_method(names, results) if "method" in names else []
     return BLOCK.sub(lambda match: f"<!-- {match[1]} -->\n{block(match[1], results, known)}\n<!-- end -->", page)
 
 
 def shared_method(names: Sequence[str], results: Path) -> list[str]:
-    """Sentences on method that most comparisons of a page have."""
+    """Sentences on method that most comparisons of a page share."""
     records = [read_record(name.removesuffix("-figures"), results) for name in names if name.endswith("-figures")]
     return shared_description([record for record in records if "runs" in record])
 
@@ -81,20 +79,21 @@ def block(name: str, results: Path = RESULTS, known: Sequence[str] = ()) -> str:
         "tasks": tasks_markdown,
         "method": lambda: " ".join(known),
         "speed": lambda: speed_block(read_record("h200-attention", results)),
+        "results": lambda: five_encodings(read_record("encodings", results)),
     }
     if name in special:
         return special[name]()
-    if name in FIVE_ENCODINGS:
-        return five_encodings(read_record(FIVE_ENCODINGS[name], results))
     record_name, _, kind = name.rpartition("-")
     if kind not in ("figures", "table"):
-        raise ValueError(f"nothing generates the block {name!r}. Remove it, or add it to benchmarks/pages.py.")
+        raise ValueError(
+            f"nothing generates the block {name!r}. Remove it from the page, or add it to benchmarks/pages.py."
+        )
     record = read_record(record_name, results)
     return full_table(record) if kind == "table" else figures(record_name, record, known)
 
 
 def figures(name: str, record: Record, known: Sequence[str] = ()) -> str:
-    """What matters most in a record."""
+    """The main numbers of a record."""
     if "runs" in record:
         return comparison_markdown(record, COMPARISONS.get(name, ""), known)
     if "kind" in record["setting"]:
@@ -103,7 +102,7 @@ def figures(name: str, record: Record, known: Sequence[str] = ()) -> str:
 
 
 def full_table(record: Record) -> str:
-    """A performance record as a fenced text table, captioned below its first line if it is outdated."""
+    """A performance record as a fenced text table, with a caption below its first line if it is outdated."""
     table = speed_table(record)
     if caption := outdated(record):
         table = table.replace("\n", f"\n{caption}\n", 1)
@@ -111,12 +110,12 @@ def full_table(record: Record) -> str:
 
 
 def captioned(text: str, record: Record) -> str:
-    """With a caption if the record is outdated."""
+    """The text, with a caption if the record is outdated."""
     return "\n\n".join(filter(None, (text, outdated(record))))
 
 
 def speed_block(record: Record) -> str:
-    """One line for README.md."""
+    """The line on speed in README.md."""
     return speed_line(record) + (" The kernels have changed since." if outdated(record) else "")
 
 
@@ -173,19 +172,19 @@ def tables_block(results: Path) -> str:
 
 
 def tasks_table(results: Path) -> str:
-    """Where each of the paper's tables on tasks is, or that it was not run."""
+    """Where to find our version of each of the paper's task tables."""
     entries = [entry for entry in ENTRIES.values() if isinstance(entry, TaskEntry)]
     rows = [[f"`{entry.name}`", entry.shows, entry.what, _where(entry, results)] for entry in entries]
     return Table(["name", "in the paper", "what", "here"], rows, left=4).markdown()
 
 
 def _where(entry: TaskEntry, results: Path) -> str:
-    """A link to its record, or, of a suite that was not run as a whole, to those of its tasks."""
+    """A link to the entry's record or, if only some tasks of its suite were run, to theirs."""
     if find_record(entry.name, results) is not None:
         return _link(entry.name)
     own = set(SUITES.get(entry.task, ())) if entry.name == entry.task else set()
     parts = [name for name in TASK_RECORDS if name in own and find_record(name, results) is not None]
-    return f"only of its tasks: {', '.join(map(_link, parts))}" if parts else "not run"
+    return f"only {', '.join(map(_link, parts))}" if parts else "not run"
 
 
 def _link(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Operators on perplexity by length. Lengths are multiples of the training length, since ours is not the paper's."""
+"""Operators on perplexity by length. Lengths are multiples of the training length, because ours is not the paper's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +17,12 @@ NOT_TESTED = "not tested here"
 class Place:
     """A length to compare at: one that was tested, or the first tokens of longer sequences.
 
-    Models are causal, so the first n tokens have the losses that a sequence cut at n would have.
+    Models are causal, so the first n tokens have the same losses as a sequence cut at n.
     """
 
     length: int
     read: int
-    """Length of the sequences that were tested."""
+    """Length of the tested sequences."""
 
     def __str__(self) -> str:
         return f"{self.length:,}" if self.read == self.length else f"first {self.length:,} tokens"
@@ -36,7 +36,7 @@ class Place:
         return f"{_name(line)} {over_seeds(self.values(line).values())}"
 
     def compared(self, one: Line, other: Line) -> tuple[list[float], str]:
-        """How far the other is above one in each seed that both have, and the same as text."""
+        """How far `other` is above `one` in each seed that both have, and the same as text."""
         gaps = _gaps(self.values(one), self.values(other))
         return gaps, f"{self.shown(one)}, {self.shown(other)}{_spread(gaps)}" if gaps else NOT_TESTED
 
@@ -47,7 +47,7 @@ def find_line(record: Record, encoding: str) -> Line | None:
 
 
 def places(record: Record, multiples: Sequence[float]) -> Iterator[Place]:
-    """These multiples of the training length; shorter ones that were not tested are prefixes of it."""
+    """These multiples of the training length. Shorter ones that were not tested become prefixes of it."""
     trained, lengths = record["setting"]["trained_length"], lengths_of(record)
     for multiple in multiples:
         length = round(multiple * trained)
@@ -63,16 +63,16 @@ def lower(
     other_texts: bool = False,
     in_points: bool = False,
 ) -> list[Comparison]:
-    """One encoding is below each of the others, or above by less than `margin`, tested as in the record's table.
+    """`one` is below each of the others, or above by less than `margin`, tested as in the record's table.
 
     Args:
-        record: of a comparison.
-        one: the encoding.
-        others: that it is compared with.
+        record: a comparison.
+        one: an encoding.
+        others: the encodings to compare it with.
         at: multiples of the training length.
-        margin: by which it may be above.
-        other_texts: on each text but the corpus's own, instead of on that.
-        in_points: adds perplexities to the text.
+        margin: how far it may be above.
+        other_texts: compare on each of the other texts instead of the corpus.
+        in_points: add perplexities to the text.
     """
     if other_texts:
         texts = list(texts_of(record).items())[1:]
@@ -114,7 +114,7 @@ def alike(record: Record, one: str, other: str, at: Sequence[float], margin: flo
 
 
 def rises(record: Record, one: str, at: Sequence[float], margin: float) -> list[Comparison]:
-    """An encoding is more than `margin` above its own perplexity at the training length."""
+    """An encoding rises more than `margin` above its own log perplexity at the training length."""
     line, trained, seeds = find_line(record, one), record["setting"]["trained_length"], len(seeds_of(record))
     if line is None or trained not in lengths_of(record):
         return []
@@ -128,7 +128,7 @@ def rises(record: Record, one: str, at: Sequence[float], margin: float) -> list[
 
 
 def stays(record: Record, one: str, at: Sequence[float], margin: float) -> list[Comparison]:
-    """It is at most `margin` above that."""
+    """An encoding rises at most `margin` above its own log perplexity at the training length."""
     opposite = {HOLDS: FAILS, FAILS: HOLDS}
     return [
         replace(found, verdict=opposite.get(found.verdict, found.verdict), mean=-found.mean)
@@ -137,7 +137,7 @@ def stays(record: Record, one: str, at: Sequence[float], margin: float) -> list[
 
 
 def lead_grows(record: Record, one: str, others: Sequence[str], at: float) -> list[Comparison]:
-    """One leads the best of the others at a multiple of the training length, and by more than at that length."""
+    """`one` leads the best of the others at `at` times the training length, by more than at the training length."""
     own, lines = find_line(record, one), {other: find_line(record, other) for other in others}
     rivals = [line for line in lines.values() if line is not None]
     if own is None or not rivals:
@@ -155,7 +155,7 @@ def lead_grows(record: Record, one: str, others: Sequence[str], at: float) -> li
 
 
 def _prefix_losses(line: Line, read: int, length: int) -> dict[int, float]:
-    """Mean loss of the first `length` tokens of sequences of `read`, by seed, where a bin of positions ends there."""
+    """Mean loss of the first `length` tokens of sequences of `read`, by seed, if a bin of positions ends there."""
     found = {}
     for run in line.runs:
         measured = run.get("perplexity", {})
@@ -178,7 +178,7 @@ def _leads(place: Place, own: Line, rivals: Sequence[Line]) -> dict[int, float]:
 
 
 def _gaps(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """How far the other is above one, in each seed that both have."""
+    """How far `other` is above `one`, in each seed that both have."""
     return [other[seed] - one[seed] for seed in one if seed in other]
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the pages, each stamped with what it was drawn from, so that a stale one is noticed."""
+"""Draw the pictures of the pages. Each is stamped with a hash of its data, so that stale ones are noticed."""
 
 import hashlib
 import json
@@ -30,31 +30,31 @@ COMPARISONS = {
 CONTEXTS = {"narrative-qa": "images/narrative-qa-small.png"}
 SPEEDS = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
 INITIAL_BIASES = "images/encodings.png"
-"""Drawn by `longfire explore`; stamped with the tables that it prints."""
+"""Drawn by `longfire explore`, and stamped with the tables it prints."""
 README = {"images/readme-light.png": "light", "images/readme-dark.png": "dark"}
 FIVE = ("fire:init=kerple_log,horizon=512", "fire", "kerple_log", "alibi", "rope")
-"""The encodings that README.md shows."""
+"""The encodings in README.md."""
 COLORS = {
     "light": ("#cf222e", "#e8891c", "#0969da", "#1a7f37", "#57606a"),
     "dark": ("#ff7b72", "#f0a04b", "#79c0ff", "#56d364", "#b1bac4"),
 }
-"""Of the five, by theme."""
+"""Of the five encodings, by theme."""
 BACKGROUND, TEXT = {"light": "white", "dark": "#0d1117"}, {"light": "#1f2328", "dark": "#e6edf3"}
 FAINT = {"light": "#8c959f", "dark": "#6e7681"}
 STAMP = "record"
 Picture = tuple[Any, Callable[[Path], object]]
-"""What a picture is of, and what draws it."""
+"""A picture's data, and the function that draws it."""
 
 
 def pictures(root: Path = ROOT) -> dict[str, Picture]:
-    """By path within docs/: those whose records exist."""
+    """All pictures whose records exist, by path within docs/."""
     results = root / "results"
-    made: dict[str, Picture] = {}
+    found: dict[str, Picture] = {}
 
     def add(names: dict[str, str], draw: Callable[[Record, Path], object]) -> None:
         for name, picture in names.items():
             if (record := find_record(name, results)) is not None:
-                made[picture] = record, partial(draw, record)
+                found[picture] = record, partial(draw, record)
 
     add(CONTEXTS, lambda record, path: plot_contexts(with_display_names(record), record["setting"]["tasks"][0], path))
     add(COMPARISONS, draw_lengths)
@@ -67,27 +67,28 @@ def pictures(root: Path = ROOT) -> dict[str, Picture]:
         lambda record, path: plot_biases(record["biases"]["fire"], path),
     )
     if (record := find_record("encodings", results)) is not None:
-        made |= {picture: (record, partial(draw_readme, record, theme)) for picture, theme in README.items()}
-    shown = {query: effects(query) for query in QUERIES}
-    made[INITIAL_BIASES] = [effects_table(query, found) for query, found in shown.items()], partial(plot_effects, shown)
-    return made
+        found |= {picture: (record, partial(draw_readme, record, theme)) for picture, theme in README.items()}
+    biases_of = {query: effects(query) for query in QUERIES}
+    tables = [effects_table(query, biases) for query, biases in biases_of.items()]
+    found[INITIAL_BIASES] = tables, partial(plot_effects, biases_of)
+    return found
 
 
 def draw_pictures(root: Path = ROOT) -> None:
-    """All of them, stamped."""
+    """Draw and stamp all pictures."""
     for picture, (record, draw) in pictures(root).items():
         draw(root / "docs" / picture)
         stamp(root / "docs" / picture, record)
 
 
 def stale_pictures(root: Path = ROOT) -> list[Path]:
-    """Those that are missing, or drawn from something else."""
+    """Pictures that are missing or were drawn from different data."""
     found = {root / "docs" / name: record for name, (record, _) in pictures(root).items()}
     return [path for path, record in found.items() if not path.exists() or read_stamp(path) != digest(record)]
 
 
 def picture_of(entry: LengthEntry) -> str:
-    """Of a table or figure of the paper, beside docs/tables.md."""
+    """The path of a reproduced table's or figure's picture, within docs/."""
     return f"images/reproduce-{entry.name}.png"
 
 
@@ -103,7 +104,7 @@ def draw_lengths(record: Record, path: Path) -> None:
 
 
 def draw_readme(record: Record, theme: str, path: Path) -> None:
-    """Log perplexity by length with five labelled lines. What leaves the top of the axis is labelled where it does."""
+    """Log perplexity by length, with five labelled lines. A line that leaves the axis is labelled where it does."""
     from matplotlib.figure import Figure
 
     back, text, faint, lengths = BACKGROUND[theme], TEXT[theme], FAINT[theme], lengths_of(record)
@@ -147,7 +148,7 @@ def draw_readme(record: Record, theme: str, path: Path) -> None:
 
 
 def digest(record: Any) -> str:
-    """A hash of the content, however it is formatted."""
+    """A hash of the content, whatever its formatting."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 

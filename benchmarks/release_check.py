@@ -1,4 +1,4 @@
-"""Fail if a performance record is outdated, or anything that `benchmarks.update` generates is stale."""
+"""Fail if a performance record is outdated, or if anything that `benchmarks.update` generates is stale."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from benchmarks.results import ROOT, not_compact, outdated, read_all
 
 
 def problems(root: Path = ROOT) -> list[str]:
-    """One line for each record, page or picture that should not be released."""
+    """One line per record, page or picture that blocks a release."""
     results = root / "results"
     bench = {name: record for name, record in read_all(results).items() if name.startswith("bench/")}
     pages = {path: path.read_text(encoding="utf-8") for name in PAGES if (path := root / name).exists()}

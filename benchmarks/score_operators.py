@@ -1,10 +1,10 @@
 """Operators on task scores.
 
-Beyond agreeing over seeds, a comparison counts only if neither score is near chance, and if other questions would not
-turn it: in every seed it comes out the same wherever in their 95 % intervals the two scores lie.
+Beyond significance over seeds, a comparison counts only if neither score is near chance and if other questions could
+not reverse it: in every seed, all values within the two 95 % intervals give the same result.
 
-A record has a row per checkpoint. Rows of one encoding are its seeds if their checkpoints or seeds differ, their scores
-differ, and everything else that is recorded of them agrees; otherwise they count once.
+A record has a row per checkpoint. Rows of one encoding count as seeds if their checkpoints or seeds differ, their
+scores differ, and everything else in the record agrees; otherwise they count once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ from longfire.tasks import SUITES, TASKS
 
 Row = dict[str, Any]
 Measure = Callable[[float, float], float]
-"""Of two scores: positive where the claim is supported."""
+"""Of two scores: positive if it supports the claim."""
 NEAR_CHANCE, QUESTIONS = "near chance", "other questions might reverse it"
 STEEP = 0.5
-"""A steep drop is to less than this share of the score at the fine-tuning length. The paper's RoPE-PI drops to 0.1."""
+"""A drop is steep if it leaves less than this share of the score at the fine-tuning length. RoPE-PI keeps 0.1."""
 FARTHEST = 4
-"""Multiples of the fine-tuning length, as far as the paper tests."""
+"""The paper tests up to this multiple of the fine-tuning length."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Scores:
 def higher(record: Record, one: str, others: Sequence[str], margin: float = 0.0) -> list[Comparison]:
     """An encoding's mean score is above each of the others' by more than `margin`, at every length.
 
-    A negative margin asks that it is not far below.
+    With a negative margin: it is at most that much below.
     """
     return [
         comparison
@@ -69,7 +69,7 @@ def higher(record: Record, one: str, others: Sequence[str], margin: float = 0.0)
 
 
 def best_on_tasks(record: Record, one: str, others: Sequence[str], at_least: int) -> Finding | None:
-    """An encoding is above all others on so many tasks of a suite. Tasks that were not measured may go either way."""
+    """An encoding is above all others on at least `at_least` tasks of a suite. Unmeasured tasks may go either way."""
     outcomes: dict[str, list[str]] = {HOLDS: [], FAILS: [], OPEN: []}
     why: dict[str, None] = {}
     suite = SUITES[TASKS[record["setting"]["tasks"][0]].suite]
@@ -90,12 +90,12 @@ def best_on_tasks(record: Record, one: str, others: Sequence[str], at_least: int
 
 
 def score_drops(record: Record, one: str, stretched_by: int | None = None) -> list[Comparison]:
-    """The score falls by half or more beyond the fine-tuning length. `stretched_by`: of RoPE-PI stretched so far."""
+    """The score falls by half or more beyond the fine-tuning length. `stretched_by` selects RoPE-PI by its stretch."""
     return _beyond(record, one, stretched_by, lambda near, far: STEEP * near - far)
 
 
 def score_stays(record: Record, one: str, stretched_by: int | None = None) -> list[Comparison]:
-    """The score does not."""
+    """The score does not fall by half or more beyond the fine-tuning length."""
     return _beyond(record, one, stretched_by, lambda near, far: far - STEEP * near)
 
 
@@ -111,14 +111,14 @@ def stretching_costs(record: Record) -> list[Comparison]:
 
 
 def seed_rows(record: Record, encoding: str) -> list[list[Row]]:
-    """An encoding's seeds. RoPE-PI has a list per length that it is stretched to."""
+    """An encoding's rows by seed, in one list; RoPE-PI has a list per length that it is stretched to."""
     rows = [row for row in record["rows"] if encoding_of(row) == encoding]
     targets = sorted({row.get("extended_to") or 0 for row in rows})
     return [_distinct([row for row in rows if (row.get("extended_to") or 0) == target]) for target in targets]
 
 
 def seed_count(record: Record) -> str:
-    """`one seed`, `3 seeds`, or `1 to 3 seeds` where encodings differ."""
+    """`one seed`, `3 seeds`, or `1 to 3 seeds` if encodings differ."""
     encodings = dict.fromkeys(map(encoding_of, record["rows"]))
     counts = sorted({len(rows) for name in encodings for rows in seed_rows(record, name)})
     if counts == [1]:
@@ -127,26 +127,26 @@ def seed_count(record: Record) -> str:
 
 
 def finetuning_length(record: Record) -> int:
-    """The length that all were fine-tuned at, in this record or before; 0 if unknown."""
+    """The fine-tuning length, in this record or before; 0 if unknown."""
     before = [row.get("finetuned_length") for row in record["rows"]]
     return int(record["setting"].get("length") or next(filter(None, before), 0))
 
 
 def finetuned_on(record: Record) -> list[str]:
-    """Tasks that models were fine-tuned on, in this record or before."""
+    """The tasks that models were fine-tuned on, in this record or before."""
     here = [task for mixture in record["setting"].get("mixtures") or () for task in mixture["tasks"]]
     before = [task for row in record["rows"] for task in row.get("finetuned_on") or ()]
     return list(dict.fromkeys([*here, *before]))
 
 
 def lengths_in_range(record: Record) -> list[int]:
-    """Tested lengths up to the paper's multiple of the fine-tuning length."""
+    """Tested lengths up to the paper's largest multiple of the fine-tuning length."""
     tuned = finetuning_length(record)
     return [length for length in record["setting"]["lengths"] if not tuned or length <= FARTHEST * tuned]
 
 
 def shared_tasks(record: Record, length: int) -> list[str]:
-    """Tasks that all rows with any score at this length have."""
+    """Tasks that every row with a score at this length has."""
     found = [scores for row in record["rows"] if (scores := scores_at(row, length))]
     return [task for task in record["setting"]["tasks"] if all(task in scores for scores in found)]
 
@@ -163,7 +163,7 @@ def mean_over(tasks: Sequence[str], which: str) -> str:
 
 
 def mean_scores(rows: Sequence[Row], tasks: Sequence[str], length: int) -> Scores | None:
-    """Each row's mean over tasks. It is near chance if half of its parts are."""
+    """Each row's mean over tasks. It is near chance if at least half of its scores are."""
     if not rows or not tasks or not all(task in scores_at(row, length) for row in rows for task in tasks):
         return None
     scores = [[scores_at(row, length)[task] for task in tasks] for row in rows]
@@ -174,7 +174,7 @@ def mean_scores(rows: Sequence[Row], tasks: Sequence[str], length: int) -> Score
 
 
 def _mean(scores: Sequence[Row]) -> Score:
-    """Tasks have different questions, so the halves of their intervals add as independent errors do."""
+    """Tasks have different questions, so their half-intervals add like independent errors."""
     mean = fmean(one["score"] for one in scores)
     if not all(one.get("interval") for one in scores):
         return Score(mean, None)
@@ -183,7 +183,7 @@ def _mean(scores: Sequence[Row]) -> Score:
 
 
 def _compare(where: str, own: Scores, other: Scores, measure: Measure) -> Comparison:
-    """Undecided where either is near chance, or other questions might reverse it."""
+    """A comparison that is undecided if either is near chance or other questions might reverse it."""
     pairs = list(zip(own.by_seed, other.by_seed, strict=False))
     by_seed = [measure(a.value, b.value) for a, b in pairs]
     found = Comparison.of_seeds(where, f"{own}; {other}", by_seed, max(len(own.by_seed), len(other.by_seed)))
@@ -202,7 +202,7 @@ def _is_robust(one: Score, other: Score, measure: Measure) -> bool:
 def _against(
     record: Record, one: str, others: Sequence[str], measure: Measure, tasks: Sequence[str], length: int
 ) -> list[Comparison]:
-    """With all rows of each of the others, over these tasks."""
+    """Compare an encoding with all rows of each of the others, over these tasks."""
     owns, theirs = seed_rows(record, one), {name: seed_rows(record, name) for name in others}
     if not owns or not any(theirs.values()):
         return []
@@ -219,7 +219,7 @@ def _against(
 
 
 def _beyond(record: Record, one: str, stretched_by: int | None, measure: Measure) -> list[Comparison]:
-    """The score at the fine-tuning length with that at each longer one."""
+    """Compare the score at the fine-tuning length with each longer one."""
     tuned, comparisons = finetuning_length(record), []
     for rows in seed_rows(record, one) if stretched_by is None else [_stretched(record, stretched_by)]:
         for length in [n for n in lengths_in_range(record) if n > tuned]:
@@ -231,7 +231,7 @@ def _beyond(record: Record, one: str, stretched_by: int | None, measure: Measure
 
 
 def _stretched(record: Record, times: int) -> list[Row]:
-    """RoPE-PI stretched to so many times the fine-tuning length."""
+    """RoPE-PI stretched to `times` the fine-tuning length."""
     target = times * finetuning_length(record)
     return next((rows for rows in seed_rows(record, "rope_pi") if rows[0].get("extended_to") == target), [])
 
@@ -242,7 +242,7 @@ def _place(record: Record, length: int) -> str:
 
 
 def _distinct(rows: Sequence[Row]) -> list[Row]:
-    """Rows of the plain encoding, if there are any, that are seeds of each other."""
+    """Rows that count as seeds of each other, of the plain encoding if there are any."""
     plain = [row for row in rows if "=" not in _base_label(row)] or rows
     kept: list[Row] = []
     for row in plain:
@@ -253,7 +253,7 @@ def _distinct(rows: Sequence[Row]) -> list[Row]:
 
 
 def _base_label(row: Row) -> str:
-    """A row's label without the folder that distinguishes it, but with its options."""
+    """A row's label with its options but without the folder."""
     head, _, inside = str(row["label"]).partition(" (")
     return str(row["label"]) if "=" in inside and "/" not in inside else head
 
@@ -263,7 +263,7 @@ def _differ(one: Row, other: Row) -> bool:
 
 
 def _identity(row: Row) -> tuple[Any, ...]:
-    """Its weights, or the folder they are in, and the seeds of its runs."""
+    """A row's weights or their folder, and the seeds of its runs."""
     return row.get("key") or row.get("checkpoint"), row.get("seed"), (row.get("finetuned") or {}).get("seed")
 
 

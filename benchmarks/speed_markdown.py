@@ -1,4 +1,4 @@
-"""Performance records as Markdown: FIRE's attention and models relative to what they are compared with."""
+"""Performance records as Markdown: FIRE's attention and models relative to their baselines."""
 
 from benchmarks.names import display_name
 from longfire.bench.attention_speed import BOTH, MEMORY, RATIOS
@@ -10,7 +10,7 @@ from longfire.report.table import Table
 
 
 def attention_figures(record: Record) -> str:
-    """The attention record's main figures: FIRE on the fused engine against FlashAttention, cuDNN and a dense bias."""
+    """FIRE on the fused engine against FlashAttention, cuDNN and a dense bias."""
     rows = {(row["encoding"], row["engine"], row["n"]): row for row in record["rows"]}
     lengths = [n for n in record["setting"]["lengths"] if any(n == key[2] for key in rows)]
 
@@ -66,8 +66,8 @@ def forward_markdown(record: Record) -> str:
         if row["kind"] == FORWARD and status in row
     ]
     note = (
-        f"Logits of {batch_and_type(record)}, {record['setting']['size']} model, {machine(record)}: the median of many "
-        "passes, and the range."
+        f"Logits of {batch_and_type(record)}, {record['setting']['size']} model, {machine(record)}: median and range "
+        "over many passes."
     )
     columns = ["encoding", "engine", "milliseconds", "fastest to slowest"]
     return Table(columns, cells, left=2, highlights=[(0, 2)] if rows else [], notes=[note]).markdown()

@@ -1,4 +1,4 @@
-"""Checkpoints on tasks as Markdown: the verdict, our scores beside the paper's, and how they were made."""
+"""Task records as Markdown: the verdict, our scores next to the paper's, and the method."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ from longfire.tasks.placeholder import is_placeholder
 
 PAPERS_SIZE, PAPERS_STEPS = 125_000_000, 25_000
 ALMOST = 0.8
-"""Share of the paper's parameters that a base model has with a smaller vocabulary."""
+"""A base model with a smaller vocabulary has at least this share of the paper's parameters."""
 PAPERS_LENGTHS = "In the paper, with base models pretrained at 2,048 tokens and fine-tuned on this task at 8,192:"
 FAILED, MISSING = "failed", "missing"
 OVER_SEEDS = f"Scores are means over seeds, above their range; {NEAR} if all seeds are near chance."
@@ -52,12 +52,12 @@ Row = Mapping[str, Any]
 
 
 def downstream_markdown(record: Record, paper: Paper, picture: str = "") -> str:
-    """What came out, the scores beside the paper's, what failed or is missing, and how it was made.
+    """The verdict, the scores next to the paper's, what failed or is missing, and the method.
 
     Args:
-        record: of `longfire finetune` or `longfire evaluate`.
+        record: written by `longfire finetune` or `longfire evaluate`.
         paper: the paper's rows by table.
-        picture: of scores by length, as a link.
+        picture: path of a picture of scores by length.
     """
     record = with_display_names(record)
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
@@ -79,13 +79,13 @@ def downstream_markdown(record: Record, paper: Paper, picture: str = "") -> str:
 
 
 def verdict(record: Record) -> str:
-    """How much is above chance, and whether any encoding can be told from another."""
+    """How many scores are near chance, and the range of the others."""
     scores = _scores(record)
     near = sum(bool(one.get("near_chance")) for one in scores)
     if not scores:
         return ""
     if near == len(scores):
-        return "Every score is near chance: nothing can be said about encodings."
+        return "Every score is near chance: encodings cannot be compared."
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
     means = {}
     for label, rows in by_label(record["rows"]).items():
@@ -101,7 +101,7 @@ def verdict(record: Record) -> str:
 
 
 def method(record: Record) -> str:
-    """Checkpoints, training, and what was tested on, without the path of the data."""
+    """Checkpoints, training and test data, without the data's path."""
     setting, rows = record["setting"], record["rows"]
     data = setting["data"] if is_placeholder(setting["data"]) else "the data"
     small = "**Small-scale run.** " if is_small(record) else ""
@@ -119,7 +119,7 @@ def method(record: Record) -> str:
 
 
 def is_small(record: Record) -> bool:
-    """Whether models, training or questions fall short of the paper's."""
+    """Whether models, training or questions are smaller than the paper's."""
     sizes = [row["parameters"] for row in record["rows"]]
     recipes = [record["setting"].get("recipe"), *(row.get("finetuned") for row in record["rows"])]
     steps = [recipe["steps"] for recipe in recipes if recipe]
@@ -128,7 +128,7 @@ def is_small(record: Record) -> bool:
 
 
 def one_task(record: Record, task: str, length: int, paper: Sequence[Row]) -> str:
-    """A row per checkpoint: score, interval, score of swapped answers, and the paper's figure where it has one."""
+    """A row per checkpoint: score, interval, score of swapped answers, and the paper's figure if it has one."""
     size, found = papers_size(record), [outcome(record, row, task, length) for row in record["rows"]]
     theirs = [(papers_row(row, paper, size) or {}).get(task) for row in record["rows"]]
     known, swapped = any(figure is not None for figure in theirs), _first(found, "swapped") is not None
@@ -141,7 +141,7 @@ def one_task(record: Record, task: str, length: int, paper: Sequence[Row]) -> st
 
 
 def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[Row]) -> str:
-    """A row per encoding: the mean over tasks beside the paper's, and over those that all have, if those are fewer."""
+    """A row per encoding: the mean over tasks next to the paper's, and over the shared tasks if those are fewer."""
     whole, size = tuple(tasks) == SUITES[TASKS[tasks[0]].suite], papers_size(record)
     scores = [scores_at(row, length) for row in record["rows"]]
     shared = [task for task in tasks if scores and all(task in found for found in scores)]
@@ -163,7 +163,7 @@ def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[
 
 
 def by_task(record: Record, tasks: Sequence[str], length: int) -> str:
-    """Tasks down, encodings across, each score above its interval, or its range over seeds."""
+    """Tasks down, encodings across; each score above its interval or its range over seeds."""
     rows, bold = [], []
     for i, task in enumerate(tasks):
         found = [outcome(record, row, task, length) for row in record["rows"]]
@@ -176,7 +176,7 @@ def by_task(record: Record, tasks: Sequence[str], length: int) -> str:
 
 
 def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
-    """Checkpoints down, lengths across, each score above its interval; below, the paper's at the same lengths."""
+    """Checkpoints down, lengths across, each score above its interval; then the paper's at the same lengths."""
     lengths = record["setting"]["lengths"]
     found = [[outcome(record, row, task, length) for length in lengths] for row in record["rows"]]
     rows = [[escape(row["label"]), *map(_cell, own)] for row, own in zip(record["rows"], found, strict=True)]
@@ -196,21 +196,21 @@ def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
 
 
 def legend(record: Record) -> list[str]:
-    """What the marks mean, and where the paper has nothing."""
-    said = []
+    """What the marks mean, and whether the paper has figures."""
+    sentences = []
     for name, meaning in chance_levels(record).items():
         levels = {one[name] for row in record["rows"] for one in row["scores"] if one.get(name) is not None}
         level = f" ({levels.pop():.2f})" if len(levels) == 1 else ""
-        said.append(f"{NEAR}: not above {meaning}{level}.")
+        sentences.append(f"{NEAR}: not above {meaning}{level}.")
     if len(record["setting"]["tasks"]) > 1:
-        said.append("Averages that the paper does not state are the means of its figures.")
+        sentences.append("Averages that the paper does not state are the means of its figures.")
     if not any(task in SUITES[TASKS[task].suite] for task in record["setting"]["tasks"]):
-        said.append("The paper has no figures for this.")
-    return said
+        sentences.append("The paper has no figures for this.")
+    return sentences
 
 
 def outcome(record: Record, row: Record, task: str, length: int) -> Record | None:
-    """A score; or why there is none, under "failed"; or None if it was not run."""
+    """A score, or {"failed": reason}, or None if it was not run."""
     for one in row["scores"]:
         if (one["task"], one["length"]) == (task, length):
             return dict(one)
@@ -220,14 +220,14 @@ def outcome(record: Record, row: Record, task: str, length: int) -> Record | Non
 
 
 def escape(text: str) -> str:
-    """Without anything that Markdown would interpret."""
+    """Escape Markdown."""
     for letter in "\\`*_[]|":
         text = text.replace(letter, f"\\{letter}")
     return text.replace("<", "&lt;")
 
 
 def _best(found: Sequence[Record | None], down: bool = False) -> list[tuple[int, int]]:
-    """(row, column) of the best score of several, unless it is near chance or shared."""
+    """(row, column) of the best score, unless it is near chance or tied."""
     scores = [one["score"] if one and "failed" not in one else None for one in found]
     known = [score for score in scores if score is not None]
     if not known or known.count(max(known)) > 1:
@@ -237,20 +237,20 @@ def _best(found: Sequence[Record | None], down: bool = False) -> list[tuple[int,
 
 
 def _earlier_finetuning(rows: Sequence[Record], tasks: Sequence[str]) -> list[str]:
-    """How checkpoints that were tested as they are had been fine-tuned, if all in one way."""
-    ways = [row["finetuned"] for row in rows if row.get("finetuned")]
-    said = []
-    if ways and all(way == ways[0] for way in ways):
-        way, kept = ways[0], KEPT.get(ways[0].get("select") or "")
-        said.append(
-            f"Fine-tuning took {way['steps']:,} steps of {way['batch_size']} rows, recipe {way['name']}, seed "
-            f"{way['seed']}{f'; each run kept {kept}' if kept else ''}."
+    """How the checkpoints were fine-tuned before this record, if all in the same way."""
+    recipes = [row["finetuned"] for row in rows if row.get("finetuned")]
+    sentences = []
+    if recipes and all(recipe == recipes[0] for recipe in recipes):
+        recipe, kept = recipes[0], KEPT.get(recipes[0].get("select") or "")
+        sentences.append(
+            f"Fine-tuning took {recipe['steps']:,} steps of {recipe['batch_size']} rows, recipe {recipe['name']}, seed "
+            f"{recipe['seed']}{f'; each run kept {kept}' if kept else ''}."
         )
     on = {task for row in rows for task in row.get("finetuned_on") or ()}
     if on and not on & set(tasks):
         names = join_words([f"`{task}`" for task in tasks])
-        said.append(f"None was fine-tuned on {names} itself, as the paper's were.")
-    return said
+        sentences.append(f"None was fine-tuned on {names} itself, as the paper's were.")
+    return sentences
 
 
 def _scores(record: Record) -> list[Record]:

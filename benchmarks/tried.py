@@ -1,4 +1,4 @@
-"""Variants of FIRE that were tried against its degradation beyond the training length; docs/log.md has the outcomes.
+"""Variants of FIRE that we tried against its degradation beyond the training length; docs/log.md has the results.
 
 `python benchmarks/tried.py OPTIONS` is `longfire compare --jobs 1 OPTIONS` with these encodings added.
 """
@@ -16,13 +16,13 @@ from longfire.encodings.registry import register
 
 
 class Drawn(FIRE):
-    """Base class: in a share of the training steps a random number is drawn, the same for all layers.
+    """Base class: draws a random number, the same for all layers, in a share of the training steps.
 
     Args:
         num_heads: as in FIRE.
         share: of the training steps.
-        most: reach of the draw, in training lengths.
-        fades: number of steps over which the share falls linearly to 0; None: it stays.
+        most: upper limit of the draw, in training lengths.
+        fades: steps over which the share falls linearly to 0. None: it stays constant.
         init_L: as in FIRE.
         init: as in FIRE.
         horizon: as in FIRE.
@@ -80,8 +80,8 @@ class RandomOffset(Drawn):
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         drawn = self.draw()
-        out = 0 if drawn is None else round(drawn * self.most * 4 * self.starting_L)
-        return super().normalized_distance(q_positions + out, k_positions + out)
+        offset = 0 if drawn is None else round(drawn * self.most * 4 * self.starting_L)
+        return super().normalized_distance(q_positions + offset, k_positions + offset)
 
 
 @register("fire_scale")
@@ -123,7 +123,7 @@ class Local(RandomThreshold):
 
     @torch.no_grad()
     def reset_term(self) -> None:
-        """Start with almost none of the term."""
+        """Start with almost nothing added."""
         self.r1.fill_(0.01)
         self.r2.fill_(1.0)
 
@@ -135,7 +135,7 @@ class Local(RandomThreshold):
 
 @register("fire_root")
 class Root(FIRE):
-    """ψ(x) = √x, closer to a straight line than the logarithm."""
+    """ψ(x) = √x, closer to linear than the logarithm."""
 
     title = "FIRE with ψ a root"
 

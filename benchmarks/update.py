@@ -12,7 +12,7 @@ from longfire.atomic_io import write_whole
 
 
 def update(root: Path = ROOT) -> None:
-    """Records, then pictures, then the pages that exist."""
+    """Update records, then pictures, then pages."""
     for path, text in not_compact(root / "results").items():
         write_whole(path, text)
     draw_pictures(root)

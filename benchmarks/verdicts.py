@@ -1,7 +1,7 @@
-"""From comparisons to a verdict.
+"""Turn comparisons into a verdict.
 
-A comparison is one number per seed, positive where it supports the claim. Two encodings at one length are compared as
-in every table (`longfire.report.significance`, corrected for all pairs of the record at that length). Everything else
+A comparison is one number per seed, positive if it supports the claim. Two encodings at one length are compared as in
+every table (`longfire.report.significance`, corrected for all pairs of the record at that length). Everything else
 (one encoding at two lengths, scores on tasks) gets a two-sided t-test over the seeds at the same level, uncorrected.
 """
 
@@ -14,7 +14,7 @@ from longfire.report.significance import ENOUGH, FEW, LEVEL, p_value
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "undecided", "not measured"
 VERDICTS = (HOLDS, FAILS, OPEN, MISSING)
 UNMEASURED, DISAGREE, INSIGNIFICANT = "incomplete", "seeds disagree", "not significant"
-"""Why a comparison is undecided. Insignificant: all seeds have the same sign, but chance could do that."""
+"""Why a comparison is undecided. Insignificant: all seeds have the same sign, but that could be chance."""
 
 
 def too_few(seeds: int) -> str:
@@ -23,7 +23,7 @@ def too_few(seeds: int) -> str:
 
 
 def decide(by_seed: Sequence[float], seeds: int, p: float | None = None) -> str:
-    """Whether the numbers are significantly above or below 0. `p` replaces the p-value of their own t-test."""
+    """Whether the numbers are significantly above or below 0. `p` replaces the p-value of a t-test on them."""
     if len(by_seed) < max(seeds, ENOUGH) or (p_value(by_seed) if p is None else p) > LEVEL:
         return OPEN
     return HOLDS if fmean(by_seed) > 0 else FAILS
@@ -43,7 +43,7 @@ class Comparison:
     """One comparison that a claim rests on."""
 
     at: str
-    """Where, such as a length. Of several comparisons there, only the weakest is shown."""
+    """Where, such as a length. Only the weakest comparison at each place is shown."""
     text: str
     verdict: str
     mean: float = 0.0
@@ -52,14 +52,14 @@ class Comparison:
 
     @classmethod
     def of_seeds(cls, at: str, text: str, by_seed: Sequence[float], seeds: int, p: float | None = None) -> "Comparison":
-        """From one number per seed, positive where it supports the claim."""
+        """From one number per seed, positive if it supports the claim."""
         verdict = decide(by_seed, seeds, p)
         why = (why_undecided(by_seed, seeds),) if verdict == OPEN else ()
         return cls(at, text, verdict, fmean(by_seed) if by_seed else float("-inf"), why)
 
     @classmethod
     def missing(cls, at: str, text: str) -> "Comparison":
-        """One that cannot be made: it leaves the claim undecided."""
+        """A comparison that lacks data and leaves the claim undecided."""
         return cls(at, text, OPEN, float("-inf"), (UNMEASURED,))
 
 
@@ -71,20 +71,20 @@ class Finding:
     numbers: tuple[str, ...] = ()
     record: str = ""
     why: str = ""
-    """What keeps it open, how many comparisons went which way, or what is missing."""
+    """Why it is undecided, how the comparisons split, or what is missing."""
     notes: tuple[str, ...] = ()
-    """On records that disagree."""
+    """Other records that disagree."""
 
 
 def summarise(comparisons: Sequence[Comparison]) -> Finding | None:
-    """A claim holds if every comparison does, and fails if one is significant the other way. None without any."""
+    """A claim holds if every comparison does, and fails if one is significant the other way. None if there are none."""
     if not comparisons:
         return None
     order = (FAILS, OPEN, HOLDS)
     places: dict[str, list[Comparison]] = {}
     for one in comparisons:
         places.setdefault(one.at, []).append(one)
-    weakest = [min(there, key=lambda one: (order.index(one.verdict), one.mean)) for there in places.values()]
+    weakest = [min(group, key=lambda one: (order.index(one.verdict), one.mean)) for group in places.values()]
     verdict = min((one.verdict for one in weakest), key=order.index)
     numbers = tuple(f"{one.at}: {one.text}" if one.at else one.text for one in weakest)
     why = ""

@@ -1,4 +1,4 @@
-"""Every command in the docs runs: trainings as dry runs, all others for real on tiny inputs."""
+"""Every command in the docs runs: trainings and benchmarks as dry runs, all others for real on tiny inputs."""
 
 import re
 import shlex
@@ -16,9 +16,9 @@ from tests.tasks.rows import write as write_rows
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TRAININGS = ("compare", "pretrain", "finetune", "reproduce")
-ELSEWHERE = ("tokenize tokens/ --corpus hub:", "evaluate --harness")
-"""One needs the hub; tests/commands/test_harness.py runs the other."""
+LONG = ("bench", "compare", "pretrain", "finetune", "reproduce")
+ELSEWHERE = ("tokenize tokens/ --corpus hub:", "evaluate --harness", "bench attention --device cuda")
+"""These are only parsed: they need the hub, a GPU, or are run by tests/commands/test_harness.py."""
 
 
 def lines():
@@ -106,7 +106,7 @@ def test_it_runs(page, command, place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(place)
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path))
     words = shlex.split(command)
-    if command.startswith(TRAININGS) and not {"--dry-run", "--list"} & {*words}:
+    if command.startswith(LONG) and not {"--dry-run", "--list"} & {*words}:
         words.append("--dry-run")
     assert status(words) == 0, f"{page}: {capsys.readouterr().err}"
 

@@ -1,4 +1,4 @@
-"""Building a corpus: documents are read, divided into splits and tokenised."""
+"""Build a corpus: read documents, divide them into splits, tokenise them."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -17,9 +17,9 @@ from longfire.data.splits import DEV, SPLITS, VALIDATION, DocumentFile, Ranges, 
 from longfire.data.tokenizers import BPE_TRAINING_BYTES, TokenizerPlan, encoder
 
 FORMAT = 2
-"""Of the files. Changing it invalidates all caches."""
+"""Version of the file format. Changing it invalidates all caches."""
 BATCH = 8_000_000
-"""Bytes of text tokenised at once."""
+"""Bytes of text tokenised per batch."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,25 @@ class CorpusPlan:
 
     def identity(self, hashes: FileHashes) -> Any:
         """Content and settings as JSON."""
-        own = None if self.validation is None else self.validation.identity(hashes)
+        validation = None if self.validation is None else self.validation.identity(hashes)
         settings = [FORMAT, VALIDATION, DEV, self.skip_bad, self.max_documents]
-        return [settings, self.tokenizer.identity, self.source.identity(hashes), own]
+        return [settings, self.tokenizer.identity, self.source.identity(hashes), validation]
 
     def build(self, folder: Path) -> dict[str, Any]:
-        """Write the tokens of all splits and the tokenizer into a folder; returns a description of them."""
+        """Write the tokens of all splits and the tokenizer to a folder; returns a description of them."""
         log = ReadLog(self.skip_bad)
         with ExitStack() as stack:
-            parts, places = {"validation": VALIDATION, "dev": DEV}, {}
+            parts, texts = {"validation": VALIDATION, "dev": DEV}, {}
             excluded: Iterable[int] = ()
             if self.validation is not None:
-                own = self._read(self.validation, folder / "validation.text", log, stack)
-                parts, places, excluded = {"dev": DEV}, {"validation": (own, own.ranges)}, own.contents
+                held_out = self._read(self.validation, folder / "validation.text", log, stack)
+                parts, texts, excluded = {"dev": DEV}, {"validation": (held_out, held_out.ranges)}, held_out.contents
             documents = self._read(self.source, folder / "text", log, stack, excluded)
             ranges, divided = divide(documents, self.source.described, parts)
-            places |= {name: (documents, ranges[name]) for name in ranges}
-            tokenizer = self.tokenizer.make(lambda: self._training_text(*places["train"]))
+            texts |= {name: (documents, ranges[name]) for name in ranges}
+            tokenizer = self.tokenizer.make(lambda: self._training_text(*texts["train"]))
             tokenizer.save_pretrained(folder / "tokenizer")
-            splits = {name: self._tokenise(folder, name, *places[name], tokenizer) for name in SPLITS}
+            splits = {name: self._tokenise(folder, name, *texts[name], tokenizer) for name in SPLITS}
         return {
             "splits": splits,
             "divided": divided,
@@ -118,7 +118,7 @@ class CorpusPlan:
 
 
 def token_type(tokenizer: PreTrainedTokenizerFast) -> npt.DTypeLike:
-    """The smallest type that holds every token."""
+    """The smallest dtype that fits the vocabulary."""
     return np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
 
 
@@ -129,23 +129,23 @@ def batches(ranges: Ranges) -> Iterator[Ranges]:
 
 
 def spread(ranges: Ranges, limit: int) -> Ranges:
-    """Ranges of about `limit` bytes in total, spread evenly; all of them if they are within it."""
+    """An evenly spread subset of ranges, about `limit` bytes in total; all of them if they fit."""
     sizes = np.diff(ranges).ravel()
     fraction = limit / int(sizes.sum())
     if fraction >= 1:
         return ranges
-    kept, seen, have = [], 0, 0
+    kept, kept_bytes, seen = [], 0, 0
     for number, size in enumerate(sizes.tolist()):
         seen += size
-        if have < fraction * seen:
+        if kept_bytes < fraction * seen:
             kept.append(number)
-            have += size
+            kept_bytes += size
     return ranges[kept]
 
 
 def _no_text(source: DocumentSource, log: ReadLog) -> str:
     counts = {"empty": log.empty, "unreadable": log.skipped, "also in the validation text": log.in_validation}
-    found = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    skipped = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     reasons = f" ({' '.join(log.reasons)})" if log.reasons else ""
-    only = f", only documents that are left out: {found}{reasons}" if found else ""
-    return f"{source.described} holds no text{only}. Give a source with text in it."
+    only = f", only documents that are skipped: {skipped}{reasons}" if skipped else ""
+    return f"{source.described} contains no text{only}. Pass a source with text."

@@ -1,4 +1,4 @@
-"""The cache of tokens: complete folders by key, built once, verified on every read, safe for many processes."""
+"""Token cache: folders by key, built once, verified on every read, safe with many processes."""
 
 import errno
 import hashlib
@@ -20,11 +20,11 @@ from longfire.complete_folder import IncompleteError, mark_complete, read_mark, 
 log = logging.getLogger(__name__)
 
 RECORD = "record.json"
-"""The mark of a folder of tokens."""
+"""The file that marks a token folder as complete."""
 
 
 class TokenCache:
-    """Folders of tokens under keys."""
+    """Token folders by key."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -32,14 +32,15 @@ class TokenCache:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OSError(
-                error.errno, f"cannot create the cache folder {root} ({error.strerror}). Set LONGFIRE_CACHE to another"
+                error.errno,
+                f"cannot create the cache folder {root} ({error.strerror}). Set LONGFIRE_CACHE to another one",
             ) from error
 
     def get(self, key: str, build: Callable[[Path], dict[str, Any]]) -> tuple[Path, dict[str, Any], bool]:
-        """The folder of a key, its mark (see `read_mark`), and whether it was built now.
+        """The folder of a key, its mark (see `read_mark`), and whether this call built it.
 
         `build` fills an empty folder and returns the mark's content. It runs in one process at a time; others wait and
-        read the result. A folder that was cut off or altered is rebuilt.
+        read the result. An incomplete or altered folder is rebuilt.
         """
         folder = self.root / key
         try:
@@ -59,7 +60,7 @@ class TokenCache:
             lock.release()
 
     def _build(self, folder: Path, build: Callable[[Path], dict[str, Any]]) -> bool:
-        """Build in a draft folder and move it into place, unless another process has. The caller holds the lock."""
+        """Build in a draft folder and move it into place, unless another process did. The caller must hold the lock."""
         try:
             read_mark(folder, RECORD)
             return False
@@ -67,14 +68,14 @@ class TokenCache:
             pass
         except IncompleteError as error:
             log.warning("the cache is damaged (%s) and will be rebuilt", error)
-        for abandoned in self.root.glob(f"{folder.name}.making-*"):  # by a process that was killed
+        for abandoned in self.root.glob(f"{folder.name}.making-*"):  # by a killed process
             shutil.rmtree(abandoned, ignore_errors=True)
         draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.making-", dir=self.root))
         draft.chmod(self.root.stat().st_mode)  # as readable as the rest
         try:
             mark_complete(draft, build(draft), RECORD)
             if folder.exists():
-                folder.rename(draft / "damaged")  # processes that still read it keep its files
+                folder.rename(draft / "damaged")  # processes still reading it keep its files
                 shutil.rmtree(draft / "damaged")
             draft.replace(folder)
             sync(self.root)
@@ -96,9 +97,9 @@ def default_folder() -> Path:
 class FileHashes:
     """Content hashes of files, remembered between runs so that a warm start reads no text.
 
-    A hash is stored under everything that stat tells about the file. Size and mtime are not enough, since archives and
-    copies restore both; no program can set the ctime. Files touched within the last two seconds are not remembered:
-    they could change again within the clock's resolution. Other small values can be stored as well.
+    The key of a hash is the file's path, inode, size, mtime and ctime. Archives and copies restore size and mtime, but
+    no program can set the ctime. Files changed within the last two seconds are not remembered: they could change again
+    within the clock's resolution. Other small values can be stored too.
     """
 
     def __init__(self, root: Path) -> None:
@@ -124,7 +125,7 @@ class FileHashes:
         return self.known.get(key)
 
     def save(self) -> None:
-        """Merge new values with those of other processes. A cache that cannot be written is no error."""
+        """Merge new values with those of other processes. Failing to write them is not an error."""
         if not self.new:
             return
         try:

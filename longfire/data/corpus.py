@@ -27,7 +27,7 @@ from longfire.validation import at_least, load_without_code
 log = logging.getLogger(__name__)
 
 MAX_DOCUMENTS = 1_000_000
-"""A model's folder has the hashes of at most this many training documents: 8 MB."""
+"""Maximum number of training documents whose hashes are saved with a model: 8 MB."""
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -44,7 +44,7 @@ class Corpus:
     dev: TokenSplit
     validation: TokenSplit
     built: bool
-    """Whether the tokens were made now rather than read from the cache."""
+    """Whether the tokens were built now rather than read from the cache."""
     record: dict[str, Any] = field(repr=False)
     folder: Path = field(repr=False)
     """Where the tokens are."""
@@ -59,19 +59,19 @@ class Corpus:
         return _all_hashes(self.train.contents, self.dev.contents, self.validation.contents)
 
     def describe(self) -> dict[str, Any]:
-        """For records: the sizes of the splits, how they were divided, what was left out."""
+        """For records: the sizes of the splits, how they were divided, what was skipped."""
         return {
             "name": self.name,
             **{key: self.record[key] for key in ("source", "tokenizer")},
             "vocab_size": self.vocab_size,
             "fingerprint": self.fingerprint,
             **{key: self.record[key] for key in ("splits", "divided", "skipped", "empty")},
-            "passed_over": self.record.get("passed_over", ""),  # not in tokens saved by an older version
+            "passed_over": self.record.get("passed_over", ""),  # missing in tokens saved by an older version
             "also_in_validation": self.record["also_in_validation"],
         }
 
     def save(self, folder: str | Path) -> Path:
-        """Save tokens, tokenizer and splits in a folder, which `load_corpus` takes as a source without the text."""
+        """Save tokens, tokenizer and splits to a folder that `load_corpus` can read without the text."""
         folder = Path(folder)
         if folder.exists() and any(folder.iterdir()):
             raise ValueError(f"{folder} is not empty. Choose another folder, or delete it.")
@@ -112,29 +112,30 @@ def load_corpus(
     Args:
         source: a file of text (.txt, .md, .py, .rst, .tex) or of rows (.jsonl, .jsonl.gz, .jsonl.zst, .parquet), a
             folder of these, a pattern with *, or a list of paths; `hub:NAME[:CONFIG][@SPLIT]` for a dataset of the
-            Hugging Face hub, streamed (short names: c4, arxiv, github, all untried); None for the sources and
+            Hugging Face hub, streamed (short names: c4, arxiv, github, all untested); None for the sources and
             documentation of the running Python's standard library. A folder that `Corpus.save` wrote has its own
             tokenizer and splits.
-        field: the field that holds the text. Default: `text`, or that of the hub's short name.
+        field: the field that contains the text. Default: `text`, or the short name's own.
         tokenizer: `bytes` (the default), `bpe` (trained on the train split), or a folder or hub name of a Hugging Face
             tokenizer.
         vocab_size: of the BPE. Default: 8192.
         validation: a separate source for validation. Default: about 5 % of the documents, chosen by their content.
             About 2 % of the rest are dev.
         cache_dir: where tokens are cached. Default: $LONGFIRE_CACHE, or ~/.cache/longfire.
-        skip_bad: skip and count what cannot be read, instead of raising an error.
-        max_documents: read at most the first so many of each source.
+        skip_bad: skip and count unreadable documents instead of raising an error.
+        max_documents: maximum number of documents to read from each source.
         progress: show bars on a terminal.
     """
     if max_documents is not None:
         at_least("max_documents", max_documents, 1)
     source, validation = single(source), single(validation)
     if is_saved(source) and isinstance(source, str | Path):
-        asked = {"field": field, "tokenizer": tokenizer, "vocab_size": vocab_size, "validation": validation}
-        if given := [name for name, value in {**asked, "max_documents": max_documents}.items() if value is not None]:
+        options = {"field": field, "tokenizer": tokenizer, "vocab_size": vocab_size, "validation": validation}
+        options["max_documents"] = max_documents
+        if unusable := [name for name, value in options.items() if value is not None]:
             raise CorpusError(
-                f"{source} holds saved tokens with their own tokenizer and splits: leave out {', '.join(given)}, or "
-                f"give the text."
+                f"{source} contains saved tokens with their own tokenizer and splits: omit {', '.join(unusable)}, or "
+                f"pass the text."
             )
         return _open_saved(Path(source))
     plan = CorpusPlan(
@@ -156,24 +157,23 @@ def load_corpus(
     def build(folder: Path) -> dict[str, Any]:
         content = plan.build(folder)
         if short_hash(plan.identity(hashes)) != key:
-            raise CorpusError(f"{described} changed while it was read. Run the command again.")
+            raise CorpusError(f"{described} changed while it was being read. Run the command again.")
         return content
 
     folder, mark, built = cache.get(key, build)
     record = mark["content"]
     if record["skipped"]:
-        what = "%s: skipping %d documents that cannot be read. %s"
-        log.warning(what, plan.source.described, record["skipped"], " ".join(record["reasons"]))
+        message = "%s: skipped %d unreadable documents. %s"
+        log.warning(message, plan.source.described, record["skipped"], " ".join(record["reasons"]))
     passed_over = "; ".join(one.passed_over for one in sources if one.passed_over)
     if passed_over and (progress or built):  # once is enough for processes that share a corpus
         log.warning("%s: %s. Known: %s.", described, passed_over, ", ".join(READERS))
-    own = {"name": plan.source.name, "source": described, "tokenizer": plan.tokenizer.described}
-    own["passed_over"] = passed_over
-    return _open(folder, {**mark, "content": {**record, **own}}, built)
+    names = {"name": plan.source.name, "source": described, "tokenizer": plan.tokenizer.described}
+    return _open(folder, {**mark, "content": {**record, **names, "passed_over": passed_over}}, built)
 
 
 def _all_hashes(*parts: Hashes | None) -> Hashes | None:
-    """All parts together; None if one is unknown."""
+    """All parts concatenated; None if one is unknown."""
     known = [part for part in parts if part is not None]
     return np.concatenate(known) if len(known) == len(parts) else None
 
@@ -188,19 +188,19 @@ def trained_documents(checkpoint: Path) -> Hashes | None:
 
 
 def single(source: Paths | None) -> Paths | None:
-    """A list of one path is that path."""
+    """Unwrap a list of one path."""
     alone = isinstance(source, Sequence) and not isinstance(source, str) and len(source) == 1
     return source[0] if alone else source  # type: ignore[index]
 
 
 def is_saved(source: Paths | None) -> bool:
-    """Whether it is a folder that `Corpus.save` wrote."""
+    """Whether a source is a folder written by `Corpus.save`."""
     folder = single(source)
     return isinstance(folder, str | Path) and (Path(folder) / RECORD).is_file()
 
 
 def local_paths(source: Paths | None) -> list[Path]:
-    """The files and folders that a source names; none for the hub and the embedded text. Refuses missing ones."""
+    """The files and folders of a source; none for the hub and the embedded text. Refuses missing ones."""
     source = single(source)
     if source is None or (isinstance(source, str) and source.startswith("hub:")):
         return []
@@ -215,7 +215,7 @@ def _open_saved(folder: Path) -> Corpus:
 
 
 def find_source(source: Paths | None, field: str | None) -> DocumentSource:
-    """The documents that a source names."""
+    """The documents of a source."""
     if source is None:
         return StandardLibrary()
     if isinstance(source, str) and source.startswith("hub:"):

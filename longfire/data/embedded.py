@@ -18,7 +18,7 @@ EXCLUDED = {
     *("test", "tests", "site-packages", "dist-packages"),
     *("encodings", "pydoc_data", "lib2to3", "idlelib", "turtledemo", "ensurepip", "distutils", "__phello__"),
 }
-"""Folders of tables, generated files, near-duplicates, third-party code, and what some versions lack."""
+"""Folders of tables, generated files, near-duplicates, third-party code, and modules that some versions lack."""
 
 
 class StandardLibrary(DocumentSource):
@@ -29,7 +29,7 @@ class StandardLibrary(DocumentSource):
         self.described = f"the standard library of Python {platform.python_version()}"
 
     def identity(self, hashes: "FileHashes") -> Any:
-        """The documents themselves: they are few."""
+        """A hash of all documents: they are few."""
         whole = hashlib.blake2b(digest_size=16)
         for document in self.documents(ReadLog()):
             whole.update(len(document).to_bytes(8, "little") + document)
@@ -53,7 +53,7 @@ def source_files(limit: int) -> list[bytes]:
             chosen[name] = text
             limit -= len(text)
     if not chosen:
-        raise CorpusError(f"this Python has no sources of its standard library ({root}). Give a corpus.")
+        raise CorpusError(f"this Python has no standard library sources in {root}. Pass a corpus.")
     return [chosen[name] for name in sorted(chosen)]
 
 

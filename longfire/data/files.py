@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Files(DocumentSource):
-    """Files in a fixed order; `field` names the text in tables."""
+    """Files in a fixed order; `field` contains the text in tables."""
 
     name: str
     described: str
@@ -35,9 +35,9 @@ class Files(DocumentSource):
 
 
 def find_files(source: str | Path | Sequence[str | Path], field: str) -> Files:
-    """The files that a path, a pattern with *, a folder (everything below it, sorted) or a list of these names."""
-    given, roots = _as_list(source), existing_paths(source)
-    paths: dict[str, Path] = {}  # each file once, whatever links lead to it
+    """Find files by a path, a pattern with *, a folder (everything below it, sorted), or a list of these."""
+    sources, roots = _as_list(source), existing_paths(source)
+    paths: dict[str, Path] = {}  # each file once, even if several links lead to it
     unread: list[Path] = []
     for root in roots:
         readable, others = _below(root)
@@ -46,21 +46,21 @@ def find_files(source: str | Path | Sequence[str | Path], field: str) -> Files:
             paths.setdefault(os.path.realpath(path), path)
     first = roots[0].resolve()
     name = first.name.split(".")[0] or first.name
-    more = f" and {len(given) - 1} more" if len(given) > 1 else ""
-    return Files(name, f"{given[0]}{more}", tuple(paths.values()), field, _summary(unread))
+    more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+    return Files(name, f"{sources[0]}{more}", tuple(paths.values()), field, _summary(unread))
 
 
 def existing_paths(source: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files and folders that a source names. Refuses those that do not exist; does not look into folders."""
-    given = _as_list(source)
-    if not given:
-        raise CorpusError("the list of sources is empty. Give at least one path.")
-    for one in given:
+    """The files and folders of a source. Refuses those that do not exist; does not look into folders."""
+    sources = _as_list(source)
+    if not sources:
+        raise CorpusError("the list of sources is empty. Pass at least one path.")
+    for one in sources:
         if not isinstance(one, str | Path) or not str(one).strip():
-            raise TypeError(f"a source is a path or a list of paths, not {one!r} ({type(one).__name__}).")
+            raise TypeError(f"a source must be a path or a list of paths, not {one!r} ({type(one).__name__}).")
         if str(one).startswith("hub:"):
-            raise CorpusError(f"{one} is in a list with others; a dataset of the hub must be the only source.")
-    found = [root for one in given for root in _matches(one)]
+            raise CorpusError(f"{one} cannot be combined with other sources: a hub dataset must be the only source.")
+    found = [root for one in sources for root in _matches(one)]
     for root in found:
         if not root.is_dir():
             refuse_irregular(root)
@@ -80,46 +80,46 @@ def _as_list(source: str | Path | Sequence[str | Path]) -> list[str | Path]:
     return [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else list(source)
 
 
-def _matches(given: str | Path) -> list[Path]:
-    """The path itself, or what its pattern matches as in a shell, except that `**` follows no links."""
-    path = Path(given).expanduser()
+def _matches(source: str | Path) -> list[Path]:
+    """The path itself, or what it matches as a shell pattern, except that `**` follows no links."""
+    path = Path(source).expanduser()
     if path.exists():
         return [path]
     if not has_magic(str(path)):
         raise FileNotFoundError(
-            f"there is no file or folder {given}. Check the path; a dataset of the hub is written hub:NAME."
+            f"there is no file or folder {source}. Check the path; for a hub dataset, write hub:NAME."
         )
     fixed = next(parent for parent in path.parents if not has_magic(str(parent)))
     pattern = path.relative_to(fixed)
     found = [one for one in fixed.glob(str(pattern)) if _hidden(pattern) or not _hidden(one.relative_to(fixed))]
     if not found:
-        raise FileNotFoundError(f"no file matches {given}. Check the pattern.")
+        raise FileNotFoundError(f"no file matches {source}. Check the pattern.")
     return sorted(found, key=str)
 
 
 def _below(root: Path) -> tuple[list[Path], list[Path]]:
-    """The files to read at or below a path, and other files there. Links in a folder must not lead out of it."""
+    """Readable files at or below a path, and the other files there. Refuses links that leave the folder."""
     if not root.is_dir():
-        kind_of(root)  # a named file must be of a known kind; others in a folder are passed over
+        kind_of(root)  # raises for unknown types, which in a folder are skipped
         return [root], []
     visible = sorted(path for path in root.rglob("*") if not _hidden(path.relative_to(root)))
     files = [path for path in visible if path.is_symlink() or not path.is_dir()]
     readable = [path for path in files if path.name.lower().endswith(tuple(READERS)) and path.is_file()]
     if not files:
         raise CorpusError(
-            f"the folder {root} is empty (hidden files do not count). Give one with text: {', '.join(READERS)}."
+            f"the folder {root} is empty (hidden files do not count). Pass one with text: {', '.join(READERS)}."
         )
     if not readable:
         kinds = ", ".join(sorted({path.suffix or path.name for path in files})[:8])
-        raise CorpusError(f"the folder {root} has no file of a known kind ({', '.join(READERS)}), only {kinds}.")
+        raise CorpusError(f"the folder {root} has no file of a known type ({', '.join(READERS)}), only {kinds}.")
     for path in readable:
-        if path.is_symlink() and not _leads_within(path, root):
+        if path.is_symlink() and not _stays_within(path, root):
             raise CorpusError(
-                f"{path} is a link that leads out of the folder {root}, to {os.path.realpath(path)}. To include that "
+                f"{path} is a link out of the folder {root}, to {os.path.realpath(path)}. To include that "
                 f"text, name the files instead of the folder ('{root}/**/*{kind_of(path)}'); otherwise delete the link."
             )
     others = set(files).difference(readable)
-    return readable, [path for path in files if path in others and not (path.is_dir() and _leads_within(path, root))]
+    return readable, [path for path in files if path in others and not (path.is_dir() and _stays_within(path, root))]
 
 
 def _summary(unread: Sequence[Path]) -> str:
@@ -131,7 +131,7 @@ def _summary(unread: Sequence[Path]) -> str:
     return f"{len(unread)} file{'s' * (len(unread) > 1)} not read ({listed}), such as {unread[0]}"
 
 
-def _leads_within(link: Path, root: Path) -> bool:
+def _stays_within(link: Path, root: Path) -> bool:
     return Path(os.path.realpath(link)).is_relative_to(os.path.realpath(root))
 
 

@@ -1,6 +1,6 @@
-"""Datasets of the Hugging Face hub as a source, streamed: only what is read is downloaded.
+"""Hugging Face hub datasets as a source, streamed: only what is read is downloaded.
 
-The short names below are untested, since this was written without access to the hub; loading is tested on local folders
+The short names below are untested, since this was written without access to the hub. Loading is tested on local folders
 in the hub's layout.
 """
 
@@ -21,27 +21,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HubEntry:
-    """A dataset of the hub: where its text is."""
+    """Where to find the text of a hub dataset."""
 
     path: str
     config: str | None = None
     split: str = "train"
     field: str = "text"
     files: str | None = None
-    """For a dataset that would need its own loading script: its JSON files, with `{split}` for the split."""
+    """JSON files of a dataset that otherwise needs a loading script, with `{split}` for the split."""
     about: str = ""
 
 
 HUB = {
-    "c4": HubEntry("allenai/c4", "en", about="C4, English web text (untried)"),
+    "c4": HubEntry("allenai/c4", "en", about="C4, English web text (untested)"),
     "arxiv": HubEntry(
         "EleutherAI/proof-pile-2",
         files="arxiv/{split}/*.jsonl.zst",
-        about="LaTeX sources of arXiv papers, as in RedPajama (untried)",
+        about="LaTeX sources of arXiv papers, as in RedPajama (untested)",
     ),
-    "github": HubEntry("codeparrot/codeparrot-clean", field="content", about="Python files from GitHub (untried)"),
+    "github": HubEntry("codeparrot/codeparrot-clean", field="content", about="Python files from GitHub (untested)"),
     "github-validation": HubEntry(
-        "codeparrot/codeparrot-clean-valid", field="content", about="held-out Python files from GitHub (untried)"
+        "codeparrot/codeparrot-clean-valid", field="content", about="held-out Python files from GitHub (untested)"
     ),
 }
 """Datasets with a short name: `hub:c4`."""
@@ -78,10 +78,10 @@ class HubDataset(DocumentSource):
             self.revision = hashes.recall(key)
             if self.revision is None:
                 raise CorpusError(
-                    f"the dataset {self.entry.path} is not available from the Hugging Face hub ({_first_line(error)}). "
-                    f"Check name, network and HF_TOKEN, or give a local file or folder. Short names: {', '.join(HUB)}."
+                    f"cannot load the dataset {self.entry.path} from the Hugging Face hub ({_first_line(error)}). "
+                    f"Check name, network and HF_TOKEN, or pass a local file or folder. Short names: {', '.join(HUB)}."
                 ) from error
-            log.warning("the hub does not answer; using %s as last read", self.described)
+            log.warning("cannot reach the hub; using the last known revision of %s", self.described)
         else:
             hashes.remember(key, self.revision)
         return self.revision
@@ -94,7 +94,7 @@ class HubDataset(DocumentSource):
                     yield text
         except CorpusError:
             raise
-        except Exception as error:  # whatever datasets, its readers and the network raise
+        except Exception as error:  # datasets, its readers and the network raise many kinds
             raise CorpusError(f"{self.described} cannot be read ({_first_line(error)}).") from error
 
     def _rows(self) -> Any:
@@ -109,17 +109,15 @@ class HubDataset(DocumentSource):
         return load_dataset(path, entry.config, split=split, streaming=True, revision=self.revision)
 
 
-def find_dataset(written: str, field: str | None) -> HubDataset:
-    """The dataset that `NAME[:CONFIG][@SPLIT]` names: a short name, the hub's id, or a folder in its layout."""
-    rest, _, split = (written, "", "") if Path(written).expanduser().is_dir() else written.partition("@")
+def find_dataset(spec: str, field: str | None) -> HubDataset:
+    """Parse `NAME[:CONFIG][@SPLIT]`; NAME is a short name, a hub id, or a folder in the hub's layout."""
+    rest, _, split = (spec, "", "") if Path(spec).expanduser().is_dir() else spec.partition("@")
     name, _, config = (rest, "", "") if Path(rest).expanduser().is_dir() else rest.partition(":")
     if not name:
-        raise CorpusError(f"'hub:{written}' names no dataset. {hint(name, HUB)}")
+        raise CorpusError(f"'hub:{spec}' names no dataset. {hint(name, HUB)}")
     known = HUB.get(name)
     if known is None and "/" not in name and not Path(name).expanduser().is_dir():
-        raise CorpusError(
-            f"datasets of the hub are called OWNER/NAME, and {name!r} is no short name. {hint(name, HUB)}"
-        )
+        raise CorpusError(f"{name!r} is neither OWNER/NAME nor a short name. {hint(name, HUB)}")
     changes = {"config": config, "split": split, "field": field}
     entry = replace(known or HubEntry(name), **{key: value for key, value in changes.items() if value})
     return HubDataset(entry, name.rstrip("/").split("/")[-1])

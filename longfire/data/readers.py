@@ -1,4 +1,4 @@
-"""Readers of files: a document per text file (.txt, .md, …), per line of .jsonl (.gz, .zst), per row of .parquet."""
+"""File readers: one document per text file (.txt, .md, …), line of .jsonl (.gz, .zst) or row of .parquet."""
 
 import gzip
 import io
@@ -15,9 +15,9 @@ from longfire.data.source import CorpusError, ReadLog, missing_field, text_of
 
 BOM = b"\xef\xbb\xbf"
 MAX_LINE = 1 << 26
-"""Bytes: a small compressed file could hold a line too long for memory."""
+"""In bytes: a small compressed file could contain a line too long for memory."""
 CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-"""Bytes that occur in no text, in any encoding but UTF-16 and UTF-32."""
+"""Bytes that never occur in text, except in UTF-16 and UTF-32."""
 
 
 class LineReader(Protocol):
@@ -33,7 +33,7 @@ def kind_of(path: Path) -> str:
         if path.name.lower().endswith(ending):
             return ending
     raise CorpusError(
-        f"{path} is of an unknown kind. Known: {', '.join(READERS)}. If it is plain text, rename it to .txt."
+        f"{path} has an unknown file type. Known: {', '.join(READERS)}. If it is plain text, rename it to .txt."
     )
 
 
@@ -48,7 +48,7 @@ def read_text(path: Path, field: str, log: ReadLog) -> Iterator[bytes]:
 
 
 def _not_utf8(path: Path, text: bytes) -> tuple[str, str] | None:
-    """Problem and remedy of a text that is not UTF-8."""
+    """Problem and remedy if the text is not UTF-8."""
     head = text[:8000]
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return f"{path} is UTF-16, not UTF-8.", f"Convert it: iconv -f utf-16 -t utf-8 {path.name}."
@@ -81,7 +81,7 @@ def read_jsonl(path: Path, field: str, log: ReadLog) -> Iterator[bytes]:
 def read_rows(
     path: Path, log: ReadLog, lines: AbstractContextManager[LineReader] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """The value and place of each line of a .jsonl file. `lines`: an open file, such as one inside an archive."""
+    """Location and value of each line of a .jsonl file. `lines`: an open file, such as one inside an archive."""
     number = 0
     try:
         with _open_lines(path) if lines is None else lines as opened:
@@ -89,19 +89,19 @@ def read_rows(
                 number += 1
                 where = f"{path}, line {number}"
                 if len(line) > MAX_LINE:
-                    log.bad(f"{where} has more than {MAX_LINE:,} bytes.", "Divide it into shorter ones.")
+                    log.bad(f"{where} has more than {MAX_LINE:,} bytes.", "Split it into shorter lines.")
                     while line and not line.endswith(b"\n"):
                         line = opened.readline(MAX_LINE)
                 elif line.strip():
                     yield from ((where, row) for row in _parse_line(line, where, log))
     except (EOFError, OSError, zlib.error, BadZipFile) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # an error of the disk, not of the content
-        log.bad(f"{path} is damaged or cut off after line {number} ({error}).", "Copy or download it again.")
+            raise  # the disk failed; the content may be fine
+        log.bad(f"{path} is damaged or truncated after line {number} ({error}).", "Copy or download it again.")
 
 
 def _parse_line(line: bytes, where: str, log: ReadLog) -> Iterator[Any]:
-    """The line's value; nothing if it cannot be read and is skipped."""
+    """The line's value; nothing if it is unreadable and skipped."""
     try:
         yield json.loads(line.strip().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -127,7 +127,7 @@ def _open_lines(path: Path) -> AbstractContextManager[LineReader]:
 
 
 ZSTD_CHUNK = 1 << 10
-"""Bytes decompressed at once: at most to 32 MiB, since four of them may stand for 128 KiB."""
+"""Bytes decompressed at once, to at most 32 MiB: four of them may stand for 128 KiB."""
 
 
 class _ZstdReader(io.RawIOBase):
@@ -153,10 +153,10 @@ class _ZstdReader(io.RawIOBase):
                     raise EOFError("the file ends within a frame")
                 return 0
             self._decompress(self.packed or chunk)
-        taken = min(len(buffer), len(self.content))
-        buffer[:taken] = self.content[:taken]
-        self.content = self.content[taken:]
-        return taken
+        count = min(len(buffer), len(self.content))
+        buffer[:count] = self.content[:count]
+        self.content = self.content[count:]
+        return count
 
     def _decompress(self, packed: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Sources of documents: what one provides, and how rows that cannot be read are handled."""
+"""Document sources: their interface, and how unreadable rows are handled."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 class CorpusError(ValueError):
-    """Text that cannot be used: damaged, without the field, empty, too short."""
+    """Unusable text: damaged, without the field, empty, too short."""
 
 
 @dataclass
 class ReadLog:
-    """Counts what is left out while a source is read. A bad row is an error, or is skipped and counted."""
+    """Counts documents that are skipped. A bad one is an error, unless `skip_bad`."""
 
     skip_bad: bool = False
     skipped: int = 0
@@ -23,9 +23,9 @@ class ReadLog:
     reasons: list[str] = field(default_factory=list)
 
     def bad(self, problem: str, remedy: str) -> None:
-        """Report a document that cannot be read."""
+        """Report an unreadable document."""
         if not self.skip_bad:
-            raise CorpusError(f"{problem} {remedy} Or skip what cannot be read: skip_bad=True (--skip-bad).")
+            raise CorpusError(f"{problem} {remedy} Or skip unreadable documents: skip_bad=True (--skip-bad).")
         self.skipped += 1
         if len(self.reasons) < 3:
             self.reasons.append(problem)
@@ -39,10 +39,10 @@ class DocumentSource:
     described: str
     """Where it is, for messages and records."""
     passed_over: str = ""
-    """What is there but not read, in a phrase."""
+    """Files found but not read, as a phrase."""
 
     def identity(self, hashes: "FileHashes") -> Any:
-        """What the documents depend on, as JSON: the same content in the same order gives the same."""
+        """JSON that identifies the documents: equal for the same content in the same order."""
         raise NotImplementedError
 
     def documents(self, log: ReadLog) -> Iterator[bytes]:
@@ -51,24 +51,24 @@ class DocumentSource:
 
 
 def text_of(row: Any, field: str, where: str, log: ReadLog) -> bytes | None:
-    """The text in a table's row; None if it has none and is skipped."""
+    """The text of a row; None if it has none and is skipped."""
     if not isinstance(row, dict):
-        log.bad(f"{where} is not an object with fields but {type(row).__name__}.", 'Write it as {"text": …}.')
+        log.bad(f"{where} must be an object with fields, not {type(row).__name__}.", 'Write it as {"text": …}.')
     elif field not in row:
         log.bad(*missing_field(where, field, row))
     elif not isinstance(row[field], str):
         kind = type(row[field]).__name__
-        log.bad(f"{where}: the field {field!r} holds {kind}, not text.", "Name the field with the text, or fix it.")
+        log.bad(f"{where}: the field {field!r} must be text, not {kind}.", "Choose another field, or fix the row.")
     else:
         try:
             text: bytes = row[field].encode()
             return text
         except UnicodeEncodeError as error:
-            log.bad(f"{where}: half a character ({error.object[error.start]!r}).", "Fix it.")
+            log.bad(f"{where}: a lone surrogate ({error.object[error.start]!r}).", "Fix the row.")
     return None
 
 
 def missing_field(where: object, field: str, fields: Any) -> tuple[str, str]:
-    """Problem and remedy when a row or table does not have the field with the text."""
+    """Problem and remedy if a row or table lacks the text field."""
     known = ", ".join(map(repr, fields)) or "none"
-    return f"{where} has no field {field!r}; its fields are: {known}.", "Name the one with the text: field (--field)."
+    return f"{where} has no field {field!r}; its fields are: {known}.", "Choose the one with the text: field (--field)."

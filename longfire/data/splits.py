@@ -1,4 +1,4 @@
-"""Dividing documents into splits by the hash of their text, so that equal documents share a split.
+"""Divide documents into splits by content hash, so that equal documents share a split.
 
 Documents that differ only in whitespace or Unicode form are equal.
 """
@@ -21,7 +21,7 @@ DEV = 0.02
 SPLITS = ("train", "dev", "validation")
 
 Ranges = npt.NDArray[np.int64]
-"""(N, 2): where texts begin and end in a `DocumentFile`."""
+"""(N, 2): start and end of texts in a `DocumentFile`."""
 Hashes = npt.NDArray[np.uint64]
 """(N,): content hashes of documents."""
 
@@ -45,7 +45,7 @@ class DocumentFile:
     """Documents in one temporary file, so that a corpus need not fit in memory or be read twice."""
 
     def __init__(self, path: Path, excluded: Iterable[int] = ()) -> None:
-        """`excluded` are content hashes of documents to leave out."""
+        """`excluded`: content hashes of documents to skip."""
         self.path = path
         self.excluded = frozenset(excluded)
         self.file = path.open("wb", buffering=1 << 20)
@@ -55,7 +55,7 @@ class DocumentFile:
         self.text: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def add(self, document: bytes) -> bool:
-        """Append a document that is not empty; False if it is excluded."""
+        """Append a non-empty document; False if it is excluded."""
         content = content_hash(document)
         if content in self.excluded:
             return False
@@ -66,7 +66,7 @@ class DocumentFile:
         return True
 
     def close(self) -> None:
-        """Finish writing; documents can be read now."""
+        """Finish writing, so that documents can be read."""
         self.file.close()
         if len(self):
             self.text = np.memmap(self.path, np.uint8, "r")
@@ -106,24 +106,23 @@ def divide(documents: DocumentFile, described: str, parts: dict[str, float]) -> 
     hashes = _lowest_of_equal(np.frombuffer(documents.hashes, np.uint64), np.frombuffer(documents.contents, np.uint64))
     different = np.unique(hashes)  # sorted
     if len(different) <= len(parts):
-        return _by_position(
-            documents, described, parts
-        ), "by position: too few different documents (copies are left out)"
-    taken = 0
+        how = "by position: too few different documents (copies are left out)"
+        return _by_position(documents, described, parts), how
+    start = 0
     share = 0.0
     found: dict[str, Ranges] = {}
     for left, (name, part) in zip(range(len(parts), 0, -1), parts.items(), strict=True):
         share += part
-        wanted = int(np.searchsorted(different, np.uint64(share * 2.0**64)))
-        upto = min(max(wanted, taken + 1), len(different) - left)
-        found[name] = documents.ranges[np.isin(hashes, different[taken:upto])]
-        taken = upto
-    found["train"] = documents.ranges[np.isin(hashes, different[taken:])]
+        target = int(np.searchsorted(different, np.uint64(share * 2.0**64)))
+        stop = min(max(target, start + 1), len(different) - left)
+        found[name] = documents.ranges[np.isin(hashes, different[start:stop])]
+        start = stop
+    found["train"] = documents.ranges[np.isin(hashes, different[start:])]
     return found, "by document"
 
 
 def _lowest_of_equal(hashes: Hashes, contents: Hashes) -> Hashes:
-    """For each document the lowest hash among documents with the same content."""
+    """For each document, the lowest hash of those with the same content."""
     _, group = np.unique(contents, return_inverse=True)
     least = np.full(len(contents), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(least, group, hashes)
@@ -139,7 +138,7 @@ def _by_position(documents: DocumentFile, described: str, parts: dict[str, float
             continue  # cut copies would put the same text in several splits
         seen.add(documents.contents[number])
         inner = (start + int(share * (end - start)) for share in accumulate([*shares.values()][:-1]))
-        cuts = [start, *(_boundary(documents.text, place) for place in inner), end]
+        cuts = [start, *(_boundary(documents.text, offset) for offset in inner), end]
         for name, a, b in zip(shares, cuts[:-1], cuts[1:], strict=True):
             if a < b:
                 found[name].append((a, b))
@@ -147,13 +146,13 @@ def _by_position(documents: DocumentFile, described: str, parts: dict[str, float
         if not ranges:
             raise CorpusError(
                 f"{described} has {len(documents.text)} bytes in {len(documents)} document(s): too short to divide "
-                f"into {', '.join(shares)}; nothing is left for {name}. Give more text."
+                f"into {', '.join(shares)}; nothing is left for {name}. Use more text."
             )
     return {name: np.array(ranges, np.int64) for name, ranges in found.items()}
 
 
-def _boundary(text: npt.NDArray[np.uint8], place: int) -> int:
-    """The place, or the next one at which a character begins."""
-    while place < len(text) and text[place] & 0xC0 == 0x80:
-        place += 1
-    return place
+def _boundary(text: npt.NDArray[np.uint8], offset: int) -> int:
+    """The first character boundary at or after an offset."""
+    while offset < len(text) and text[offset] & 0xC0 == 0x80:
+        offset += 1
+    return offset

@@ -1,4 +1,4 @@
-"""The tokens of a split, and how they are cut into sequences of one length."""
+"""The tokens of a split, and sequences of one length cut from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -60,7 +60,7 @@ class TokenSplit:
     def cut(self, length: int, limit: int | None = None) -> npt.NDArray[np.int64]:
         """Documents cut into pieces of `length`, without the remainders: (M, length).
 
-        A limit keeps at most so many, spread evenly over the documents.
+        With a limit, at most that many, spread evenly over the documents.
         """
         positions, _ = self.pieces(length)
         return self.windows(_spread(positions, limit), length)
@@ -71,7 +71,7 @@ class TokenSplit:
         The last n tokens of a window are its view at length n, and the last `tokens` of each view are scored.
         """
         if len(lengths) == 0:
-            raise ValueError("lengths is empty. Give at least one.")
+            raise ValueError("lengths is empty. Pass at least one.")
         for length in lengths:
             at_least("length", length, 2)
         at_least("tokens", tokens, 1)
@@ -83,27 +83,27 @@ class TokenSplit:
         return self.cut(max(lengths), limit)
 
     def pieces(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the pieces of `length` begin, and the document of each. None at all is an error."""
+        """Start and document of each piece of `length` tokens. Raises if there are none."""
         at_least("length", length, 1)
         positions, documents = _whole_pieces(self.starts, length)
         if len(positions) == 0:
             longest = int(np.diff(self.starts).max())
-            held = f"{self.num_documents:,} document{'s' * (self.num_documents != 1)}"
+            count = f"{self.num_documents:,} document{'s' * (self.num_documents != 1)}"
             raise CorpusError(
-                f"no document of the {self.name} split ({held}) has {length} tokens; the longest has {longest}. Use "
+                f"no document of the {self.name} split ({count}) has {length} tokens; the longest has {longest}. Use "
                 f"shorter lengths, or text with longer documents (--corpus, or --validation to test on)."
             )
         return positions, documents
 
     def windows(self, positions: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """The tokens from each position on: (M, length)."""
+        """The `length` tokens from each position on: (M, length)."""
         out = np.empty((len(positions), length), np.int64)
         for row, position in zip(out, positions, strict=True):
             row[:] = self.tokens[position : position + length]
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        """For other processes: a memory-mapped file travels by its name."""
+        """A memory-mapped file is pickled as its path."""
         state = dict(self.__dict__)
         if isinstance(self.tokens, np.memmap):
             state["tokens"] = (self.tokens.filename, self.tokens.dtype)
@@ -129,14 +129,14 @@ class Sequences(Dataset[dict[str, Tensor]]):
         if split.num_tokens < length:
             raise CorpusError(
                 f"the {split.name} split has {split.num_tokens} tokens, fewer than one sequence of {length}. "
-                "Give more text or a shorter length."
+                "Use more text or a shorter length."
             )
         self.split = split
         self.length = length
         self.whole, _ = _whole_pieces(split.starts, length)
         remainders = np.diff(split.starts) % length
         kept = np.flatnonzero(remainders)
-        self.packed_starts = split.starts[1:][kept] - remainders[kept]  # where each remainder begins in the tokens
+        self.packed_starts = split.starts[1:][kept] - remainders[kept]  # where each remainder starts in the tokens
         self.packed_ends = np.cumsum(remainders[kept])  # and where it ends among all remainders
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class Sequences(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} sequences, none with index {index}.")
+            raise IndexError(f"index {index} is out of range for {len(self)} sequences.")
         index %= len(self)
         if index < len(self.whole):
             start = self.whole[index]
@@ -162,11 +162,11 @@ class Sequences(Dataset[dict[str, Tensor]]):
         return {"input_ids": torch.from_numpy(inputs.copy()), "labels": torch.from_numpy(labels)}
 
     def _packed(self, number: int) -> npt.NDArray[np.int64]:
-        """The places of a packed sequence's tokens."""
-        places = np.arange(number * self.length, min((number + 1) * self.length, self.num_packed))
-        document = np.searchsorted(self.packed_ends, places, side="right")
-        begins = np.where(document > 0, self.packed_ends[document - 1], 0)
-        found: npt.NDArray[np.int64] = self.packed_starts[document] + places - begins
+        """Indices of a packed sequence's tokens."""
+        indices = np.arange(number * self.length, min((number + 1) * self.length, self.num_packed))
+        document = np.searchsorted(self.packed_ends, indices, side="right")
+        starts = np.where(document > 0, self.packed_ends[document - 1], 0)
+        found: npt.NDArray[np.int64] = self.packed_starts[document] + indices - starts
         return found
 
 

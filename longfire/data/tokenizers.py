@@ -19,7 +19,7 @@ from longfire.validation import at_least, load_without_code
 END = "<|endoftext|>"
 BPE_SIZE = 8192
 BPE_TRAINING_BYTES = 32_000_000
-"""A BPE is trained on at most about this much of the train split, spread evenly over it."""
+"""A BPE is trained on at most about this much text, spread evenly over the train split."""
 
 Encode = Callable[[list[bytes]], Iterator[npt.NDArray[Any]]]
 """Documents as UTF-8 → their tokens, without eos."""
@@ -27,7 +27,7 @@ Encode = Callable[[list[bytes]], Iterator[npt.NDArray[Any]]]
 
 @dataclass(frozen=True)
 class TokenizerPlan:
-    """A corpus's tokenizer: identified before the text is read, made once the train split is known."""
+    """A corpus's tokenizer: identified before the text is read, built once the train split is known."""
 
     described: str
     identity: Any
@@ -38,13 +38,13 @@ class TokenizerPlan:
 def plan_tokenizer(name: str | Path, vocab_size: int | None) -> TokenizerPlan:
     """`bytes`, `bpe`, or a folder or hub name of a Hugging Face tokenizer."""
     if not isinstance(name, str | Path):
-        raise TypeError(f"a tokenizer is 'bytes', 'bpe', or a folder or name of one, not {name!r}.")
+        raise TypeError(f"tokenizer must be 'bytes', 'bpe', or a folder or hub name, not {name!r}.")
     if name == "bpe":
         size = BPE_SIZE if vocab_size is None else vocab_size
         at_least("vocab_size", size, 257)  # 256 bytes and eos
         return TokenizerPlan(f"bpe of {size}", ["bpe", size], lambda train: trained_bpe(train(), size))
     if vocab_size is not None:
-        raise ValueError(f"vocab_size={vocab_size} is for tokenizer='bpe'; {str(name)!r} has its own vocabulary.")
+        raise ValueError(f"vocab_size={vocab_size} needs tokenizer='bpe'; {str(name)!r} has its own vocabulary.")
     if name == "bytes":
         return TokenizerPlan("bytes", ["bytes"], lambda train: byte_tokenizer())
     tokenizer = load_tokenizer(name)
@@ -81,7 +81,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
         tokenizer: Any = load_without_code(AutoTokenizer, str(name))
     except (OSError, ValueError) as error:
         raise CorpusError(
-            f"no tokenizer {str(name)!r}, as a folder or from the hub: {str(error).strip().splitlines()[0]} "
+            f"cannot load tokenizer {str(name)!r} from a folder or the hub: {str(error).strip().splitlines()[0]} "
             "Built in: 'bytes', 'bpe'."
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -92,15 +92,15 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
         ]
         if len(special) != 1:
             raise CorpusError(
-                f"the tokenizer {str(name)!r} does not say which token ends a document (special tokens: {special}). "
-                "Set its eos_token and save it."
+                f"the tokenizer {str(name)!r} has no eos_token to end documents with (special tokens: {special}). "
+                "Set one and save it."
             )
         tokenizer.eos_token = special[0]
     return tokenizer
 
 
 def encoder(tokenizer: PreTrainedTokenizerFast, dtype: npt.DTypeLike) -> Encode:
-    """A function from texts to tokens. Special tokens spelled out in a text are text; nothing is added or truncated."""
+    """A function from texts to tokens. Special tokens in a text are plain text; nothing is added or truncated."""
     if is_bytes(tokenizer):
         return lambda texts: (np.frombuffer(text, np.uint8).astype(dtype) for text in texts)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -126,7 +126,7 @@ class BatchEncoder:
 
 
 class WordCachingEncoder(BatchEncoder):
-    """Gives the same tokens at least three times as fast, by tokenising each word once.
+    """Returns the same tokens at least three times as fast, by tokenising each word once.
 
     For tokenizers that split a text before every space that follows something else, whatever the context.
     """
@@ -145,7 +145,7 @@ class WordCachingEncoder(BatchEncoder):
 
 
 WORDS = re.compile(r"[^\S\x1c-\x1f]*[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+")
-"""Spaces and what follows them. Only Python takes \\x1c to \\x1f for spaces."""
+"""Spaces and what follows them. Only Python treats \\x1c to \\x1f as spaces."""
 MAX_WORDS = 3_000_000
 
 
@@ -163,7 +163,7 @@ def splits_at_spaces(backend: Tokenizer) -> bool:
 
 
 def is_bytes(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether tokens are bytes, which needs no library."""
+    """Whether tokens are bytes, so that encoding needs no library."""
     return len(tokenizer) == 257 and tokenizer.backend_tokenizer.to_str() == byte_tokenizer().backend_tokenizer.to_str()
 
 

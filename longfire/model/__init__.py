@@ -1,4 +1,4 @@
-"""The Hugging Face model. Importing this registers it with transformers' Auto classes, and attention "longfire"."""
+"""The Hugging Face model. Importing it registers its Auto classes and the "longfire" attention implementation."""
 
 import warnings
 from typing import Any

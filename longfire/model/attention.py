@@ -1,6 +1,6 @@
-"""Attention functions in the form transformers calls them: `attn_implementation` "longfire" and "eager".
+"""Attention functions for transformers: `attn_implementation` "longfire" and "eager".
 
-"sdpa" is transformers' own. Each implementation pairs an attention function with the function that makes its mask.
+"sdpa" is transformers' own. Each implementation pairs an attention function with a mask function.
 Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
 
@@ -38,8 +38,8 @@ def longfire_attention(
     """`longfire.attention`: fused on a GPU, chunked on a CPU. → (B, T, H, D)"""
     if positions is None:
         raise ValueError(
-            f"attn_implementation='{LONGFIRE}' works with longfire's own and retrofitted models, not with "
-            f"{type(module).__name__}. Convert it with longfire.model.retrofit(model), or use 'sdpa'."
+            f"attn_implementation='{LONGFIRE}' works only with longfire's own and retrofitted models, not "
+            f"with {type(module).__name__}. Convert it with longfire.model.retrofit(model), or use 'sdpa'."
         )
     if positions.padding is not None and isinstance(position_bias, PositionEncoding):
         position_bias = positions.prepare(position_bias)  # a compiled graph cannot read positions
@@ -62,11 +62,11 @@ def longfire_attention(
 def longfire_mask(
     *, kv_length: int, mask_function: Callable[..., Any], attention_mask: Tensor | None = None, **_: Any
 ) -> Tensor | None:
-    """The key mask, (B, 1, 1, S), or None if every key is kept. Attention itself is causal."""
+    """The key mask (B, 1, 1, S), or None to keep every key. Attention itself is causal."""
     if mask_function is not causal_mask_function:
         raise ValueError(
-            f"attn_implementation='{LONGFIRE}' supports causal masks only, and this model needs another one (a sliding "
-            f"window or packed documents). Use 'sdpa' or 'eager'."
+            f"attn_implementation='{LONGFIRE}' supports only plain causal masks, and this model needs another kind "
+            f"(a sliding window or packed documents). Use 'sdpa' or 'eager'."
         )
     if attention_mask is None:
         return None
@@ -116,7 +116,7 @@ def attend(
     positions: Positions,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Call the named implementation with the bias in the form it expects → (B, T, H, D), and weights if it has any."""
+    """Call an implementation with the bias in the form it expects → (B, T, H, D), and the weights if it returns any."""
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation or "eager", eager_attention)
     if function is longfire_attention:
         return longfire_attention(module, *qkv, mask, position_bias=bias, positions=positions, **options)

@@ -27,7 +27,7 @@ SET_BY_MODEL = {
     "width": "hidden_size",
     "max_length": "max_position_embeddings",
 }
-"""Arguments of an encoding that follow from the model's configuration, and the fields they follow from."""
+"""Encoding arguments that the model determines, and the configuration fields they come from."""
 
 
 @strict
@@ -71,12 +71,12 @@ class LongfireConfig(PreTrainedConfig):
     longfire_version: str = __version__
 
     def __post_init__(self, **kwargs: Any) -> None:
-        named = "fire" if self.position_encoding is None else self.position_encoding
-        self.position_encoding = {"name": named} if isinstance(named, str) else dict(named)
+        encoding = "fire" if self.position_encoding is None else self.position_encoding
+        self.position_encoding = {"name": encoding} if isinstance(encoding, str) else dict(encoding)
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Called by transformers: refuse configurations that no model can be built from."""
+        """Called by transformers: refuse configurations that cannot be built."""
         at_least("num_attention_heads", self.num_attention_heads, 1)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
@@ -118,9 +118,9 @@ class LongfireConfig(PreTrainedConfig):
 
 
 def check_options(name: str, options: dict[str, Any]) -> None:
-    """Refuse options of an encoding that the model's configuration sets."""
+    """Refuse encoding options that the model's configuration sets."""
     for option, field in SET_BY_MODEL.items():
         if option in options and name in ENCODINGS:
             known = option_names(ENCODINGS[name])
-            remedy = hint(option, known) if known else "It has none."
+            remedy = hint(option, known) if known else "It has no options."
             raise ValueError(f"{option!r} is the model's {field}, not an option of {name!r}. {remedy}")

@@ -1,6 +1,6 @@
-"""Context extension: a RoPE checkpoint read as RoPE-PI or YaRN, with the same weights and different frequencies.
+"""Context extension: load a RoPE checkpoint as RoPE-PI or YaRN, with the same weights and different frequencies.
 
-Only this works without training: all other encodings learned parameters, or attention adapted to them.
+Only RoPE can be extended without training: other encodings have learned parameters, or the model has adapted to them.
 """
 
 from copy import deepcopy
@@ -46,15 +46,14 @@ def extend(
 def extended_encoding(
     config: LongfireConfig, encoding: str, target_length: int, trained_length: int | None = None
 ) -> dict[str, Any]:
-    """A configuration's `position_encoding`, extended; options such as `base` are kept."""
+    """The extended `position_encoding` of a configuration. Options such as `base` are kept."""
     one_of("the encoding to extend to", encoding, EXTENSIONS)
-    before: dict[str, Any] = dict(config.position_encoding or {})  # type: ignore[arg-type]
-    if (name := before["name"]) != "rope":
+    saved: dict[str, Any] = dict(config.position_encoding or {})  # type: ignore[arg-type]
+    if (name := saved["name"]) != "rope":
         reason = (
             "it is already extended. Start from the original 'rope' checkpoint."
             if name in EXTENSIONS
-            else "only RoPE can be extended without training. Use other encodings beyond their training length as they "
-            "are, without an extension."
+            else "only RoPE can be extended without training. Run others past their training length as they are."
         )
         raise ValueError(f"a checkpoint with {name!r} cannot become {encoding!r}: {reason}")
     trained = config.max_position_embeddings if trained_length is None else trained_length
@@ -62,7 +61,7 @@ def extended_encoding(
     at_least("target_length", target_length, 1)
     if target_length <= trained:
         raise ValueError(
-            f"target_length must be above the trained length, and {target_length} is not above {trained}. Up to there, "
-            f"the checkpoint needs no extension."
+            f"target_length must be above the trained length of {trained}, not {target_length}: up to there, the "
+            f"checkpoint needs no extension."
         )
-    return {**before, "name": encoding, "trained_length": trained, "target_length": target_length}
+    return {**saved, "name": encoding, "trained_length": trained, "target_length": target_length}

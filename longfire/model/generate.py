@@ -46,7 +46,7 @@ class GenerationSetting:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise ValueError("the prompt is empty. Give a few words to continue.")
+            raise ValueError("the prompt is empty. Pass a few words to continue.")
         at_least("max_new_tokens", self.max_new_tokens, 1)
         positive("temperature", self.temperature, zero_too=True)
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -68,7 +68,7 @@ class GenerationSetting:
 
 @dataclass(frozen=True)
 class GenerationReport:
-    """How generation went; `str` is one line for a person."""
+    """Token counts and timings of one generation; `str` formats them in one line."""
 
     prompt_tokens: int
     times: list[float]
@@ -89,13 +89,13 @@ class GenerationReport:
 def load_model(
     checkpoint: Path, tokenizer: Path | None = None, device: str | None = None, dtype: str | None = None
 ) -> tuple[Any, PreTrainedTokenizerBase]:
-    """A saved model and its tokenizer.
+    """Load a saved model and its tokenizer.
 
     Args:
         checkpoint: a folder written by `save_pretrained`.
-        tokenizer: another folder to take the tokenizer from.
-        device: the default is the GPU if there is one.
-        dtype: the default is the dtype the model was saved in.
+        tokenizer: the tokenizer's folder. Default: the checkpoint.
+        device: default: the GPU if there is one.
+        dtype: default: the dtype the model was saved in.
     """
     target = _device(device)
     if dtype is not None:
@@ -103,10 +103,10 @@ def load_model(
     checkpoint = find_checkpoint(checkpoint)
     folder = checkpoint if tokenizer is None else tokenizer
     if not folder.is_dir():
-        raise ValueError(f"there is no tokenizer folder {folder}.")
+        raise ValueError(f"there is no tokenizer folder {folder}. Check --tokenizer.")
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(
-            f"{folder} has no tokenizer. Save one there with tokenizer.save_pretrained({str(folder)!r}), or name "
+            f"{folder} has no tokenizer. Save one there with tokenizer.save_pretrained({str(folder)!r}), or pass "
             f"another folder with --tokenizer."
         )
     with quiet_transformers(keep_warnings=True):
@@ -144,18 +144,18 @@ def generate(
 
 
 class TextStream(BaseStreamer):
-    """Writes each token's text as it arrives and records when. Never splits a character.
+    """Writes each token's text as it arrives, never splitting a character, and records the times.
 
-    A token's text is that of the last few tokens with it, minus theirs without it: decoded alone, it may differ (the
-    first word of a text has no leading space).
+    A token's text is what it adds to the decoded text of the last few tokens: decoded alone, it may differ (the first
+    word of a text has no leading space).
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, out: TextIO) -> None:
         self.tokenizer, self.out = tokenizer, out
         self.times: list[float] = []
         self.saw_prompt = False
-        self.written: list[int] = []  # the last tokens whose text is written
-        self.held: list[int] = []  # tokens after them
+        self.written: list[int] = []  # the last tokens whose text was written
+        self.pending: list[int] = []  # tokens since then
 
     def put(self, value: Tensor) -> None:
         """Called by transformers, first with the prompt, then with each token."""
@@ -163,21 +163,21 @@ class TextStream(BaseStreamer):
             self.saw_prompt = True
             return
         self.times.append(time.perf_counter())
-        self.held += value.flatten().tolist()
-        text = self._held_text()
+        self.pending += value.flatten().tolist()
+        text = self._pending_text()
         if text and not text.endswith("\N{REPLACEMENT CHARACTER}"):  # an incomplete character
             self._write(text)
-            self.written, self.held = self.held, []
+            self.written, self.pending = self.pending, []
 
     def end(self) -> None:
         """Called by transformers after the last token."""
-        self._write(self._held_text() + "\n")
-        self.written, self.held = [], []
+        self._write(self._pending_text() + "\n")
+        self.written, self.pending = [], []
 
-    def _held_text(self) -> str:
+    def _pending_text(self) -> str:
         before, after = (
             str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-            for ids in (self.written, self.written + self.held)
+            for ids in (self.written, self.written + self.pending)
         )
         return after[len(before) :]
 
@@ -188,15 +188,15 @@ class TextStream(BaseStreamer):
 def _check_prompt(model: Any, ids: Tensor, new: int) -> None:
     """Refuse a prompt (1, T) for which the model lacks embeddings or positions."""
     if not ids.numel():
-        raise ValueError("the prompt has no tokens. Give a few words to continue.")
+        raise ValueError("the prompt has no tokens. Pass a few words to continue.")
     V, largest = model.get_input_embeddings().num_embeddings, int(ids.max())
     if largest >= V:
         raise ValueError(
             f"the prompt contains token {largest}, but the model's vocabulary has {V}: the tokenizer belongs to "
-            f"another model. Name the right one with --tokenizer."
+            f"another model. Pass the right one with --tokenizer."
         )
     T = ids.shape[1]
-    check_length(model, T + new - 1, f"{T} prompt tokens and {new} new ones")  # the last is not read again
+    check_length(model, T + new - 1, f"{T} prompt tokens and {new} new ones")  # the last token is never fed back
 
 
 def _device(name: str | None) -> torch.device:
@@ -213,7 +213,7 @@ def _device(name: str | None) -> torch.device:
 
 @contextmanager
 def quiet_transformers(keep_warnings: bool = False) -> Iterator[None]:
-    """Turn off transformers' progress bars and warnings, such as the one about prompts beyond the training length."""
+    """Silence transformers' progress bars and warnings, such as the one about prompts past the training length."""
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     if not keep_warnings:

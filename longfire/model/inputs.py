@@ -1,4 +1,4 @@
-"""Mask and positions of a forward pass, from the attention mask, the cache and position ids.
+"""Compute the mask and positions of a forward pass from the attention mask, the cache and position ids.
 
     attention_mask   0 0 1 1 1 1 | 0          positions   0 0 0 1 2 3 | 4
                      padding       padding
@@ -27,7 +27,7 @@ PACKED = "position_ids restart within a sequence, as they do when documents are 
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Positions of the queries and keys of one forward pass, the same in all layers."""
+    """Query and key positions of one forward pass, shared by all layers."""
 
     queries: Tensor  # (T,) or (B, T)
     keys: Tensor  # (S,) or (B, S)
@@ -145,18 +145,18 @@ def _eager_positions(
     if mask is not None:
         mask = mask[:, :total]
     elif ids is not None and past:
-        mask = index >= total - 1 - ids[:, -1:]  # the last position tells how much is padding
+        mask = index >= total - 1 - ids[:, -1:]  # the last position reveals the padding
     keys = index if mask is None else count_positions(mask)
     queries = keys[..., past:]
-    yes = index.new_ones((), dtype=torch.bool)  # all questions go to the host in one transfer
-    questions = [yes if binary is None else binary, yes if mask is None else mask.all(), yes, yes, yes]
+    true = index.new_ones((), dtype=torch.bool)
+    checks = [true if binary is None else binary, true if mask is None else mask.all(), true, true, true]
     if ids is not None:
         if mask is not None:
-            ids = torch.where(mask[:, past:], ids, queries)  # libraries differ in the ids of padding
+            ids = torch.where(mask[:, past:], ids, queries)  # libraries number padding differently
         one_document = strictly_increase(ids, None if mask is None else mask[:, past:])
-        questions[2:] = [(ids == index[past:]).all(), (ids == queries).all(), one_document]
-    zeros_and_ones, kept, in_order, continues, one_document = torch.stack(questions).tolist()
-    if not zeros_and_ones:
+        checks[2:] = [(ids == index[past:]).all(), (ids == queries).all(), one_document]
+    is_binary, all_kept, in_order, continues, one_document = torch.stack(checks).tolist()  # one transfer to the host
+    if not is_binary:
         raise ValueError(f"{NOT_BINARY}. To separate packed documents, use position_ids that restart in each.")
     if ids is not None and past and not continues:
         row = int((ids != queries).any(-1).int().argmax())
@@ -168,14 +168,14 @@ def _eager_positions(
         )
     if not one_document and not packed:
         raise ValueError(
-            f"{PACKED}. attn_implementation='sdpa' and 'eager' keep documents apart; with 'longfire', give each its "
-            f"own row."
+            f"{PACKED}. attn_implementation='sdpa' and 'eager' keep documents apart; with 'longfire', put each in "
+            f"its own row."
         )
-    if kept and in_order:
+    if all_kept and in_order:
         return Positions(index[past:], index, in_order=True)
     if ids is not None and not past:
         queries = keys = ids
-    return Positions(queries, keys, None if kept else mask, packed=not one_document)
+    return Positions(queries, keys, None if all_kept else mask, packed=not one_document)
 
 
 def _traced_positions(

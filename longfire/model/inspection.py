@@ -1,4 +1,4 @@
-"""What a loaded model is: its position encodings, how many positions it has, and which attention it uses."""
+"""Inspect a loaded model: its position encodings, how many positions it has, and which attention it uses."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from longfire.model.inputs import LONGFIRE
 
 
 def find_encodings(model: Any) -> list[PositionEncoding]:
-    """The longfire encodings inside a model: none in models with their own."""
+    """The longfire encodings in a model; empty for models with their own."""
     return [module for module in model.modules() if isinstance(module, PositionEncoding)]
 
 
@@ -22,18 +22,18 @@ def encoding_name(model: Any) -> str:
 
 
 def max_positions(model: Any) -> int | None:
-    """The number of positions a model's encodings have. None: unlimited."""
+    """The number of positions a model supports. None: unlimited."""
     limits = (encoding.max_length for encoding in find_encodings(model))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def check_length(model: Any, length: int, what: str = "") -> None:
-    """Refuse sequences (or `what`) longer than the number of positions a model has."""
+    """Refuse sequences (or `what`) with more tokens than the model has positions."""
     limit = max_positions(model)
     if limit is not None and length > limit:
         raise ValueError(
-            f"the model has {limit} positions, too few for {what or f'sequences of {length} tokens'}: its encoding, "
-            f"{encoding_name(model)!r}, ends there. Use at most {limit} tokens, or a model whose encoding "
+            f"the model has {limit} positions, too few for {what or f'sequences of {length} tokens'}: its encoding is "
+            f"{encoding_name(model)!r}. Use at most {limit} tokens, or a model whose encoding "
             f"extrapolates, such as 'fire'."
         )
 

@@ -1,4 +1,4 @@
-"""Checkpoints: finding and loading them, always with the position encoding they were trained with."""
+"""Find and load checkpoints, always with the position encoding they were trained with."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def checkpoint_in(folder: Path) -> Path:
 
 
 def find_checkpoint(folder: Path) -> Path:
-    """`checkpoint_in`, with an error that says what is missing."""
+    """Like `checkpoint_in`, but an error says what is missing."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}. Pass a folder written by save_pretrained.")
     checkpoint = checkpoint_in(folder)
@@ -85,7 +85,7 @@ class EncodingModel(PreTrainedModel):
 
 
 def check_encoding(source: Any, model: PreTrainedModel, info: dict[str, Any], options: dict[str, Any]) -> None:
-    """Refuse a model whose position encoding is not that of the checkpoint in `source`."""
+    """Refuse a model whose position encoding differs from the checkpoint's."""
     config: Any = model.config
     hub = {key: options[key] for key in ("cache_dir", "revision", "subfolder", "token") if key in options}
     saved_config, _ = PreTrainedConfig.get_config_dict(source, **hub)
@@ -117,14 +117,14 @@ def check_shapes(source: Any, info: dict[str, Any]) -> None:
 def is_compatible(saved: dict[str, Any], requested: dict[str, Any], learned: bool) -> bool:
     """Whether a checkpoint saved with one encoding may be loaded with another.
 
-    A learned or theorem-made encoding must match, except for its `free` options. Otherwise a subclass is accepted, so
-    that RoPE checkpoints load as RoPE-PI and YaRN.
+    Learned encodings and those built by the theorem must match, except for their `free` options. Otherwise a subclass
+    is accepted, so that RoPE checkpoints load as RoPE-PI and YaRN.
     """
     before, now = (ENCODINGS.get(encoding.get("name", "")) for encoding in (saved, requested))
     if learned or "theorem" in saved or "theorem" in requested:
         free = before.free if before is not None else ()
-        fixed, wanted = ({key: one[key] for key in one if key not in free} for one in (saved, requested))
-        return fixed == wanted
+        saved, requested = ({key: one[key] for key in one if key not in free} for one in (saved, requested))
+        return saved == requested
     return before is None or now is None or issubclass(now, before)
 
 

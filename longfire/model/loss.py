@@ -1,7 +1,7 @@
 """Cross-entropy of a linear layer, computed in blocks of tokens so that the full logits never exist.
 
 The logits of 32,768 tokens and a vocabulary of 50,304 are 6.6 GB in float32, several times over. Here each block's
-logits become its loss and its gradients right away and are then dropped.
+logits are turned into loss and gradients at once, then dropped.
 Shapes: N tokens, C width, V vocabulary.
 """
 
@@ -84,7 +84,7 @@ def _forward(hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> tu
         block = slice(start, start + rows)
         logits = hidden[block] @ weight.T  # (n, V)
         loss += _losses_and_gradient(logits, labels[block], learns).sum()
-        if learns:  # the logits now hold their own gradient
+        if learns:  # the logits now contain their own gradient
             torch.mm(logits, weight, out=dhidden[block])
             dweight += logits.T @ hidden[block]
     return loss, dhidden, dweight

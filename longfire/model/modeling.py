@@ -1,6 +1,6 @@
 """The decoder: GPT-3's architecture (pre-norm, GELU, tied embeddings) with any position encoding.
 
-It calls the encoding's three hooks, embed, rotate and bias, and never asks which encoding it has.
+It calls the encoding's three hooks (embed, rotate, bias) and never checks which encoding it has.
 Shapes: B batch, H heads, T queries, S keys, D head size, C width, V vocabulary.
 """
 
@@ -30,7 +30,7 @@ from longfire.model.loss import IGNORED, linear_cross_entropy, logits_cross_entr
 
 @dataclass(frozen=True, eq=False)
 class LayerBias:
-    """The encoding of a layer, or the shared one, and its bias, computed before the first layer."""
+    """A layer's encoding (its own or the shared one) and its bias, computed before the first layer."""
 
     encoding: PositionEncoding
     bias: PreparedBias | None
@@ -114,7 +114,7 @@ class LongfirePreTrainedModel(EncodingModel):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: Any = None, *rest: Any, **options: Any
     ) -> None:
-        """transformers' own; a shared bias needs the non-reentrant kind."""
+        """As in transformers, but refuses reentrant checkpointing of a shared bias."""
         if self.config.share_position_encoding and (gradient_checkpointing_kwargs or {}).get("use_reentrant"):
             raise ValueError("a shared position encoding needs use_reentrant=False, the default.")
         super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, *rest, **options)
@@ -209,7 +209,7 @@ class LongfireModel(LongfirePreTrainedModel):
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), past_key_values=past_key_values)
 
     def _prepare(self, positions: Positions, like: Tensor) -> Sequence[LayerBias | None]:
-        """Each layer's bias where one computation serves several layers; None: the layer computes its own."""
+        """Biases computed once for several layers. None: the layer computes its own."""
         ours = self.config._attn_implementation == LONGFIRE
         shared = self.position_encoding
         if shared is not None:

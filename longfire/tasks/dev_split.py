@@ -1,4 +1,4 @@
-"""A dev split, cut from the train split by document."""
+"""Split dev from train by document."""
 
 from collections import Counter
 from hashlib import blake2b
@@ -12,7 +12,7 @@ def split_train_dev(examples: list[Example], share: float = 0.1, seed: int = 0) 
     """Train and dev examples; dev gets about `share` of them, and at least one group if there are two.
 
     Groups are never split. Neither are documents with several groups, provided there are two documents. An example
-    without a group counts as a group. The assignment depends on seed and content, not on machine or order.
+    without a group is its own group. The assignment depends on seed and content, not on machine or order.
     """
     positive("share", share)
     if share >= 1:
@@ -21,12 +21,12 @@ def split_train_dev(examples: list[Example], share: float = 0.1, seed: int = 0) 
     sizes = Counter(units)
     order = sorted(sizes, key=lambda unit: blake2b(f"{seed} {unit}".encode(), digest_size=16).digest())
     dev: set[str] = set()
-    taken = 0
+    size = 0
     for unit in order[:-1]:  # train keeps at least one
-        if dev and taken + sizes[unit] / 2 > share * len(examples):
+        if dev and size + sizes[unit] / 2 > share * len(examples):
             break
         dev.add(unit)
-        taken += sizes[unit]
+        size += sizes[unit]
     parts: tuple[list[Example], list[Example]] = ([], [])
     for example, unit in zip(examples, units, strict=True):
         parts[unit in dev].append(example)
@@ -34,7 +34,7 @@ def split_train_dev(examples: list[Example], share: float = 0.1, seed: int = 0) 
 
 
 def _units(examples: list[Example]) -> list[str]:
-    """What each example must stay together with: its document, else its group, else nothing but itself.
+    """The unit that each example belongs to: its document, else its group, else itself.
 
     Documents that differ only in whitespace count as one, named by the smallest of their keys.
     """

@@ -18,12 +18,12 @@ from longfire.data.tokenizers import encoder
 from longfire.tasks.suites import Example
 
 CUE = "\n\nAnswer:"
-"""Ends every prompt; a space and the answer follow."""
+"""Ends every prompt, followed by a space and the answer."""
 BLANK = "\n\n"
 IGNORED = -100
 """Label of tokens without a loss, as in Hugging Face models."""
 CACHED_TOKENS = 4_000_000
-"""Tokens of recent documents to keep, as many questions share one."""
+"""Tokens of recent documents to cache, since many questions share a document."""
 
 Ids = npt.NDArray[np.int32]
 
@@ -50,12 +50,12 @@ def training_row(
     """`input_ids` and `labels` of the same length: prompt and answer, with a loss on the answer only.
 
     Args:
-        example: The question and its document.
-        reference: The answer to learn; never truncated.
-        tokenizer: Must have an end-of-text token.
-        length: Maximum length of prompt and answer.
-        max_answer: Reserve room for this many answer tokens, so that documents are truncated where they are when an
-            answer is generated.
+        example: the question and its document.
+        reference: the answer to learn; never truncated.
+        tokenizer: must have an end-of-text token.
+        length: maximum length of prompt and answer.
+        max_answer: reserve room for this many answer tokens, so that documents are truncated as they are in
+            generation.
     """
     row = _row(example, reference, _parts_of(tokenizer), length, max_answer or 0)
     return {name: ids.tolist() for name, ids in row.items()}
@@ -92,7 +92,7 @@ class _Parts:
         return np.concatenate([self.ids(f" {text.strip()}"), self.end])
 
     def document(self, example: Example) -> Ids:
-        """With a leading blank line if there is a question."""
+        """The document, after a blank line if there is a question."""
         if not example.document:
             return self.ids("")
         key = (BLANK if example.question else "", example.document)
@@ -115,14 +115,14 @@ def _parts_of(tokenizer: PreTrainedTokenizerFast) -> _Parts:
 
 
 def _prompt(example: Example, parts: _Parts, room: int, reserved: int) -> Ids:
-    """At most `room` less `reserved` tokens."""
+    """The prompt in at most `room - reserved` tokens."""
     question = parts.ids(example.question)
     left = room - reserved - len(question) - len(parts.cue)
     if left < 0:
         answer = f", the answer {reserved}" if reserved else ""
         raise ValueError(
             f"example {example.id}: the question takes {len(question)} tokens, the cue {len(parts.cue)}{answer}, "
-            f"{room - left} together, but only {room} fit. None of these is ever truncated: give a length of at least "
+            f"{room - left} together, but only {room} fit. None of these is ever truncated: use a length of at least "
             f"{room - left}, or remove the example."
         )
     return np.concatenate([question, parts.document(example)[:left], parts.cue])

@@ -1,6 +1,6 @@
-"""The examples of one split of a task, from a folder, a file, a SCROLLS zip, the hub, or placeholder rows.
+"""Load a split of a task from a folder, a file, a SCROLLS zip, the hub, or placeholder rows.
 
-Reading from the hub is tested on local files and folders in the hub's layout only.
+Reading from the hub is tested only on local files and folders in the hub's layout.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,12 +46,12 @@ def load_examples(task: Task, source: str | Path | None, split: str, *, limit: i
     """The examples of one split, in the order of its rows; rows with the same id are references of one example.
 
     Args:
-        task: Which task.
-        source: A folder with `TASK/SPLIT.jsonl` (or .jsonl.gz, .jsonl.zst), optionally inside a folder named after the
+        task: which task.
+        source: a folder with `TASK/SPLIT.jsonl` (or .jsonl.gz, .jsonl.zst), optionally inside a folder named after the
             suite, or with the splits themselves; one such file; a zip as SCROLLS distributes them; "hub" or None for
             the Hugging Face hub; "placeholder" for the rows of `longfire.tasks.placeholder`.
         split: "train" or "validation".
-        limit: Stop reading after this many examples. References of one example must then be adjacent.
+        limit: stop reading after this many examples. References of one example must then be adjacent.
     """
     if limit is not None:
         at_least("limit", limit, 1)
@@ -67,7 +67,7 @@ def load_examples(task: Task, source: str | Path | None, split: str, *, limit: i
 def _merge_references(task: Task, rows: Rows, limit: int | None) -> list[Example]:
     found: dict[str, Example] = {}
     first_seen: dict[str, str] = {}
-    documents: dict[str, str] = {}  # many questions share a document, which may have a megabyte
+    documents: dict[str, str] = {}  # many questions share a document, which may be a megabyte long
     for where, row in rows:
         example = parse_example(task, row, where)
         known = found.get(example.id)
@@ -92,22 +92,22 @@ def _rows(task: Task, source: str | Path | None, split: str) -> Rows:
     if is_placeholder(source):
         warn_former_name(source)
         if split not in PLACEHOLDER_ROWS:
-            there = _available(PLACEHOLDER_ROWS)
-            raise SplitNotFoundError(f"{PLACEHOLDER} has no {split} split of {task.name}. {there}", split)
+            available = _available(PLACEHOLDER_ROWS)
+            raise SplitNotFoundError(f"{PLACEHOLDER} has no {split} split of {task.name}. {available}", split)
         return placeholder_rows(task, split)
     path = Path(source).expanduser()
     if path.is_dir():
         return _file_rows(_find_split(task, path, split), task, split)
     if not path.exists():
         raise FileNotFoundError(
-            f"there is no file or folder {source}. Check the path, or give '{HUB}' for the Hugging Face hub."
+            f"there is no file or folder {source}. Check the path, or pass '{HUB}' for the Hugging Face hub."
         )
     refuse_irregular(path)
     if not path.name.lower().endswith((*ENDINGS, ".zip")):
         raise ValueError(f"{path} has an unknown file type. Known: {', '.join(ENDINGS)}, .zip.")
-    named = path.name.split(".")[0]
-    if named in SPLITS and named != split:
-        raise ValueError(f"{path} is the {named} split by its name, but {split} is needed. Give the folder instead.")
+    name = path.name.split(".")[0]
+    if name in SPLITS and name != split:
+        raise ValueError(f"{path} is the {name} split by its name, but {split} is needed. Pass the folder instead.")
     return _file_rows(path, task, split)
 
 
@@ -137,10 +137,10 @@ def _file_rows(path: Path, task: Task, split: str) -> Rows:
 
 
 class _Strict(ReadLog):
-    """Every row counts: one that cannot be read is an error."""
+    """An unreadable row is always an error."""
 
-    def bad(self, what: str, remedy: str) -> NoReturn:
-        raise ValueError(f"{what} {remedy}")
+    def bad(self, problem: str, remedy: str) -> NoReturn:
+        raise ValueError(f"{problem} {remedy}")
 
 
 def _zip_member(path: Path, task: Task, split: str) -> str:
@@ -153,14 +153,14 @@ def _zip_member(path: Path, task: Task, split: str) -> str:
     for name in names:
         if Path(name).parts[-2:] in ((task.name, f"{split}.jsonl"), (f"{split}.jsonl",)):
             return name
-    there = _available(Path(name).stem for name in names)
-    raise SplitNotFoundError(f"{path} has no {task.name}/{split}.jsonl in it. {there}", split)
+    available = _available(Path(name).stem for name in names)
+    raise SplitNotFoundError(f"{path} does not contain {task.name}/{split}.jsonl. {available}", split)
 
 
 @contextmanager
 def _open_member(path: Path, name: str) -> Iterator[LineReader]:
     with ZipFile(path) as zipped:
-        # Python decompresses other methods without a bound on memory
+        # Python decompresses other methods with unbounded memory
         if zipped.getinfo(name).compress_type not in (ZIP_STORED, ZIP_DEFLATED):
             raise ValueError(f"{path}: {name} is not compressed with deflate. Repack it: zip -Z deflate.")
         with zipped.open(name) as lines:
@@ -205,6 +205,6 @@ def _hub_table(task: Task, split: str, where: str) -> Rows:
 def _raise_unavailable(what: str, error: Exception) -> NoReturn:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise ValueError(
-        f"cannot load {what} from the Hugging Face hub ({first}). Check network, split and HF_TOKEN, or give a folder "
+        f"cannot load {what} from the Hugging Face hub ({first}). Check network, split and HF_TOKEN, or pass a folder "
         "with TASK/SPLIT.jsonl."
     ) from error

@@ -1,4 +1,4 @@
-"""A row of a file or of the hub → an `Example`: question, document, reference answers."""
+"""Parse a row of a file or of the hub into an `Example`: question, document, reference answers."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ def parse_example(task: Task, row: Any, where: str) -> Example:
     if not isinstance(row, dict):
         raise ValueError(f"{where}: a row must be an object with input and output, not {type(row).__name__}.")
     if row.get("task", task.name) != task.name:
-        raise ValueError(f"{where} is a row of {row['task']}, not of {task.name}. Give that task's file or folder.")
+        raise ValueError(f"{where} is a row of {row['task']}, not of {task.name}. Pass that task's file or folder.")
     question, document = SPLITTERS[task.form](task, _text(row, "input", where), where)
     if not question and not document:
         raise ValueError(f"{where}: the input is empty. Fix or remove the row.")
@@ -35,8 +35,8 @@ def document_key(document: str) -> str:
 def _text(row: Mapping[str, Any], field: str, where: str) -> str:
     if field not in row:
         raise ValueError(
-            f"{where} has no field {field!r}, only {', '.join(map(repr, row)) or 'none'}. Put the text into 'input' "
-            "and the correct answer into 'output'."
+            f"{where} has no field {field!r}, only {', '.join(map(repr, row)) or 'none'}. Put the text in 'input' "
+            "and the correct answer in 'output'."
         )
     text = row[field]
     if not isinstance(text, str):
@@ -50,7 +50,7 @@ def _text(row: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _references(task: Task, row: dict[str, Any], where: str) -> tuple[str, ...]:
-    """The row's answer, then the others if its fields list several (ReCoRD)."""
+    """The row's answer, and any others listed in its fields (ReCoRD)."""
     answers = [_text(row, "output", where), *map(str, _field(row, "answers"))]
     references = tuple(dict.fromkeys(answer.strip() for answer in answers))
     for reference in references:
@@ -67,7 +67,7 @@ def _references(task: Task, row: dict[str, Any], where: str) -> tuple[str, ...]:
 
 
 def _options(task: Task, row: dict[str, Any], question: str) -> tuple[str, ...]:
-    """QuALITY's from the question; ReCoRD's from the row's fields, as entities in the text may contain commas."""
+    """QuALITY's are in the question; ReCoRD's in the row's fields, since entities in the text may contain commas."""
     found = OPTION_LETTER.split(question)[1:] if task.form == "options" else _field(row, "entities")
     return tuple(str(option).strip() for option in found)
 
@@ -169,11 +169,11 @@ def _label_name(task: Task, label: Any) -> str:
 
 
 def _mark_pronoun(text: str, index: int, pronoun: str, where: str) -> str:
-    """WSC: put asterisks around the pronoun in question, at the given word or the next one that contains it."""
+    """WSC: put asterisks around the pronoun, in word `index` or the next one that contains it."""
     words = text.split(" ")
-    for place in range(index, len(words)):
-        found = re.search(rf"(?<!\w){re.escape(pronoun)}(?!\w)", words[place])
+    for i in range(index, len(words)):
+        found = re.search(rf"(?<!\w){re.escape(pronoun)}(?!\w)", words[i])
         if found:
-            words[place] = f"{words[place][: found.start()]}*{pronoun}*{words[place][found.end() :]}"
+            words[i] = f"{words[i][: found.start()]}*{pronoun}*{words[i][found.end() :]}"
             return " ".join(words)
     raise ValueError(f"{where}: no pronoun {pronoun!r} at or after word {index} of {text!r}. Fix the row.")

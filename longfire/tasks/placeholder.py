@@ -9,17 +9,17 @@ from typing import Any
 from longfire.tasks.suites import Task
 
 PLACEHOLDER = "placeholder"
-"""Given in place of a data folder."""
+"""Passed instead of a data folder."""
 FORMER_NAME = "made-up"
 """What earlier records call it. Row ids keep it, so that earlier runs on these rows are recognised."""
 PLACEHOLDER_ROWS = {"train": 12, "validation": 4}
 THINGS = ("moss", "tea", "salt", "rope", "ink", "wool")
 BOXES = 120
-"""Sentences in a document, about 2,500 letters together."""
+"""Sentences in a document, about 2,500 letters in all."""
 
 
 def is_placeholder(data: str | Path | None) -> bool:
-    """Whether a data source, given or recorded, stands for placeholder rows."""
+    """Whether a data source means placeholder rows, under their current or former name."""
     return str(data) in (PLACEHOLDER, FORMER_NAME)
 
 
@@ -31,7 +31,7 @@ def warn_former_name(data: str | Path | None) -> None:
 
 
 def placeholder_rows(task: Task, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Location and content of each row. Answers follow from the document in SCROLLS tasks, from nothing in GLUE."""
+    """Location and content of each row. SCROLLS answers follow from the document, GLUE answers from nothing."""
     make_row = _glue_row if task.form == "template" else _scrolls_row
     for number in range(PLACEHOLDER_ROWS[split]):
         name = f"{FORMER_NAME}-{task.name}-{split}-{number}"
@@ -39,7 +39,7 @@ def placeholder_rows(task: Task, split: str) -> Iterator[tuple[str, dict[str, An
 
 
 def _scrolls_row(task: Task, split: str, number: int) -> dict[str, str]:
-    """What is in a given box? The document lists them all."""
+    """A question about one box, and a document that lists all boxes."""
     boxes = [THINGS[(number + box * box) % len(THINGS)] for box in range(BOXES)]
     text = f"Room {number} of the {split} house. " + " ".join(_sentence(box, thing) for box, thing in enumerate(boxes))
     box = 7 * number % BOXES
@@ -57,10 +57,10 @@ def _scrolls_row(task: Task, split: str, number: int) -> dict[str, str]:
 
 
 def _glue_row(task: Task, split: str, number: int) -> dict[str, Any]:
-    """A sentence in each column of the template; answers take turns."""
+    """A sentence in each column of the template; answers alternate."""
     columns = [column for _, column, _, _ in Formatter().parse(task.template) if column]
     box = number if split == "train" else number + PLACEHOLDER_ROWS["train"]
-    things = [THINGS[(number + place) % len(THINGS)] for place in range(len(columns))]
+    things = [THINGS[(number + i) % len(THINGS)] for i in range(len(columns))]
     filled = {column: _sentence(box, thing) for column, thing in zip(columns, things, strict=True)}
     row: dict[str, Any] = {"input": task.template.format(**filled)}
     if task.choices:

@@ -1,4 +1,4 @@
-"""Tasks as data: where each one's rows come from, how a prompt is built, which answers count and by which metric.
+"""Tasks as data: the source of their rows, the prompt, the possible answers and the metric.
 
 SCROLLS: Shaham et al. (2022), arXiv:2201.03533. GLUE: Wang et al. (2018), arXiv:1804.07461. SuperGLUE: Wang et al.
 (2019), arXiv:1905.00537. GLUE rows become text as in T5 (Raffel et al., 2020, appendix D): the task's name, then
@@ -40,7 +40,7 @@ class Task:
 
     @property
     def marker(self) -> str:
-        """The text between the other columns and the document: " passage: "."""
+        """The text before the document in the template: " passage: "."""
         before, _, _ = self.template.partition(f"{{{self.document}}}")
         return before.rpartition("}")[2]
 

@@ -1,4 +1,4 @@
-"""What pretraining and fine-tuning recipes share: fields, the schedule, and the former names of fields."""
+"""Base of pretraining and fine-tuning recipes: shared fields, the schedule, and former field names."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from longfire.validation import at_least, hint, one_of, positive, renamed
 
 PRECISIONS = ("auto", "bfloat16", "float32")
 TRAINING_LENGTH = "length"
-"""The value of a horizon at the training length, whatever that is."""
+"""Horizon value that means the training length."""
 MAX_SEED = 2**32 - 1
 """NumPy's limit."""
 
@@ -32,7 +32,7 @@ C = TypeVar("C", bound=type[Any])
 
 
 def translate_fields(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe or identity written by any release, with today's names and the horizon in tokens."""
+    """A recipe or identity from any release, with current field names and the horizon in tokens."""
     current = {RENAMED.get(name, name): value for name, value in recorded.items()}
     multiple = current.get("horizon")
     if current.keys() != recorded.keys() and isinstance(multiple, Real):
@@ -41,7 +41,7 @@ def translate_fields(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def accept_old_names(cls: C) -> C:
-    """Class decorator: the constructor also takes fields by their former names."""
+    """Class decorator: the constructor also accepts former field names."""
     cls.__init__ = renamed(**RENAMED)(cls.__init__)
     return cls
 
@@ -99,7 +99,7 @@ class BaseRecipe:
 
     @property
     def tokens(self) -> int:
-        """Tokens seen in training, at most."""
+        """Maximum tokens seen in training."""
         return self.steps * self.batch_size * self.length
 
     def lr_ratio(self, step: int) -> float:
@@ -113,13 +113,13 @@ class BaseRecipe:
     @renamed(**RENAMED)
     def but(self, **changes: Any) -> Self:
         """A copy with some fields changed."""
-        known = [one.name for one in fields(self)]
+        known = [field.name for field in fields(self)]
         for name in changes:
             if name not in known:
-                raise ValueError(f"a recipe has no {name!r}. {hint(name, known)}")
+                raise ValueError(f"a recipe has no field {name!r}. {hint(name, known)}")
         return replace(self, **changes)
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same: everything but how they are carried out."""
-        how = ("name", "compile", "cuda_graphs", "max_tokens_per_device", "checkpoint_every", "log_every")
-        return {key: value for key, value in asdict(self).items() if key not in how}
+        """What identifies a run: every field except how it is executed."""
+        execution = ("name", "compile", "cuda_graphs", "max_tokens_per_device", "checkpoint_every", "log_every")
+        return {key: value for key, value in asdict(self).items() if key not in execution}

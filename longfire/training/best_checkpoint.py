@@ -1,9 +1,9 @@
-"""The best model of a run: evaluated every few steps, kept beside the checkpoints.
+"""Keep the best model of a run beside its checkpoints, evaluating every few steps.
 
 RUN/scores.jsonl  one line per evaluation
     best-N/       the best so far, marked when complete, with best.json: its step and score
 
-A killed run resumes from a checkpoint with the best model as of that step, which is kept as long as the checkpoint is.
+A killed run resumes with the best model as of its checkpoint, so that model is kept as long as the checkpoint.
 """
 
 import json
@@ -27,7 +27,7 @@ class BestCheckpoint(TrainerCallback):
 
     Args:
         run: the run's folder.
-        every: evaluate after so many steps, and at the end. None: never.
+        every: steps between evaluations; the last step is always evaluated. None: never evaluate.
         metric: "score" (higher is better) or "loss" (lower is better).
     """
 
@@ -73,7 +73,7 @@ class BestCheckpoint(TrainerCallback):
         return score if self.metric == "score" else -score
 
     def record(self, step: int, score: float) -> None:
-        """Append to the history."""
+        """Append a score to the history."""
         with (self.run / SCORES).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, self.metric: score}) + "\n")
 
@@ -82,7 +82,7 @@ class BestCheckpoint(TrainerCallback):
         return self.run / f"best-{step}"
 
     def keep(self, step: int, score: float) -> None:
-        """Accept the model saved in its folder as the best so far."""
+        """Mark the model saved in `folder(step)` as the best so far."""
         folder = self.folder(step)
         (folder / BEST).write_text(json.dumps({"step": step, "score": score}) + "\n", encoding="utf-8")
         mark_complete(folder)
@@ -98,6 +98,6 @@ class BestCheckpoint(TrainerCallback):
 
 
 def refuse_non_finite_score(score: float, step: int, metric: str) -> None:
-    """Models cannot be ranked by NaN."""
+    """Refuse a score that cannot rank models."""
     if not math.isfinite(score):
-        raise ValueError(f"the {metric} after step {step} is {score}, so models cannot be compared.")
+        raise ValueError(f"the {metric} after step {step} is {score}, so the best model cannot be chosen.")

@@ -1,4 +1,4 @@
-"""What happens beside training: progress, losses on disk, marks on checkpoints, and an error when training diverges."""
+"""Trainer callbacks: progress, losses on disk, marks on checkpoints, and an error when training diverges."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from longfire.training.checkpoints import discard_oldest
 
 LOSSES = "losses.jsonl"
 LINE_EVERY = 30.0
-"""Maximum seconds between lines of progress when there is no terminal for a bar."""
+"""Maximum seconds between progress lines when there is no terminal."""
 
 
 class DivergedError(ValueError):
@@ -41,7 +41,7 @@ class ProgressLines:
         self.total, self.tenths, self.last = total, 10 * done // total, time.perf_counter()
 
     def is_due(self, done: int) -> bool:
-        """Whether to print a line now. If so, it counts as printed."""
+        """Whether to print a line now; if so, the caller must print it."""
         tenths, now = 10 * done // self.total, time.perf_counter()
         due = tenths > self.tenths or now - self.last >= LINE_EVERY
         if due:
@@ -56,7 +56,7 @@ class TrainingMonitor(TrainerCallback):
     """
 
     def __init__(self, run: Path, tokens: Callable[[int], int], progress: bool) -> None:
-        """`tokens` is how many a number of steps has."""
+        """`tokens` returns the tokens in a number of steps."""
         self.run, self.tokens, self.progress = run, tokens, progress
         self.bar: Any = None
         self.first_time = 0.0
@@ -72,8 +72,8 @@ class TrainingMonitor(TrainerCallback):
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", desc=self.run.name, disable=off)
         if self.progress and self.bar.disable:
             self.lines = ProgressLines(state.max_steps, state.global_step)
-            begins = f"resumes after step {state.global_step:,}" if state.global_step else "begins"
-            self.print_line(f"{begins}; {state.max_steps:,} steps, {self.tokens(state.max_steps):,} tokens")
+            start = f"resuming after step {state.global_step:,}" if state.global_step else "starting"
+            self.print_line(f"{start}; {state.max_steps:,} steps, {self.tokens(state.max_steps):,} tokens")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == state.max_steps or state.global_step % args.save_steps == 0:
@@ -139,7 +139,7 @@ class TrainingMonitor(TrainerCallback):
         return (self.tokens(step) - self.tokens(self.first_step)) / (time.perf_counter() - self.first_time)
 
     def exclude_time(self, seconds: float) -> None:
-        """Leave time that was not spent on training out of the speed."""
+        """Exclude time that was not spent training from the speed."""
         if self.first_time:
             self.first_time += seconds
 
@@ -152,7 +152,7 @@ def refuse_non_finite_weights(model: nn.Module, when: str) -> None:
 
 
 def drop_lines_after(file: Path, step: int) -> None:
-    """Drop lines of steps that will be repeated, and one that was cut off."""
+    """Drop lines of steps that will be repeated, and a truncated last line."""
     if file.exists():
         kept = [line for line in read_losses(file) if line["step"] <= step]
         write_whole(file, "".join(json.dumps(line) + "\n" for line in kept))

@@ -1,4 +1,4 @@
-"""A run's checkpoints: numbered folders, of which only complete ones are ever loaded."""
+"""A run's checkpoints: numbered folders, loaded only if complete."""
 
 import logging
 import shutil
@@ -21,13 +21,13 @@ def step_of(folder: Path) -> int:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a checkpoint is as it was when marked. One that cannot be read is an OSError: nobody knows."""
+    """Whether a checkpoint is unchanged since it was marked. Raises OSError if it cannot be read."""
     try:
         read_mark(folder)
     except (FileNotFoundError, NotADirectoryError, IncompleteError):
         return False
     except OSError as error:
-        remedy = "Nothing was deleted. Start again once it can be read, or delete it to resume from an older one"
+        remedy = "Nothing was deleted. Try again once it can be read, or delete it to resume from an older one"
         raise OSError(error.errno, f"the checkpoint {folder} cannot be read ({error.strerror}). {remedy}") from error
     return True
 
@@ -38,7 +38,7 @@ def last_complete(run: Path) -> Path | None:
 
 
 def describe_last(run: Path) -> str:
-    """Where an interrupted run would resume, for messages."""
+    """Where an interrupted run would resume, as a phrase for messages."""
     try:
         last = last_complete(run)
     except OSError as error:
@@ -47,7 +47,7 @@ def describe_last(run: Path) -> str:
 
 
 def discard_incomplete(run: Path, kind: str = "checkpoint") -> list[Path]:
-    """Delete checkpoints that were cut off, and return them. Unreadable ones may be complete: they stay."""
+    """Delete incomplete checkpoints and return their paths. Unreadable ones may be complete, so they stay."""
     broken = []
     for folder in checkpoints(run, kind):
         try:
@@ -63,4 +63,4 @@ def discard_incomplete(run: Path, kind: str = "checkpoint") -> list[Path]:
 def discard_oldest(run: Path, keep: int) -> None:
     """Delete all but the last `keep` checkpoints (0: keep all), by step: the clock may have been set back."""
     for folder in checkpoints(run)[:-keep]:
-        shutil.rmtree(folder, ignore_errors=True)  # a leftover is retried after the next checkpoint
+        shutil.rmtree(folder, ignore_errors=True)  # leftovers are deleted after the next checkpoint

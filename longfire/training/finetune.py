@@ -1,4 +1,4 @@
-"""Fine-tuning: a recipe, a checkpoint and rows with targets → the best model of a run."""
+"""Fine-tune a checkpoint on rows with targets, and keep the best model."""
 
 import shutil
 import sys
@@ -26,7 +26,7 @@ from longfire.training.run import as_json, run_training
 from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments
 
 Score = Callable[[LongfireForCausalLM, int], float]
-"""A model and its step → how good it is; higher is better."""
+"""(model, step) → its score; higher is better."""
 
 
 def finetune(
@@ -47,14 +47,14 @@ def finetune(
 
     Args:
         recipe: how to train.
-        checkpoint: its folder, a training run's, or a model, which is not changed.
+        checkpoint: a checkpoint folder, a training run's folder, or a model, which is not changed.
         rows: `input_ids`, and `labels` that are −100 on the prompt. Each at most the recipe's length.
         run: the run's folder. One that contains a different run is refused.
-        tokenizer: of the rows; saved with the model.
-        identity: what the rows are, such as task and prompt, as JSON: part of what makes two runs the same.
-        dev_rows: without a score, the model with the lowest loss on these is the best.
-        score: evaluates a model every `evaluate_every` steps and at the end. Called on all processes, in evaluation
-            mode without gradients; the first one's result counts. Without score and dev_rows the last model is kept.
+        tokenizer: the rows' tokenizer, saved with the model.
+        identity: JSON that identifies the rows, such as task and prompt. Part of the run's identity.
+        dev_rows: without a score, the model with the lowest loss on these is kept.
+        score: called every `evaluate_every` steps and at the end, on all processes, in evaluation mode without
+            gradients; the first process's result counts. Without score and dev_rows, the last model is kept.
         tracker: "tensorboard", "wandb", "trackio" or "none".
         progress: show a bar on a terminal, lines elsewhere.
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
@@ -63,12 +63,12 @@ def finetune(
     chosen_by = "score" if score is not None else "last" if dev_rows is None else "loss"
     counts = {"rows": len(rows), "dev_rows": None if dev_rows is None else len(dev_rows)}
     source = {"checkpoint": digest(checkpoint), **counts, "chosen_by": chosen_by, "on": dict(identity)}
-    same = {**recipe.identity(), **source}
+    run_identity = {**recipe.identity(), **source}
 
     def add_files(model: Path) -> dict[str, Any]:
         tokenizer.save_pretrained(model)
         copy_corpus_description(checkpoint, model)
-        return {"pretrained_by": pretrained_by(checkpoint), "identity": as_json(same)}
+        return {"pretrained_by": pretrained_by(checkpoint), "identity": as_json(run_identity)}
 
     def make_trainer() -> FinetuneTrainer:
         model = finetuning_model(recipe, checkpoint)
@@ -92,14 +92,14 @@ def finetune(
             data_collator=PaddingCollator(pad, recipe.length),
         )
 
-    return run_training(run, same, make_trainer, tracker=tracker)
+    return run_training(run, run_identity, make_trainer, tracker=tracker)
 
 
 class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
     """Trains on rows of different lengths, and keeps the best model.
 
-    Without a score that is the one with the lowest loss on `eval_dataset`. `add_files` puts what belongs to the model
-    into its folder and returns more for done.json.
+    Without a score, the best model has the lowest loss on `eval_dataset`. `add_files` adds files to the model's folder
+    and returns entries for done.json.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
         return metrics
 
     def _evaluate_model(self, step: int) -> float:
-        """The model's score or loss. Random numbers drawn here do not affect training."""
+        """The model's score, or its loss. Random numbers drawn here do not affect training."""
         model = cast(LongfireForCausalLM, self.model).eval()
-        # graphs compiled for training do not suit generation, with its cache and a new length at every step
+        # graphs compiled for training do not fit generation, which has a cache and a new length at every step
         eager: Any = (
             torch.compiler.set_stance("force_eager") if compiles_layers(self.recipe, self.args) else nullcontext()
         )
@@ -158,7 +158,7 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
             return float(self._mean_loss() if self.score is None else self.score(model, step))
 
     def _mean_loss(self) -> float:
-        """Per target token of `eval_dataset`."""
+        """Mean loss per target token of `eval_dataset`."""
         model, rows, args = cast(Any, self.model), cast(Any, self.eval_dataset), self.args
         indices = sorted(range(len(rows)), key=lambda i: -len(rows[i]["input_ids"]))
         size = args.per_device_train_batch_size
@@ -166,7 +166,7 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
         total = torch.zeros(2, dtype=torch.float64, device=args.device)
         off = None if self.progress and self.is_world_process_zero() else True
         for start in tqdm(range(0, len(batches), args.world_size), desc="dev", leave=False, disable=off):
-            mine = start + args.process_index  # every process takes every turn: a sharded model runs on all or none
+            mine = start + args.process_index  # all processes run every round: a sharded model needs them all
             chosen = batches[min(mine, len(batches) - 1)]
             batch = {key: value.to(args.device) for key, value in self.data_collator([rows[i] for i in chosen]).items()}
             loss = model(**batch, num_items_in_batch=1, skip_logits=True).loss
@@ -198,7 +198,7 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
 
 
 def copy_corpus_description(checkpoint: str | Path | LongfireForCausalLM, model: Path) -> None:
-    """Keep with a fine-tuned model what its checkpoint was trained on."""
+    """Copy the description of the checkpoint's training text to the fine-tuned model."""
     if not isinstance(checkpoint, LongfireForCausalLM):
         for name in ("corpus.json", "corpus.npy"):
             if (file := checkpoint_folder(checkpoint) / name).is_file():

@@ -1,4 +1,4 @@
-"""The model that training starts from: random weights, or a checkpoint's, possibly with RoPE extended."""
+"""Build the model that training starts from: random weights or a checkpoint's, possibly with RoPE extended."""
 
 import hashlib
 import json
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from longfire.data import Corpus
 
 Source = str | Path | LongfireForCausalLM
-"""A checkpoint's folder, a training run's, or a model."""
+"""A checkpoint folder, a training run's folder, or a model."""
 
 
 def pretraining_config(recipe: Recipe, vocab_size: int = 1, **special_tokens: Any) -> LongfireConfig:
-    """The configuration of the model that a recipe trains. Refuses a recipe that no model can have.
+    """The configuration of the model that a recipe trains: a new one, or the checkpoint's with the recipe's encoding.
 
-    That is a new model's, or the checkpoint's with its positions as the recipe has them.
+    Refuses recipes that cannot be built.
     """
     if recipe.init_from is not None:
         return _continued_config(recipe, checkpoint_folder(recipe.init_from))
@@ -49,12 +49,12 @@ def pretraining_model(recipe: Recipe, corpus: "Corpus") -> LongfireForCausalLM:
     _refuse_other_tokenizer(folder, corpus.tokenizer)
     model = _load(folder, recipe, position_encoding=config.position_encoding)
     if model.model.encodings[0].max_length is None:
-        model.config.max_position_embeddings = recipe.length  # the length it is trained at from now on
+        model.config.max_position_embeddings = recipe.length  # its training length from now on
     return model
 
 
 def finetuning_model(recipe: FinetuneRecipe, source: Source) -> LongfireForCausalLM:
-    """The checkpoint's model, or a copy of the given one, with the recipe's dropout."""
+    """The checkpoint's model, or a copy of the model passed, with the recipe's dropout."""
     if not isinstance(source, LongfireForCausalLM):
         return _load(checkpoint_folder(source), recipe)
     return _prepare(deepcopy(source).float(), recipe)
@@ -65,7 +65,7 @@ def _load(folder: Path, recipe: BaseRecipe, **changes: Any) -> LongfireForCausal
 
 
 def _prepare(model: LongfireForCausalLM, recipe: BaseRecipe) -> LongfireForCausalLM:
-    """Set the recipe's dropout, in the model and its configuration. Refuses a model with too few positions."""
+    """Set the recipe's dropout in the model and its configuration. Refuses a model with too few positions."""
     check_length(model, recipe.length)
     model.config.resid_dropout, model.config.attention_dropout = recipe.dropout, recipe.attention_dropout
     layers: Any = model.model.layers
@@ -75,20 +75,20 @@ def _prepare(model: LongfireForCausalLM, recipe: BaseRecipe) -> LongfireForCausa
 
 
 def _continued_config(recipe: Recipe, folder: Path) -> LongfireConfig:
-    """A checkpoint's configuration, with RoPE extended if the recipe says so. Refuses one that contradicts it."""
+    """A checkpoint's configuration, with RoPE extended if requested. Refuses one that contradicts the recipe."""
     config: LongfireConfig = LongfireConfig.from_pretrained(folder)
     shape = {key: getattr(config, key) for key in SIZES[recipe.size]}
     if shape != SIZES[recipe.size]:
         own = next((name for name, size in SIZES.items() if size == shape), None)
         remedy = f"use a recipe of size {own!r} (--set size={own})" if own else "no recipe has this size"
         raise ValueError(
-            f"the checkpoint in {folder} has {shape}, and the recipe's size, {recipe.size!r}, is "
+            f"the checkpoint in {folder} has {shape}, but the recipe's size, {recipe.size!r}, is "
             f"{SIZES[recipe.size]}: {remedy}."
         )
     if recipe.share_position_encoding != config.share_position_encoding:
         raise ValueError(
-            f"the checkpoint in {folder} has share_position_encoding={config.share_position_encoding}, and the recipe "
-            f"{recipe.share_position_encoding}. Use the checkpoint's."
+            f"the checkpoint in {folder} has share_position_encoding={config.share_position_encoding}, but the recipe "
+            f"has {recipe.share_position_encoding}. Use the checkpoint's."
         )
     options = dict(recipe.encoding_options)
     if recipe.extend_to is not None:
@@ -97,49 +97,47 @@ def _continued_config(recipe: Recipe, folder: Path) -> LongfireConfig:
         return config
     saved: dict[str, Any] = dict(config.position_encoding or {})  # type: ignore[arg-type]
     if recipe.encoding != saved["name"]:
-        stretch = recipe.encoding in EXTENSIONS and saved["name"] == "rope"
-        remedy = "say to which length (--extend-to N)" if stretch else f"use encoding={saved['name']!r}"
+        extendable = recipe.encoding in EXTENSIONS and saved["name"] == "rope"
+        remedy = "pass a target length (--extend-to N)" if extendable else f"use encoding={saved['name']!r}"
         raise ValueError(
-            f"the checkpoint in {folder} was trained with {saved['name']!r}, and the recipe has {recipe.encoding!r}: "
+            f"the checkpoint in {folder} was trained with {saved['name']!r}, but the recipe has {recipe.encoding!r}: "
             f"{remedy}."
         )
     encoding_class = ENCODINGS[recipe.encoding]
     trained = {key: option.default for key, option in option_names(encoding_class).items()} | saved
     free = {key: value for key, value in options.items() if key in encoding_class.free}
-    if other := {key: value for key, value in options.items() if key not in free and trained.get(key) != value}:
+    if different := {key: value for key, value in options.items() if key not in free and trained.get(key) != value}:
         raise ValueError(
-            f"the checkpoint in {folder} was trained with {saved}, and encoding_options are {other}. Leave them out."
+            f"the checkpoint in {folder} was trained with {saved}, but encoding_options are {different}. Omit them."
         )
     config.position_encoding = {**saved, **free}
     return config
 
 
 def _refuse_other_tokenizer(folder: Path, tokenizer: Any) -> None:
-    """Refuse a corpus tokenised by another tokenizer than the checkpoint's."""
+    """Refuse a corpus that was not tokenised with the checkpoint's tokenizer."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ValueError(f"{folder} has no tokenizer.json, so it cannot be compared with the corpus's tokenizer.")
     if token_rules(Tokenizer.from_file(str(file))) != token_rules(tokenizer.backend_tokenizer):
-        raise ValueError(
-            f"the corpus was tokenised by another tokenizer than {folder}'s. Use that: --tokenizer {folder}."
-        )
+        raise ValueError(f"the corpus was not tokenised with {folder}'s tokenizer. Use --tokenizer {folder}.")
 
 
 def token_rules(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Everything that decides a text's tokens; not how batches are truncated or padded."""
+    """Everything that determines a text's tokens; not how batches are truncated or padded."""
     parts: dict[str, Any] = json.loads(tokenizer.to_str())
     return {key: value for key, value in parts.items() if key not in ("truncation", "padding")}
 
 
 def checkpoint_folder(source: str | Path) -> Path:
-    """The folder given, or `model` in a run's. An error if there is no checkpoint."""
+    """The checkpoint in a folder: the folder itself, or `model` inside a run. Raises if there is none."""
     return find_checkpoint(Path(source))
 
 
 def digest(source: Source) -> str:
-    """A hash of weights and configuration, wherever they are stored.
+    """A hash of weights and configuration, independent of where they are stored.
 
-    A finished run whose weights were deleted recorded its own, so later work on that model is still recognised.
+    If a finished run's weights were deleted, the hash that it recorded.
     """
     whole = hashlib.blake2b(digest_size=16)
     if isinstance(source, LongfireForCausalLM):
@@ -148,12 +146,10 @@ def digest(source: Source) -> str:
             whole.update(name.encode())
             whole.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
     else:
-        kept = _weight_files(checkpoint_in(Path(source)))
-        if not kept and (recorded := read_json(Path(source) / "done.json").get("digest")):
+        files = _weight_files(checkpoint_in(Path(source)))
+        if not files and (recorded := read_json(Path(source) / "done.json").get("digest")):
             return str(recorded)
-        folder = checkpoint_folder(source)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        files = _weight_files(folder)
+        config = json.loads((checkpoint_folder(source) / "config.json").read_text(encoding="utf-8"))
     settings = {key: value for key, value in config.items() if "version" not in key and not key.startswith("_")}
     whole.update(json.dumps(settings, sort_keys=True, default=str).encode())
     for file in files:
@@ -168,7 +164,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def run_record(folder: Path) -> dict[str, Any]:
-    """done.json of the run that made a checkpoint; empty if none did."""
+    """done.json of the run that produced a checkpoint; empty if there is none."""
     done = read_json(folder.parent / "done.json") if folder.name == "model" else {}
     recipes = {name: translate_fields(done[name]) for name in ("recipe", "pretrained_by") if done.get(name)}
     return {**done, **recipes}

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in training: finish the step, save a checkpoint, then stop."""
+"""Handle Ctrl-C and SIGTERM in training: finish the step, save a checkpoint, then stop."""
 
 import os
 import signal
@@ -15,10 +15,10 @@ NOTICE = b"\nlongfire: saving a checkpoint after this step. Ctrl-C again stops a
 
 
 class Interruption(TrainerCallback):
-    """A context in which the first signal stops training after a step, with a checkpoint. A second acts as usual.
+    """Context manager: the first signal stops training after the step, with a checkpoint; a second one acts as usual.
 
-    On exit a held-back signal is raised again for its previous handler. Several processes agree where they synchronise
-    anyway, when losses are logged or the model is evaluated, so all stop at the same step.
+    On exit, the signal is raised again for its previous handler. Several processes stop at the same step: they agree
+    where they synchronise anyway, when losses are logged or the model is evaluated.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Pretraining: a recipe and a corpus → a trained model in a folder."""
+"""Pretrain a model from a recipe and a corpus."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -33,7 +33,7 @@ def pretrain(
 
     Args:
         recipe: what to train.
-        corpus: what to train on; its train split.
+        corpus: what to train on. Only its train split is used.
         run: the run's folder. One that contains a different run is refused.
         tracker: "tensorboard", "wandb", "trackio" or "none".
         progress: show a bar on a terminal, lines elsewhere.
@@ -47,30 +47,30 @@ def pretrain(
         args = training_arguments(recipe, run, tracker, options)
         return PretrainTrainer(recipe, corpus, run, args, progress)
 
-    same = identity(recipe, corpus) if planned is None else planned
-    return run_training(run, same, make_trainer, tracker=tracker, wait=wait)
+    run_identity = identity(recipe, corpus) if planned is None else planned
+    return run_training(run, run_identity, make_trainer, tracker=tracker, wait=wait)
 
 
 def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:
-    """What makes two runs the same: recipe, weights to continue from, and text; not how a run is carried out."""
-    same = recipe.identity()
-    source = same.pop("init_from")  # its weights count, not its place
-    return {**same, "checkpoint": None if source is None else digest(source), "corpus": corpus.fingerprint}
+    """What identifies a run: its recipe, the weights it continues from, and its text."""
+    fields = recipe.identity()
+    source = fields.pop("init_from")  # identified by its weights, not its path
+    return {**fields, "checkpoint": None if source is None else digest(source), "corpus": corpus.fingerprint}
 
 
 def training_sequences(recipe: Recipe, corpus: "Corpus") -> "Sequences":
-    """Training sequences of the recipe's length. Refuses a corpus with fewer than a step takes."""
+    """Training sequences of the recipe's length. Refuses a corpus with too few for one step."""
     sequences = corpus.train.sequences(recipe.length)
     if len(sequences) < recipe.batch_size:
         raise ValueError(
-            f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, and a step takes "
-            f"{recipe.batch_size}. Give more text, a smaller batch or a shorter length."
+            f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, but a step needs "
+            f"{recipe.batch_size}. Use more text, a smaller batch or a shorter length."
         )
     return sequences
 
 
 def uses_cuda_graphs(recipe: Recipe, args: TrainingArguments) -> bool:
-    """Whether layers run as CUDA graphs. By default not with several passes, whose gradients would outlive them."""
+    """Whether layers run as CUDA graphs. Default: on one GPU without accumulation: no gradient outlives its pass."""
     if recipe.cuda_graphs is None:
         return args.device.type == "cuda" and args.world_size == args.gradient_accumulation_steps == 1
     return recipe.cuda_graphs
@@ -97,7 +97,7 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
         )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
-        """Only whole steps per epoch: the rest would be a step of its own when gradients accumulate."""
+        """Only whole steps per epoch: with gradient accumulation, the remainder would become an extra step."""
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch_size * self.recipe.batch_size)
 

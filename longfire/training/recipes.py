@@ -1,4 +1,4 @@
-"""Recipes: a recipe states a whole pretraining run, and a variant states only its difference from another recipe.
+"""Pretraining recipes: each states a whole run; a variant states only its difference from another recipe.
 
 `base` and `large` are the paper's tables with GPT-3's schedule (Brown et al. 2020), which the paper refers to: warm-up
 over 375 million tokens, cosine decay to a tenth at 260 billion, constant from there.
@@ -29,7 +29,7 @@ class Recipe(BaseRecipe):
     """Pretraining."""
 
     size: str = field(kw_only=True)
-    """Of the model: a name in `longfire.model.SIZES`."""
+    """Model size: a name in `longfire.model.SIZES`."""
     encoding: str = "fire"
     encoding_options: dict[str, Any] = field(default_factory=dict)
     share_position_encoding: bool = False
@@ -43,13 +43,13 @@ class Recipe(BaseRecipe):
     """Run compiled layers as CUDA graphs, since a small model's kernels are shorter than their launches. None: on a
     single GPU without gradient accumulation."""
     init_from: str | None = None
-    """A checkpoint's folder to continue from. Its size, encoding and tokenizer must match; `init` has no effect."""
+    """Checkpoint folder to continue from. Its size, encoding and tokenizer must match; `init` has no effect."""
     extend_to: int | None = None
     """Target length of "rope_pi" or "yarn", when the checkpoint has "rope"."""
     tokenizer: str = "bpe"
     """"bytes", "bpe" (trained on the corpus), or a Hugging Face tokenizer's folder or name."""
     vocab_size: int = 8192
-    """For a BPE."""
+    """Vocabulary size of a BPE."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,8 +58,8 @@ class Recipe(BaseRecipe):
             raise ValueError(f"there is no encoding named {self.encoding!r}. {hint(self.encoding, ENCODINGS)}")
         options = self.encoding_options
         if INIT in options and has_starts(ENCODINGS[self.encoding]):
-            given = [self.init] if self.init is not None else []
-            object.__setattr__(self, INIT, _agreed_init(*given, options[INIT]))
+            explicit = [self.init] if self.init is not None else []
+            object.__setattr__(self, INIT, _agreed_init(*explicit, options[INIT]))
             object.__setattr__(self, "encoding_options", {name: options[name] for name in options if name != INIT})
         elif self.init == RANDOM:
             object.__setattr__(self, INIT, None)
@@ -70,7 +70,7 @@ class Recipe(BaseRecipe):
             one_of("the encoding to extend to", self.encoding, EXTENSIONS)
             if self.init_from is None:
                 raise ValueError(
-                    f"extend_to={self.extend_to} extends a checkpoint with 'rope': say which (--from FOLDER)."
+                    f"extend_to={self.extend_to} needs a checkpoint with 'rope': pass one (--from FOLDER)."
                 )
 
     @renamed(**RENAMED)
@@ -78,8 +78,8 @@ class Recipe(BaseRecipe):
         """A copy with some fields changed. The encoding's option `init` sets the field."""
         options = dict(changes.get("encoding_options") or {})
         if has_starts(ENCODINGS.get(changes.get("encoding", self.encoding), PositionEncoding)) and INIT in options:
-            given = [changes[INIT]] if INIT in changes else []
-            changes[INIT] = _agreed_init(*given, options.pop(INIT))
+            explicit = [changes[INIT]] if INIT in changes else []
+            changes[INIT] = _agreed_init(*explicit, options.pop(INIT))
             changes["encoding_options"] = options
         return super().but(**changes)
 
@@ -94,20 +94,20 @@ class Recipe(BaseRecipe):
         return self.but(**{**own, **changes})
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same. `init` and the horizon count only for encodings that have them."""
-        same = super().identity()
-        same.pop("horizon")
+        """What identifies a run. `init` and the horizon count only for encodings that have them."""
+        found = super().identity()
+        found.pop("horizon")
         horizon = self.position_encoding().get("horizon")
         others = {name: value for name, value in self.encoding_options.items() if name != "horizon"}
-        same["encoding_options"] = others if horizon is None else {**others, "horizon": horizon}
+        found["encoding_options"] = others if horizon is None else {**others, "horizon": horizon}
         if not has_starts(ENCODINGS[self.encoding]):
-            same.pop(INIT)
+            found.pop(INIT)
         elif self.init is not None and others.get("init_c") is not None:
-            same["init_c_honoured"] = True  # earlier releases started with c = 1 whatever init_c was
-        return same
+            found["init_c_honoured"] = True  # earlier releases started with c = 1 whatever init_c was
+        return found
 
     def position_encoding(self) -> dict[str, Any]:
-        """The encoding as a model's configuration has it.
+        """The encoding as in a model's configuration.
 
         FIRE's L starts at a quarter of the training length. Sinusoids are scaled to the initial embeddings.
         """
@@ -126,12 +126,12 @@ class Recipe(BaseRecipe):
     def config(self, vocab_size: int, **special_tokens: Any) -> LongfireConfig:
         """A new model's configuration. Rounds the vocabulary up to a multiple of 128, which is faster on a GPU.
 
-        Refuses options that no model can have.
+        Refuses invalid options.
         """
         if self.encoding in EXTENSIONS and not {"trained_length", "target_length"} <= self.encoding_options.keys():
             raise ValueError(
-                f"{self.encoding!r} extends a checkpoint with 'rope': say which, and how far (--from RUN --extend-to "
-                f"N). To train with it from scratch, give its options trained_length and target_length."
+                f"{self.encoding!r} extends a checkpoint with 'rope': pass one and a target length (--from RUN "
+                f"--extend-to N). To train from scratch, set the options trained_length and target_length."
             )
         encoding = self.position_encoding()
         self._check_horizon(encoding)
@@ -150,13 +150,13 @@ class Recipe(BaseRecipe):
             raise ValueError(self._with_remedy(str(error.__cause__ or error))) from error
 
     def _check_horizon_unit(self) -> None:
-        """Refuse a multiple of the training length, which a horizon was in earlier releases."""
+        """Refuse a multiple of the training length, the unit of earlier releases."""
         horizon: Any = self.horizon
         if isinstance(horizon, float):
             positive("horizon", horizon)
             now = TRAINING_LENGTH if horizon == 1 else max(1, round(horizon * self.length))
             raise ValueError(
-                f"a horizon is in tokens, or {TRAINING_LENGTH!r} for the training length, not {horizon!r}. For "
+                f"horizon must be in tokens, or {TRAINING_LENGTH!r} for the training length, not {horizon!r}. For "
                 f"{horizon:g} times the training length write horizon={now}."
             )
         if horizon is not None and horizon != TRAINING_LENGTH:
@@ -178,7 +178,7 @@ class Recipe(BaseRecipe):
             )
 
     def _with_remedy(self, message: str) -> str:
-        """An encoding's message; if it is about `init`, also where that is from and how to avoid it."""
+        """An encoding's error message. If it is about `init`, add where that comes from and how to avoid it."""
         if self.init is None or not message.startswith(f"{INIT}="):
             return message
         whose = "recipe's" if RECIPES.get(self.name, self).init == self.init else "requested"
@@ -188,16 +188,18 @@ class Recipe(BaseRecipe):
         )
 
     def _label(self, **changes: Any) -> str:
-        """The encoding's label with other options."""
+        """The encoding's label with changed options."""
         options = ",".join(f"{name}={value}" for name, value in {**self.encoding_options, **changes}.items())
         return f"{self.encoding}{SHARED * self.share_position_encoding}:{options}"
 
 
-def _agreed_init(*given: str | None) -> str | None:
-    """The initialisation that a field and an encoding's option state. "random" is None."""
-    first, *others = (None if value == RANDOM else value for value in given)
+def _agreed_init(*values: str | None) -> str | None:
+    """The initialisation that the field and the encoding's option agree on. "random" is None."""
+    first, *others = (None if value == RANDOM else value for value in values)
     if any(other != first for other in others):
-        raise ValueError(f"init={given[0]} and the encoding's init={given[1]} contradict each other. Give one of them.")
+        raise ValueError(
+            f"init={values[0]} and the encoding's init={values[1]} contradict each other. Pass one of them."
+        )
     return first
 
 

@@ -1,4 +1,4 @@
-"""Rows for fine-tuning, of different lengths: checked, ordered, and padded into batches."""
+"""Check, order and pad fine-tuning rows of different lengths."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ def _checked_length(row: Row, which: str, longest: int, vocab_size: int) -> int:
         raise ValueError(f"{which} has input_ids {ids.shape} and labels {labels.shape}; each token needs one label.")
     if len(ids) > longest:
         raise ValueError(
-            f"{which} has {len(ids)} tokens, above the recipe's length of {longest}. Cut it or raise length."
+            f"{which} has {len(ids)} tokens, above the recipe's length of {longest}. Truncate it or raise length."
         )
     if not (labels[1:] != IGNORED).any():
         raise ValueError(
@@ -45,7 +45,7 @@ def _checked_length(row: Row, which: str, longest: int, vocab_size: int) -> int:
         )
     if ids.min() < 0 or ids.max() >= vocab_size:
         wrong = ids.min() if ids.min() < 0 else ids.max()
-        raise ValueError(f"{which} has the token {wrong}, outside 0…{vocab_size - 1}. Is it from another tokenizer?")
+        raise ValueError(f"{which} contains token {wrong}, outside 0…{vocab_size - 1}. Is it from another tokenizer?")
     return len(ids)
 
 
@@ -53,7 +53,7 @@ def batch_order(lengths: npt.NDArray[np.int64], batch_size: int, steps: int, see
     """The rows of every step, (steps, batch_size): epochs in random order, rows of similar length together.
 
     Rows are sorted by length within pools of batches, at most a quarter of all rows, and the batches shuffled. The
-    whole order is fixed in advance, so a resumed run sees what it would have seen.
+    whole order is fixed in advance, so a resumed run sees the same rows.
     """
     random = np.random.default_rng(seed)
     needed, n = steps * batch_size, len(lengths)
@@ -68,7 +68,7 @@ def batch_order(lengths: npt.NDArray[np.int64], batch_size: int, steps: int, see
 
 
 class FixedOrderSampler(Sampler[int]):
-    """Samples rows in a given order, to the end of the run."""
+    """Samples the rows of the whole run in a fixed order."""
 
     def __init__(self, order: npt.NDArray[np.int64]) -> None:
         self.order = order

@@ -4,7 +4,7 @@ RUN/recipe.json   the run's identity: what is trained, on what
     losses.jsonl  one line every few steps
     checkpoint-N/ to resume from; the last two, each marked when complete
     model/        the trained model with its tokenizer, at the end
-    done.json     written when everything else is there
+    done.json     written last
 """
 
 import errno
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 DRAFT = ".model"
 """The trained model's folder until it is complete."""
 DISK_FULL = ("No space left", "Disk quota exceeded", "inline_container")
-"""In libraries' messages about a full disk; the last is from PyTorch's zip files."""
+"""Parts of libraries' messages about a full disk; the last is from PyTorch's zip files."""
 
 
 def run_training(
@@ -51,9 +51,9 @@ def run_training(
 
     Args:
         run: the run's folder. One that contains a run with a different identity is refused.
-        identity: what makes two runs the same.
-        make_trainer: called unless the run is finished, before the folder is locked: a place for refusals.
-        tracker: "tensorboard" writes into the folder; others are the Trainer's business.
+        identity: what identifies the run.
+        make_trainer: called unless the run is finished, before the folder is locked, so that it can refuse.
+        tracker: "tensorboard" writes into the folder; the Trainer handles others.
         wait: if another process is training in the folder, wait for it instead of raising an error.
     """
     trainer = None if is_done(run, identity) else make_trainer()
@@ -69,14 +69,14 @@ def run_training(
 
 
 def as_json(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The same mapping as it is read back from a file."""
+    """The mapping as it would be read back from a JSON file."""
     return json.loads(json.dumps(dict(identity)))  # type: ignore[no-any-return]
 
 
 def differing(run: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Where a folder's run differs from this one: by name, its value and ours. Empty for a new folder."""
-    there = translate_fields(read_json(run / "recipe.json"))
-    return differences(there, as_json(identity)) if there else {}
+    """How the run in a folder differs from this one: name → (its value, ours). Empty for a new folder."""
+    recorded = translate_fields(read_json(run / "recipe.json"))
+    return differences(recorded, as_json(identity)) if recorded else {}
 
 
 def is_done(run: Path, identity: Mapping[str, Any]) -> bool:
@@ -91,7 +91,7 @@ def is_done(run: Path, identity: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _lock(run: Path, wait: bool) -> Iterator[None]:
-    """One command per run: its first process holds a lock, which the system releases if it dies."""
+    """One command per run: its first process locks the folder; the system releases the lock if it dies."""
     run.mkdir(parents=True, exist_ok=True)
     if not _is_first_process():
         yield
@@ -113,7 +113,7 @@ def _lock(run: Path, wait: bool) -> Iterator[None]:
 
 
 def _leftovers(run: Path) -> list[Path]:
-    """What a finished run no longer needs; still there if it was killed while cleaning up."""
+    """Folders that a finished run no longer needs, left behind if it was killed while cleaning up."""
     return [folder for folder in (run / DRAFT, *checkpoints(run), *checkpoints(run, "best")) if folder.exists()]
 
 
@@ -147,7 +147,7 @@ def _train(trainer: RecipeTrainer[Any], run: Path, identity: Mapping[str, Any]) 
     last = last_complete(run)
     if first:
         for folder in discard_incomplete(run):
-            print(f"ignoring {folder}: it was cut off while it was written.", file=sys.stderr)
+            print(f"deleted {folder}: the checkpoint was incomplete.", file=sys.stderr)
         shutil.rmtree(run / DRAFT, ignore_errors=True)
     synchronise()
     trainer.last_step_is_done = last is not None and step_of(last) >= trainer.recipe.steps
@@ -170,7 +170,7 @@ def _train(trainer: RecipeTrainer[Any], run: Path, identity: Mapping[str, Any]) 
 
 
 def _finish(run: Path, done: Mapping[str, Any]) -> None:
-    """Move the model into place, write done.json, and delete what the run could resume from."""
+    """Move the model into place, write done.json, and delete the checkpoints."""
     from longfire.provenance import provenance
 
     (run / DRAFT / "training_args.bin").unlink(missing_ok=True)
@@ -182,18 +182,18 @@ def _finish(run: Path, done: Mapping[str, Any]) -> None:
 
 
 def _explain(error: Exception, run: Path) -> Exception | None:
-    """A clearer error for a full disk or a lost data loader. None: the error speaks for itself."""
+    """A clearer error for a full disk or a killed data loader. None: raise the error as it is."""
     message = str(error)
     from_rust = re.search(r"\(os error (\d+)\)", message)  # safetensors and tokenizers do not raise OSErrors
     code = error.errno if isinstance(error, OSError) else from_rust and int(from_rust[1])
-    if code in (errno.ENOSPC, errno.EDQUOT) or any(sign in message for sign in DISK_FULL):
-        what = f"the disk is full; {describe_last(run)}. Free some space and start again with the same command"
+    if code in (errno.ENOSPC, errno.EDQUOT) or any(part in message for part in DISK_FULL):
+        what = f"the disk is full; {describe_last(run)}. Free some space and run the same command again"
         return OSError(errno.ENOSPC, what, str(run))
     if from_rust and not isinstance(error, OSError):
         return OSError(code, f"{message}; {describe_last(run)}", str(run))
     if isinstance(error, RuntimeError) and "DataLoader worker" in message:
         return ChildProcessError(
-            f"a data loader process was lost ({error}), often because memory ran out; {describe_last(run)}. Start "
-            f"again with the same command."
+            f"a data loader process died ({error}), often because memory ran out; {describe_last(run)}. Run the "
+            f"same command again."
         )
     return None

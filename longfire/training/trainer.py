@@ -31,7 +31,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio", "none")
 
 
 class RecipeTrainer(Trainer, Generic[R]):
-    """AdamW in three groups: matrices, which decay; vectors; and the encoding's parameters, at their own rate."""
+    """AdamW with three parameter groups: matrices, with decay; vectors; and the encoding, at its own learning rate."""
 
     last_step_is_done = False
     """Set when resuming from the checkpoint after the last step."""
@@ -41,7 +41,7 @@ class RecipeTrainer(Trainer, Generic[R]):
         super().__init__(callbacks=[monitor, *callbacks], **options)
 
     def save_result(self, folder: Path) -> dict[str, Any]:
-        """Save the trained model; called on all processes. Returns what done.json says about it."""
+        """Save the trained model; called on all processes. Returns its entries for done.json."""
         raise NotImplementedError
 
     def training_summary(self) -> dict[str, Any]:
@@ -55,14 +55,14 @@ class RecipeTrainer(Trainer, Generic[R]):
         }
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """Called by Trainer, which would train one more step of an epoch that had not ended at the last one."""
+        """Called by Trainer. Trains no epoch after the last step: mid-epoch, Trainer would take one more step."""
         epochs, *others = super().set_initial_training_values(args, dataloader)
         return (0 if self.last_step_is_done else epochs, *others)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-        """Complete on all processes when this returns, so that it can be marked.
+        """Wait for all processes, so that the checkpoint is complete and can be marked.
 
-        Old checkpoints are deleted after that, by step; Trainer would go by the clock.
+        Old ones are deleted after that, by step; Trainer would go by the clock.
         """
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         super()._save_checkpoint(*arguments, **options)
@@ -100,12 +100,12 @@ class RecipeTrainer(Trainer, Generic[R]):
 def training_arguments(
     recipe: BaseRecipe, run: Path, tracker: str, options: dict[str, Any], longest: int | None = None
 ) -> TrainingArguments:
-    """Hugging Face's, with the batch divided among devices and passes. `longest`: tokens in the longest row."""
+    """TrainingArguments with the batch split over devices and forward passes. `longest`: tokens in the longest row."""
     one_of("the tracker", tracker, TRACKERS)
     if tracker != "none" and find_spec(tracker) is None:
         raise ModuleNotFoundError(f"the tracker {tracker} is not installed", name=tracker)
     on_gpu = torch.cuda.is_available()
-    own: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "output_dir": str(run),
         "max_steps": recipe.steps,
         "learning_rate": recipe.learning_rate,
@@ -128,7 +128,7 @@ def training_arguments(
         "ddp_find_unused_parameters": False,
         "log_level": "error",
     }
-    args = TrainingArguments(**{**own, **options})
+    args = TrainingArguments(**{**defaults, **options})
     batch, accumulated = split_batch(recipe, args.world_size, args.device.type, longest)
     args.per_device_train_batch_size, args.gradient_accumulation_steps = batch, accumulated
     return args
@@ -150,5 +150,5 @@ def split_batch(recipe: BaseRecipe, devices: int, kind: str, longest: int | None
 
 
 def compiles_layers(recipe: BaseRecipe, args: TrainingArguments) -> bool:
-    """Whether layers are compiled: the recipe's choice, or on a GPU."""
+    """Whether to compile layers: the recipe's choice. Default: on a GPU."""
     return args.device.type == "cuda" if recipe.compile is None else recipe.compile

@@ -24,7 +24,7 @@ BENCHMARKS = (BiasBenchmark, AttentionBenchmark, ModelBenchmark)
         *((kind, {"heads": 0}, "heads must be at least 1") for kind in BENCHMARKS[:2]),
         *((kind, {"tokens": 0}, "tokens must be at least 1") for kind in BENCHMARKS[1:]),
         (AttentionBenchmark, {"shared_layers": -1}, "shared_layers must be at least 0"),
-        (AttentionBenchmark, {"engines": ("spda",)}, "no engine named 'spda'. Did you mean 'sdpa'"),
+        (AttentionBenchmark, {"engines": ("spda",)}, "engine named 'spda'. Did you mean 'sdpa'"),
         (ModelBenchmark, {"size": "bse"}, "Did you mean 'base'"),
         (ModelBenchmark, {"decoding_batch": 0}, "decoding_batch must be at least 1"),
         *((ModelBenchmark, {kind: (0,)}, "a length must be") for kind in ("forward", "training", "decoding")),

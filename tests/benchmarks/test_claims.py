@@ -1,4 +1,4 @@
-"""The paper's claims: they hold on the paper's own numbers, and every verdict can come out."""
+"""The paper's claims: they hold on the paper's own numbers, and every verdict is possible."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.report import downstream_records as downstream
 from tests.report.records import record_of
 
 PAPERS = {name: reported(name) for name in TABLES}
-MADE = {"date": "2025-11-15", "commit": "0123456", "hardware": {"cpu": "a CPU"}, "versions": {"torch": "2.13"}}
+PROVENANCE = {"date": "2025-11-15", "commit": "0123456", "hardware": {"cpu": "a CPU"}, "versions": {"torch": "2.13"}}
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 LONG = CLAIMS["by_length.fire_long"]
 
@@ -37,7 +37,7 @@ def compared(values, seeds=3, also=None, **run):
         for i, (encoding, by_length) in enumerate(values.items())
     ]
     setting = {"trained_length": 2048, "lengths": list(LENGTHS), "seeds": list(range(seeds))}
-    return {"provenance": MADE, "setting": setting, "runs": runs}
+    return {"provenance": PROVENANCE, "setting": setting, "runs": runs}
 
 
 def papers_values(table):
@@ -53,7 +53,7 @@ def flat(value):
 
 
 def reversed_order(record):
-    """What was lower is higher, by ten times as much."""
+    """The opposite order, with differences ten times as large."""
     for run in record["runs"]:
         for row in run["perplexity"]["rows"]:
             row["log_perplexity"] = 40 - 10 * row["log_perplexity"]
@@ -79,7 +79,7 @@ def with_length_tables():
 
 @pytest.mark.parametrize("name", with_length_tables())
 def test_papers_own_numbers_support_its_claims(name):
-    """Unless they were one seed's, which decides nothing."""
+    """With a single seed, they decide nothing."""
     claim = CLAIMS[name]
     table = claim.paper[0].table
     assert verdict(claim, from_paper(table)) == HOLDS
@@ -100,7 +100,7 @@ def test_table_of_claims():
 
 
 def test_records_are_named_like_commands():
-    """So that what a command wrote is found where it is checked in."""
+    """So that a command's output is found where it is checked in."""
     names = {name for claim in CLAIMS.values() for name in claim.records}
     assert {name.removeprefix("reproduce/") for name in names if name.startswith("reproduce/")} <= set(ENTRIES)
     tasks = {name.removeprefix("downstream/") for name in names if name.startswith("downstream/")}
@@ -132,7 +132,7 @@ def test_prefixes_stand_in_for_untested_lengths():
 
 
 def test_growing_lead_must_be_a_lead():
-    """Falling behind less is none; and without one baseline the best is unknown."""
+    """Falling behind less is not a lead; and with a baseline missing, the best is unknown."""
     claim = CLAIMS["by_length.lead"]
     others = {name: {"2048": 3.0, "8192": 3.0} for name in ("nope", "rope", "alibi", "kerple_log", "t5")}
     found = finding(claim, compared({"fire": {"2048": 3.3, "8192": 3.1}, **others}))
@@ -166,20 +166,20 @@ def test_unpublished_fire_decides_nothing(change):
 
 
 def test_record_with_most_seeds_decides():
-    """Another that disagrees is named, unless it shares runs."""
+    """A record that disagrees is named, unless it shares runs."""
     three, four = from_paper(), from_paper(seeds=4)
     first, second = LONG.records[:2]
     assert judge(LONG, {first: three, second: four}).record == second
     assert judge(LONG, {first: three, second: three}).record == first
     other = reversed_order(from_paper())
     found = judge(LONG, {first: other, second: four})
-    assert (found.verdict, found.notes) == (HOLDS, (f"by `{first}` it does not hold",))
+    assert (found.verdict, found.notes) == (HOLDS, (f"in `{first}` it does not hold",))
     other["runs"].append(four["runs"][0])
     assert judge(LONG, {first: other, second: four}).notes == ()
 
 
 def test_records_taken_together():
-    """One has the fixed threshold's runs, the other the baselines': of one recipe, corpus and length."""
+    """One has the fixed threshold's runs, the other the baselines', with the same recipe, corpus and length."""
     claim = CLAIMS["ablations.fixed_threshold"]
     fixed = compared({"fire:threshold=fixed": flat(3.0)})
     records = {"compare/threshold": fixed, "compare/encodings": from_paper()}
@@ -240,7 +240,7 @@ def test_from_comparisons_to_a_verdict():
 
 
 def test_margins():
-    """Being alike, or not much worse, fails where the difference is larger."""
+    """Being alike, or not much worse, fails if the difference is larger."""
     apart = compared({"fire": {"4096": 3.0, "8192": 3.0}, "fire:activation=gelu": {"4096": 3.0, "8192": 2.9}})
     assert verdict(CLAIMS["ablations.relu_gelu"], apart) == FAILS
     worse = compared({"fire": {"2048": 3.0}, "fire-s": {"2048": 3.2}})
@@ -360,7 +360,7 @@ def test_fire_as_recommended(name):
 
 
 def test_quotes_keep_the_papers_digits():
-    """3.10 from a table with two places; lengths once."""
+    """3.10 from a table with two decimals; lengths are named once."""
     assert CLAIMS["ablations.shared_baselines"].quoted(PAPERS) == "FIRE-S 3.10; Kerple 3.158; at 8,192 tokens"
     shown = CLAIMS["ablations.sharing"].quoted(PAPERS)
     assert shown.startswith("FIRE 3.15, 3.08, 3.05, 3.05, 3.06<br>")
@@ -372,7 +372,7 @@ def line_of(page, claim):
 
 
 def test_page():
-    """Counts first: neither what is beyond the paper nor a part of another claim."""
+    """Opens with counts, without claims beyond the paper and parts of other claims."""
     record, less = from_paper(), from_paper()
     less["runs"] = [run for run in less["runs"] if run["encoding"] != "t5"]
     page = claims_markdown({"reproduce/perplexity-base": record, "reproduce/ablation-transform": less}, PAPERS)
@@ -395,12 +395,12 @@ def test_page():
 def test_page_describes_records_of_every_kind():
     fire = {**downstream.row("FIRE", "fire", [downstream.one("rte", 60.0, 512)]), "finetuned_length": 512}
     nope = {**downstream.row("NoPE", "nope", [downstream.one("rte", 60.0, 512)]), "finetuned_length": 512}
-    evaluated = downstream.record(["rte"], [fire, nope], lengths=(512,), provenance=MADE)
+    evaluated = downstream.record(["rte"], [fire, nope], lengths=(512,), provenance=PROVENANCE)
     evaluated["setting"] = {**evaluated["setting"], "kind": "evaluate", "length": None}
     records = {
         "downstream/glue": evaluated,
-        "downstream/narrative-qa": {**downstream.record(["narrative_qa"], []), "provenance": MADE},
-        "reproduce/theorem": {"provenance": MADE, "setting": {"dtype": "float64", "max_length": 8}, "rows": []},
+        "downstream/narrative-qa": {**downstream.record(["narrative_qa"], []), "provenance": PROVENANCE},
+        "reproduce/theorem": {"provenance": PROVENANCE, "setting": {"dtype": "float64", "max_length": 8}, "rows": []},
     }
     page = claims_markdown(records, PAPERS)
     line = line_of(page, CLAIMS["glue.weak_baselines"])

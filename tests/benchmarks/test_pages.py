@@ -1,4 +1,4 @@
-"""Generated blocks and pictures: they come from the records, and a stale one is noticed."""
+"""Generated blocks and pictures come from the records, and stale ones are noticed."""
 
 import json
 import re
@@ -129,7 +129,7 @@ def test_stamp(tmp_path):
 
 
 def test_readme_table_and_picture(tmp_path):
-    """Five encodings at 1 to 16 times; RoPE leaves the axis."""
+    """Five encodings at 1 to 16 times the training length; RoPE leaves the axis."""
     record = read_record("encodings")
     table = five_encodings(record).splitlines()
     assert table[0] == "| log perplexity at | 1× (512 tokens) | 2× | 4× | 8× | 16× |"
@@ -145,7 +145,7 @@ def test_readme_table_and_picture(tmp_path):
 def test_comparison_opens_with_verdict_and_picture():
     record = with_other_texts(compare_record())
     parts = comparison_markdown(record, "images/a.png").split("\n\n")
-    assert parts[:2] == [verdict(record), "![Log perplexity by length](images/a.png)"]
+    assert parts[:2] == [verdict(record), "[![Log perplexity by length](images/a.png)](images/a.png)"]
     assert [sum(f"| log perplexity{on} at |" in part for part in parts) for on in ("", " on latex", " on code")] == [
         1
     ] * 3
@@ -194,14 +194,14 @@ def test_reproduction_stands_beside_the_papers_numbers():
 def test_page_of_tables(repository):
     root = repository({"docs/tables.md": block("tables")}, {"reproduce/biases": with_learned(compare_record())})
     update(root)
-    made = (root / "docs" / "tables.md").read_text(encoding="utf-8")
-    assert "\n## Figures 4 and 8: learned biases of FIRE, head by head\n" in made
-    assert "| 1 | 0.110 ± 0.010 | 41 ± 1 |" in made
-    assert "](images/reproduce-biases.png)" in made
-    missing = next(line for line in made.splitlines() if line.startswith("Not run yet: "))
+    page = (root / "docs" / "tables.md").read_text(encoding="utf-8")
+    assert "\n## Figures 4 and 8: learned biases of FIRE, head by head\n" in page
+    assert "| 1 | 0.110 ± 0.010 | 41 ± 1 |" in page
+    assert "](images/reproduce-biases.png)" in page
+    missing = next(line for line in page.splitlines() if line.startswith("Not run yet: "))
     assert "`theorem` (Theorem 3.1), `speed` (Figure 5), `perplexity-base` (Figures 1 and 7), " in missing
     assert "`biases`" not in missing
-    assert made.count("| not run |") == 6
+    assert page.count("| not run |") == 6
     assert (root / "docs" / "images" / "reproduce-biases.png").stat().st_size > 10_000
     assert problems(root) == []
 

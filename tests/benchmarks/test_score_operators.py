@@ -1,4 +1,4 @@
-"""Claims on tasks: what the paper's own scores say, and what keeps a claim undecided."""
+"""Claims on tasks: they hold on the paper's own scores, and what leaves them undecided."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from benchmarks.claims import CLAIMS
 from benchmarks.claims_page import claims_markdown
 from benchmarks.score_operators import seed_count, seed_rows
 from benchmarks.verdicts import FAILS, HOLDS, MISSING, OPEN
-from tests.benchmarks.test_claims import MADE, PAPERS, finding, line_of, verdict
+from tests.benchmarks.test_claims import PAPERS, PROVENANCE, finding, line_of, verdict
 
 ABOUT = ("size", "encoding", "label", "average", "extended_to")
 BEST = CLAIMS["scrolls.best"]
@@ -82,7 +82,7 @@ def test_unpublished_fire_decides_nothing():
 
 @pytest.mark.parametrize("keep", [lambda row: [], lambda row: [{**row, "scores": []}]], ids=["no row", "no scores"])
 def test_missing_baseline(keep):
-    """It leaves the claim undecided, and spoils no other comparison."""
+    """It leaves the claim undecided and does not affect other comparisons."""
     record = on_tasks("scrolls")
     record["rows"] = [one for row in record["rows"] for one in (keep(row) if row["encoding"] == "nope" else [row])]
     found = finding(BEST, record)
@@ -102,7 +102,7 @@ def test_other_questions_might_reverse_it():
 
 
 def test_margins():
-    """More than a point above; at most one below."""
+    """More than one point above; at most one below."""
     more = CLAIMS["scrolls.by_a_point"]
     assert verdict(more, on_tasks("scrolls", change=lowered("fire", by=0.7))) == FAILS
     assert verdict(more, on_tasks("scrolls", half=1.0)) == OPEN
@@ -175,7 +175,7 @@ def test_scores_that_drop():
 
 
 def test_lengths_are_multiples_of_the_fine_tuning_length():
-    """Fine-tuned at 2,048, the row of 8,192 is stretched to four times that, and no comparison goes farther."""
+    """Fine-tuned at 2,048, the row of 8,192 is stretched four times, and no comparison goes further."""
     record = on_tasks("narrative_qa")
     record["setting"]["length"] = 2048
     steady = finding(CLAIMS["contexts.rope_pi_stays"], record)
@@ -217,7 +217,7 @@ def test_seeds_of_pretraining_or_fine_tuning_distinguish_rows():
 
 
 def test_variants_of_fire_on_glue():
-    """Identified by the options in the record, and never taken for seeds of FIRE."""
+    """Identified by the options in the record, and never counted as seeds of FIRE."""
     log, threshold, shared = (CLAIMS[f"glue.{name}"] for name in ("logarithm", "threshold", "shared"))
     record = on_tasks("glue")
     fire = rows_with(record, "fire")
@@ -238,13 +238,13 @@ def test_variants_of_fire_on_glue():
 
 @pytest.mark.parametrize("without", [None, "record"])
 def test_averages_on_the_page(without):
-    """The paper's, stated or not; over the tasks that we have, if they are fewer."""
+    """The paper's average, stated or not; over our tasks if they are fewer."""
     record, claim = on_tasks("glue", seeds=1), CLAIMS["glue.on_a_par"]
     record["setting"] |= {"kind": "evaluate", "split": "validation", "data": "data", "limit": None, "missing": {}}
     for row in record["rows"]:
         row |= {"trained_length": 512, "tokens_seen": None, "finetuned_length": 8192}
         row["scores"] = [one for one in row["scores"] if one["task"] != without]
-    line = line_of(claims_markdown({claim.records[0]: {**record, "provenance": MADE}}, PAPERS), claim)
+    line = line_of(claims_markdown({claim.records[0]: {**record, "provenance": PROVENANCE}}, PAPERS), claim)
     assert "RoPE 71.15; Kerple 70.20; T5 70.61; FIRE 71.14" in line
     assert "(`downstream/glue`, one seed)" in line
     if without:

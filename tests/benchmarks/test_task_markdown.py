@@ -1,4 +1,4 @@
-"""Task records as Markdown: scores beside the paper's, and what failed or is missing."""
+"""Task records as Markdown: scores next to the paper's, and what failed or is missing."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.report.downstream_records import PAPER, one, record, row, sweep
 
 
 def cells(page, label):
-    """Of the table rows that begin with this."""
+    """Cells of the table rows with this label."""
     lines = [line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("|")]
     return [line[1:] for line in lines if line[0] == label]
 

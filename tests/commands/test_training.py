@@ -44,7 +44,7 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
             ["pretrain", "tiny", "--dry-run", "--set", "steps"],
             "--set takes FIELD=VALUE, such as steps=100, not 'steps'",
         ),
-        (["pretrain", "tiny", "--dry-run", "--set", "stpes=3"], "a recipe has no 'stpes'. Did you mean 'steps'"),
+        (["pretrain", "tiny", "--dry-run", "--set", "stpes=3"], "a recipe has no field 'stpes'. Did you mean 'steps'"),
         (
             ["pretrain", "tiny", "--set", "horizn=3"],
             "Did you mean 'horizon'? Known: name, length, batch_size, steps",
@@ -65,7 +65,10 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
             ["pretrain", "tiny", "--dry-run", "--encoding", "fire:init=kerple_log", "--set", "init=alibi"],
             "init=alibi and the encoding's init=kerple_log contradict each other",
         ),
-        (["pretrain", "tiny", "--dry-run", "--encoding", "yarn"], "say which, and how far (--from RUN --extend-to N)"),
+        (
+            ["pretrain", "tiny", "--dry-run", "--encoding", "yarn"],
+            "pass one and a target length (--from RUN --extend-to N)",
+        ),
     ],
 )
 def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
@@ -78,7 +81,9 @@ def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", [["pretrain", "tiny"], ["compare"]])
-@pytest.mark.parametrize(("text", "message"), [(" ", "holds no text"), ("Too short. " * 9, "training sequences of 64")])
+@pytest.mark.parametrize(
+    ("text", "message"), [(" ", "contains no text"), ("Too short. " * 9, "training sequences of 64")]
+)
 def test_a_text_that_cannot_be_trained_on_leaves_no_folder(command, text, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text(text)

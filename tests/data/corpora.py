@@ -1,4 +1,4 @@
-"""Small corpora for tests, in all the forms that can be read."""
+"""Small corpora in every supported file format."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ def lines(texts=TEXTS, field="text"):
 
 
 def write(path, texts=TEXTS, field="text"):
-    """A file of the kind that its name says."""
+    """Write a file in the format of its suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         table = pyarrow.table({"id": list(range(len(texts))), field: texts})
@@ -32,13 +32,13 @@ def write(path, texts=TEXTS, field="text"):
 
 
 def texts_of(split):
-    """The documents of a split of bytes."""
+    """The documents of a byte-tokenised split."""
     documents = np.split(np.asarray(split.tokens), split.starts[1:-1])
     assert all(document[-1] == 256 for document in documents)
     return [document[:-1].astype(np.uint8).tobytes().decode() for document in documents]
 
 
 def split_of(lengths, end=0):
-    """A split in memory whose tokens are all different, so that each can be found again."""
+    """A split in memory with all tokens different, so that each can be identified."""
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return TokenSplit("train", np.arange(1, starts[-1] + 1, dtype=np.uint32), starts, int(starts[-1]), end)

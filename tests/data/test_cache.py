@@ -41,7 +41,7 @@ def tokens(corpus):
     return [np.asarray(split.tokens).tolist() for split in (corpus.train, corpus.dev, corpus.validation)]
 
 
-def test_made_once(path):
+def test_built_once(path):
     first, second = load(path), load(path)
     assert (first.built, second.built) == (True, False)
     assert first.fingerprint == second.fingerprint
@@ -62,12 +62,12 @@ def test_keyed_by_content_and_settings(path, tmp_path):
             write(moved, ["another text"])
         other = load(path, **options)
         assert other.built
-        assert (other.fingerprint == first.fingerprint) == ("skip_bad" in options)  # which gave the same tokens
+        assert (other.fingerprint == first.fingerprint) == ("skip_bad" in options)  # has the same tokens
     write(path, [*TEXTS[:-1], "changed"])
     assert load(path).built
 
 
-def test_content_changed_at_the_same_size_and_at_once(path):
+def test_content_changed_at_the_same_size_and_time(path):
     load(path)
     for n in range(5):
         write(path, [*TEXTS[:-1], f"{n}" * len(TEXTS[-1])])
@@ -76,7 +76,7 @@ def test_content_changed_at_the_same_size_and_at_once(path):
 
 @pytest.fixture
 def later(monkeypatch):
-    """A minute from now: what was written just before is old enough to be remembered."""
+    """A minute from now, when files just written are old enough to be remembered."""
     now = time.time_ns
     monkeypatch.setattr("longfire.data.cache.time.time_ns", lambda: now() + 60 * 10**9)
 
@@ -109,7 +109,7 @@ def test_text_that_changes_while_it_is_read(path, monkeypatch):
         return build(plan, folder)
 
     monkeypatch.setattr(CorpusPlan, "build", changing)
-    with pytest.raises(CorpusError, match=r"a.jsonl changed while it was read. Run the command again"):
+    with pytest.raises(CorpusError, match=r"a.jsonl changed while it was being read. Run the command again"):
         load(path)
     monkeypatch.undo()
     write(path)
@@ -125,7 +125,7 @@ def test_text_that_changes_while_it_is_read(path, monkeypatch):
         *(("record.json", damage) for damage in ("altered", "missing", "emptied")),
     ],
 )
-def test_damage_is_noticed_and_mended(path, caplog, name, damage):
+def test_damage_is_detected_and_repaired(path, caplog, name, damage):
     before = tokens(load(path))
     victim = folder(path) / name
     content = bytearray(victim.read_bytes())
@@ -144,7 +144,7 @@ def test_damage_is_noticed_and_mended(path, caplog, name, damage):
 
 
 def test_two_processes_at_once(path, tmp_path):
-    """One rebuilds the damaged tokens while the other waits; both have them in the end."""
+    """One rebuilds the damaged tokens while the other waits; both get them."""
     load(path)
     (folder(path) / "dev.tokens").write_bytes(b"")
     go = tmp_path / "go"
@@ -186,7 +186,7 @@ def test_killed_before_the_tokens_are_in_place(path):
     corpus = load(path)
     assert corpus.built
     assert corpus.train.num_documents + corpus.dev.num_documents + corpus.validation.num_documents == len(TEXTS)
-    assert ".making-" not in folder(path).name  # and nothing of the killed one is left
+    assert ".making-" not in folder(path).name  # and no draft is left
 
 
 def test_a_failed_build_leaves_nothing(path, monkeypatch):
@@ -199,7 +199,7 @@ def test_a_failed_build_leaves_nothing(path, monkeypatch):
     assert [one.name for one in (path.parent / "c").iterdir() if one.is_dir()] == []
 
 
-def test_a_cache_that_cannot_be_made(path):
+def test_a_cache_that_cannot_be_created(path):
     with pytest.raises(OSError, match=r"cannot create the cache folder .*LONGFIRE_CACHE"):
         load_corpus(path, cache_dir=path / "below-a-file", progress=False)
 
@@ -234,7 +234,7 @@ def test_a_read_only_cache_can_be_read(path, later, monkeypatch):
 def test_fresh_files_are_not_remembered(tmp_path, request):
     path = tmp_path / "a"
     path.write_text("x")
-    os.utime(path, (1, 1))  # however old it says it is
+    os.utime(path, (1, 1))  # whatever its mtime
     notes = FileHashes(tmp_path)
     notes.digest(path)
     assert not notes.new

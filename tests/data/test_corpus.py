@@ -66,7 +66,7 @@ def test_own_validation(load, tmp_path):
 def test_bad_documents_are_errors_or_counted(load, tmp_path, caplog):
     path = write(tmp_path / "a.jsonl")
     path.write_bytes(path.read_bytes() + b'{"text": ""}\n{"text": 5}\n')
-    with pytest.raises(CorpusError, match="line 62: the field 'text' holds int"):
+    with pytest.raises(CorpusError, match="line 62: the field 'text' must be text, not int"):
         load(path)
     for built in (True, False):
         caplog.clear()
@@ -74,23 +74,23 @@ def test_bad_documents_are_errors_or_counted(load, tmp_path, caplog):
         assert corpus.built is built
         assert corpus.describe()["skipped"] == 1
         assert corpus.describe()["empty"] == 1
-        assert "skipping 1 documents" in caplog.text
+        assert "skipped 1 unreadable documents" in caplog.text
         assert "line 62" in caplog.text
     assert sum(split.num_documents for split in splits(corpus)) == len(TEXTS)
 
 
-def test_what_was_not_read_is_said(load, tmp_path, caplog):
+def test_unread_files_are_reported_once(load, tmp_path, caplog):
     write(tmp_path / "texts" / "a.jsonl")
     (tmp_path / "texts" / "b.pdf").write_text("")
     phrase = f"1 file not read (.pdf 1), such as {tmp_path / 'texts' / 'b.pdf'}"
-    for said in (True, False):  # once: processes that share a corpus need not repeat it
+    for reported in (True, False):  # processes that share a corpus need not repeat it
         caplog.clear()
         assert load(tmp_path / "texts").describe()["passed_over"] == phrase
-        assert (phrase in caplog.text) == said
+        assert (phrase in caplog.text) == reported
 
 
-def test_tokens_stay_what_they_were(load, tmp_path):
-    """By the fingerprint of a text without near copies, the runs of earlier versions are known again."""
+def test_tokens_are_stable_across_versions(load, tmp_path):
+    """Runs of earlier versions are recognised by the fingerprint of a text without near copies."""
     assert load(write(tmp_path / "a.jsonl")).fingerprint == "363a7037ec2789967f695de786be3399"
 
 
@@ -102,7 +102,7 @@ def test_documents_beside_a_model(load, tmp_path, monkeypatch):
     corpus.save_description(folders[0])
     assert json.loads((folders[0] / "corpus.json").read_text()) == corpus.describe()
     assert trained_documents(folders[0]).tolist() == sorted(corpus.train.contents)
-    other.save_description(folders[1], source=folders[0])  # training went on: both are trained on
+    other.save_description(folders[1], source=folders[0])  # training continued, so both texts count
     assert {*trained_documents(folders[1])} == {*corpus.train.contents, *other.train.contents}
     monkeypatch.setattr("longfire.data.corpus.MAX_DOCUMENTS", 9)
     corpus.save_description(folders[2])
@@ -118,10 +118,10 @@ def test_single_document_is_cut_in_three(load, tmp_path):
     assert "by position" in corpus.describe()["divided"]
 
 
-def test_nothing_there(load, tmp_path):
-    with pytest.raises(CorpusError, match=r"a.txt holds no text, .*1 empty"):
+def test_no_text(load, tmp_path):
+    with pytest.raises(CorpusError, match=r"a.txt contains no text, .*1 empty"):
         load(write(tmp_path / "a.txt", [" \n"]))
-    with pytest.raises(CorpusError, match=r"b.jsonl holds no text. Give"):
+    with pytest.raises(CorpusError, match=r"b.jsonl contains no text. Pass"):
         load(write(tmp_path / "b.jsonl", []))
     with pytest.raises(CorpusError, match=r"3 unreadable .*no field 'body'; its fields are: 'id', 'text'"):
         load(write(tmp_path / "c.jsonl", TEXTS[:3]), field="body", skip_bad=True)

@@ -1,4 +1,4 @@
-"""Finding files: folders, patterns, links, pipes, and what is passed over."""
+"""Finding files: folders, patterns, links, pipes, and skipped files."""
 
 import json
 import os
@@ -26,8 +26,8 @@ def test_folders_are_read_recursively_and_in_order(tmp_path):
     assert read(str(tmp_path / "**/*.txt"))[0] == ["a/b/c.txt", "a/z.txt", "b.txt"]
 
 
-def test_what_a_folder_holds_besides(tmp_path):
-    """Text by its usual names is read; what is not is counted and named."""
+def test_other_files_in_a_folder(tmp_path):
+    """Known text files are read; the others are counted and reported."""
     texts = {name: f"in {name}" for name in ("NOTES.md", "a.py", "b.rst", "c.tex", "d.txt")}
     for name in (*texts, "e.pdf", "f.PDF", "g.docx", "Makefile"):
         (tmp_path / name).write_text(texts.get(name, ""))
@@ -35,9 +35,9 @@ def test_what_a_folder_holds_besides(tmp_path):
     (tmp_path / "circle").symlink_to(tmp_path)
     (tmp_path / "dangling.txt").symlink_to(tmp_path / "none")
     assert read(tmp_path)[0] == list(texts.values())
-    assert read(f"{tmp_path}/**/*.py")[0] == ["in a.py"]  # and the link is not followed in circles
-    said = find_files(tmp_path, "text").passed_over
-    assert said == f"6 files not read (.txt 2, .pdf 2, Makefile 1, .docx 1), such as {tmp_path / 'Makefile'}"
+    assert read(f"{tmp_path}/**/*.py")[0] == ["in a.py"]  # without following the circular link
+    passed_over = find_files(tmp_path, "text").passed_over
+    assert passed_over == f"6 files not read (.txt 2, .pdf 2, Makefile 1, .docx 1), such as {tmp_path / 'Makefile'}"
     assert find_files(tmp_path / "a.py", "text").passed_over == ""
 
 
@@ -49,7 +49,7 @@ def test_links_that_lead_out_of_a_folder(tmp_path):
     assert read(inside)[0] == ["inside"]  # once
     assert find_files(inside, "text").passed_over == f"1 file not read (folder 1), such as {inside / 'folder'}"
     (inside / "d.txt").symlink_to(outside)
-    with pytest.raises(CorpusError, match=rf"d.txt is a link that leads out of .*inside, to {outside}"):
+    with pytest.raises(CorpusError, match=rf"d.txt is a link out of .*inside, to {outside}"):
         read(inside)
     assert read(f"{inside}/**/*.txt")[0] == ["inside", "outside"]  # a pattern names its files
     (tmp_path / "link").symlink_to(inside / "b.txt")
@@ -69,12 +69,12 @@ def test_pipes_are_refused(tmp_path, name):
     [
         ("missing.txt", FileNotFoundError, r"no file or folder .*missing.txt.*hub:NAME"),
         ("*.jsonl", FileNotFoundError, "no file matches"),
-        ("notes.doc", CorpusError, r"notes.doc is of an unknown kind.*rename it to \.txt"),
-        (".", CorpusError, r"no file of a known kind .*only \.doc"),
-        ("empty", CorpusError, r"the folder .*empty is empty .*Give one with text: \.txt, \.md"),
-        (5, TypeError, "a source is a path or a list of paths, not"),
-        ("", TypeError, "a source is a path or a list of paths, not"),
-        ([".", None], TypeError, "a source is a path or a list of paths, not"),
+        ("notes.doc", CorpusError, r"notes.doc has an unknown file type.*rename it to \.txt"),
+        (".", CorpusError, r"no file of a known type .*only \.doc"),
+        ("empty", CorpusError, r"the folder .*empty is empty .*Pass one with text: \.txt, \.md"),
+        (5, TypeError, "a source must be a path or a list of paths, not"),
+        ("", TypeError, "a source must be a path or a list of paths, not"),
+        ([".", None], TypeError, "a source must be a path or a list of paths, not"),
         ([".", "hub:c4"], CorpusError, "must be the only source"),
         ([], CorpusError, "list of sources is empty"),
     ],

@@ -1,4 +1,4 @@
-"""Readers of files: bad lines, cut-off and binary files, bombs."""
+"""File readers: bad lines, truncated and binary files, decompression bombs."""
 
 import gzip
 import tracemalloc
@@ -20,22 +20,22 @@ def read(source, field="text", **options):
 
 @pytest.mark.parametrize("ending", [ending for ending, reader in READERS.items() if reader is not read_text])
 @pytest.mark.parametrize("field", ["text", "content"])
-def test_one_document_a_row(tmp_path, ending, field):
+def test_one_document_per_row(tmp_path, ending, field):
     path = write(tmp_path / f"a{ending}", field=field)
     assert read(path, field)[0] == TEXTS
 
 
-def test_one_document_a_text_file(tmp_path):
+def test_one_document_per_text_file(tmp_path):
     path = tmp_path / "Ä.TXT"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntw\xc3\xb6\n")
     assert read(path)[0] == ["one\r\ntwö\n"]
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-def test_a_line_that_memory_may_not_suffice_for(tmp_path, ending, monkeypatch):
+def test_a_line_too_long_for_memory(tmp_path, ending, monkeypatch):
     monkeypatch.setattr("longfire.data.readers.MAX_LINE", 1000)
     path = write(tmp_path / f"a.jsonl{ending}", ["first", "x" * 9000, "y" * 900, "z" * 2000])
-    with pytest.raises(CorpusError, match=r"line 2 has more than 1,000 bytes. Divide it"):
+    with pytest.raises(CorpusError, match=r"line 2 has more than 1,000 bytes. Split it"):
         read(path)
     texts, log = read(path, skip_bad=True)
     assert (texts, log.skipped) == (["first", "y" * 900], 2)
@@ -63,15 +63,15 @@ def test_several_zstandard_frames_and_long_lines(tmp_path):
 
 BAD_LINES = {
     "not JSON": (b'{"text": "cut o', r"line 2 is not JSON \(Unterminated string.*\): '{\"text\": \"cut o'"),
-    "no object": (b"[1]", "line 2 is not an object with fields but list"),
+    "no object": (b"[1]", "line 2 must be an object with fields, not list"),
     "no such field": (
         b'{"content": "a", "id": 1}',
         "line 2 has no field 'text'; its fields are: 'content', 'id'",
     ),
     "no fields": (b"{}", "line 2 has no field 'text'; its fields are: none"),
-    "null": (b'{"text": null}', "line 2: the field 'text' holds NoneType"),
+    "null": (b'{"text": null}', "line 2: the field 'text' must be text, not NoneType"),
     "encoding": (b'{"text": "caf\xe9"}', "line 2: not UTF-8 .byte 0xe9"),
-    "half a character": (rb'{"text": "\ud800"}', "line 2: half a character"),
+    "lone surrogate": (rb'{"text": "\ud800"}', "line 2: a lone surrogate"),
     "too deep": (b"[" * 200_000, "line 2 is not JSON"),
 }
 
@@ -95,7 +95,7 @@ def test_bad_lines_are_named_or_counted(tmp_path, case, ending):
 
 @pytest.mark.parametrize("ending", [".jsonl.gz", ".jsonl.zst", ".parquet"])
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.999])
-def test_cut_off_files_are_noticed(tmp_path, ending, share):
+def test_truncated_files_are_detected(tmp_path, ending, share):
     path = write(tmp_path / f"a{ending}")
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
@@ -108,7 +108,7 @@ def test_cut_off_files_are_noticed(tmp_path, ending, share):
 
 
 @pytest.mark.parametrize("ending", [".jsonl.gz", ".jsonl.zst", ".parquet"])
-def test_what_only_bears_the_name(tmp_path, ending):
+def test_files_with_the_wrong_content(tmp_path, ending):
     path = tmp_path / f"a{ending}"
     path.write_bytes(b"this is something else entirely")
     with pytest.raises(CorpusError, match="damaged"):
@@ -120,7 +120,7 @@ def test_parquet_without_the_field_or_with_gaps(tmp_path):
     with pytest.raises(CorpusError, match="has no field 'text'; its fields are: 'id', 'body'"):
         read(path)
     assert read(path, skip_bad=True)[1].skipped == 1
-    with pytest.raises(CorpusError, match="row 2: the field 'body' holds NoneType"):
+    with pytest.raises(CorpusError, match="row 2: the field 'body' must be text, not NoneType"):
         read(path, "body")
     texts, log = read(path, "body", skip_bad=True)
     assert (texts, log.skipped) == (["a", "c"], 1)
@@ -143,7 +143,7 @@ def test_text_in_another_encoding(tmp_path):
         ("Text".encode("utf-16"), "a.txt is UTF-16, not UTF-8. Convert it: iconv -f utf-16"),
     ],
 )
-def test_binary_files_are_called_so(tmp_path, content, message):
+def test_binary_files_are_reported_as_binary(tmp_path, content, message):
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(CorpusError, match=message):
         read(tmp_path)

@@ -1,4 +1,4 @@
-"""A corpus in a folder of its own, for machines where the text is not."""
+"""A corpus saved to a folder, for machines without the text."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_a_saved_corpus_is_the_same_without_its_text(text, tmp_path):
 
 
 def test_saved_by_an_older_version(text, tmp_path):
-    """Without the documents' hashes: it serves, and what would need them knows that they are not known."""
+    """Without the documents' hashes it still loads, and they are reported as unknown."""
     corpus = load_corpus(text, cache_dir=tmp_path / "cache", progress=False)
     folder = corpus.save(tmp_path / "saved")
     for file in (*folder.glob("*.contents.npy"), folder / "record.json"):
@@ -45,7 +45,7 @@ def test_saved_by_an_older_version(text, tmp_path):
     assert shared_documents(old, corpus) is None
 
 
-def test_saved_again_from_what_was_saved(text, tmp_path):
+def test_a_saved_corpus_can_be_saved_again(text, tmp_path):
     corpus = load_corpus(text, cache_dir=tmp_path / "cache", progress=False)
     second = load_corpus(load_corpus(corpus.save(tmp_path / "one")).save(tmp_path / "two"))
     assert second.fingerprint == corpus.fingerprint
@@ -54,13 +54,13 @@ def test_saved_again_from_what_was_saved(text, tmp_path):
 @pytest.mark.parametrize(
     "option", [{"tokenizer": "bpe"}, {"validation": "b.txt"}, {"field": "zzz"}, {"max_documents": 3}]
 )
-def test_what_cannot_be_honoured_is_refused(option, text, tmp_path):
+def test_options_that_need_the_text_are_refused(option, text, tmp_path):
     folder = load_corpus(text, cache_dir=tmp_path / "cache", progress=False).save(tmp_path / "saved")
-    with pytest.raises(CorpusError, match=f"leave out {next(iter(option))}, or give the text"):
+    with pytest.raises(CorpusError, match=f"omit {next(iter(option))}, or pass the text"):
         load_corpus(folder, **option)
 
 
-def test_a_folder_with_something_in_it_is_refused(text, tmp_path):
+def test_a_folder_that_is_not_empty_is_refused(text, tmp_path):
     corpus = load_corpus(text, cache_dir=tmp_path / "cache", progress=False)
     with pytest.raises(ValueError, match="is not empty"):
         corpus.save(tmp_path)

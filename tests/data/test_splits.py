@@ -12,32 +12,32 @@ PARTS = {"validation": VALIDATION, "dev": DEV}
 
 
 def divided(tmp_path, texts, parts=PARTS):
-    with DocumentFile(tmp_path / "text") as heap:
+    with DocumentFile(tmp_path / "text") as documents:
         for text in texts:
-            heap.add(text.encode())
-        heap.close()
-        found, how = divide(heap, "the text", parts)
-        return {name: [text.decode() for text in heap.read(ranges)] for name, ranges in found.items()}, how
+            documents.add(text.encode())
+        documents.close()
+        found, how = divide(documents, "the text", parts)
+        return {name: [text.decode() for text in documents.read(ranges)] for name, ranges in found.items()}, how
 
 
-def said(text):
+def content_key(text):
     return content_hash(text.encode())
 
 
 texts_to_divide = st.lists(st.text("ab\u00e9e\u0301 \n", min_size=1, max_size=4), min_size=3, max_size=80)
 
 
-@given(texts_to_divide.filter(lambda texts: len(set(map(said, texts))) > 2))
+@given(texts_to_divide.filter(lambda texts: len(set(map(content_key, texts))) > 2))
 def test_every_document_in_one_split(tmp_path_factory, texts):
     found, how = divided(tmp_path_factory.mktemp("d"), texts)
     assert how == "by document"
     assert sorted(text for split in found.values() for text in split) == sorted(texts)
-    sets = [set(map(said, split)) for split in found.values()]
+    sets = [set(map(content_key, split)) for split in found.values()]
     assert all(sets)
-    assert sum(map(len, sets)) == len(set(map(said, texts)))  # equal documents are in the same split
+    assert sum(map(len, sets)) == len(set(map(content_key, texts)))  # equal documents are in the same split
 
 
-def test_what_is_the_same_document():
+def test_equal_documents():
     same = [
         "Caf\u00e9 noir.",
         "Cafe\u0301 noir.",
@@ -45,13 +45,13 @@ def test_what_is_the_same_document():
         "Caf\u00e9\u00a0noir.",
         "\ufeffCaf\u00e9 noir.\u2028",
     ]
-    assert len(set(map(said, same))) == 1
-    assert said("a b") == said("a\u00a0b") == said("a\u200bb")
-    assert len({*map(said, same), said("Cafe noir."), said("caf\u00e9 noir.")}) == 3
+    assert len(set(map(content_key, same))) == 1
+    assert content_key("a b") == content_key("a\u00a0b") == content_key("a\u200bb")
+    assert len({*map(content_key, same), content_key("Cafe noir."), content_key("caf\u00e9 noir.")}) == 3
 
 
-def test_near_copies_share_a_split_and_move_no_other(tmp_path):
-    """A final newline makes no other document; where there are no copies, the division is what it always was."""
+def test_near_copies_share_a_split_and_move_no_others(tmp_path):
+    """A final newline does not make a different document. Without copies, the splits match earlier versions."""
     texts = [f"text {n}" for n in range(400)]
     once, _ = divided(tmp_path, texts)
     twice, _ = divided(tmp_path, [*texts, *(f"{text}\n" for text in texts)])
@@ -101,7 +101,7 @@ def test_too_short_to_divide(tmp_path):
         divided(tmp_path, ["hello"])
 
 
-def test_refused_documents(tmp_path):
+def test_excluded_documents(tmp_path):
     with DocumentFile(tmp_path / "a") as one:
         assert one.add(b"a")
         with DocumentFile(tmp_path / "b", one.contents) as other:

@@ -28,7 +28,7 @@ def test_no_token_is_lost_or_doubled(lengths, length):
     labels = torch.stack([row["labels"] for row in rows])
     inputs = torch.stack([row["input_ids"] for row in rows])
     assert sorted(labels[labels != -100].tolist()) == split.tokens.tolist()
-    assert len(rows) == -(-split.num_tokens // length)  # so only the last one can hold padding
+    assert len(rows) == -(-split.num_tokens // length)  # so only the last one can contain padding
     padded = labels == -100
     assert (inputs[padded] == split.end).all()
     assert (inputs[~padded] == labels[~padded]).all()
@@ -36,7 +36,7 @@ def test_no_token_is_lost_or_doubled(lengths, length):
 
 
 @given(LENGTHS, st.integers(1, 40))
-def test_whole_pieces_first_and_left_overs_in_order(lengths, length):
+def test_whole_pieces_first_and_remainders_in_order(lengths, length):
     split = split_of(lengths)
     if split.num_tokens < length:
         return
@@ -71,7 +71,7 @@ def test_a_limit_spreads_over_the_documents():
     assert (rows[:, 0] // 10).tolist() == [0, 25, 50, 75]
 
 
-def test_paired_windows_hold_every_length():
+def test_paired_windows_contain_every_length():
     split = split_of([100, 20, 70])
     windows = split.paired([8, 32, 16], 4)
     assert windows.tolist() == split.cut(32).tolist()
@@ -88,7 +88,7 @@ def test_indices_and_arguments():
     assert len(sequences) == 4
     assert sequences[-1]["labels"].tolist() == sequences[3]["labels"].tolist() == [9, 10, 15, -100]
     for wrong in (4, -5):
-        with pytest.raises(IndexError, match="there are 4 sequences"):
+        with pytest.raises(IndexError, match="out of range for 4 sequences"):
             sequences[wrong]
     with pytest.raises(ValueError, match="length must be at least 1"):
         sequences.split.sequences(0)
@@ -96,14 +96,14 @@ def test_indices_and_arguments():
         sequences.split.cut(4, 1.5)
 
 
-def test_samples_are_the_reader_s_own():
+def test_samples_are_copies():
     sequences = split_of([10]).sequences(5)
     sample = sequences[0]
     sample["input_ids"].zero_()
     assert sample["labels"].tolist() == [1, 2, 3, 4, 5] == sequences[0]["input_ids"].tolist()
 
 
-def test_a_mapped_split_travels_by_name(tmp_path):
+def test_a_mapped_split_is_pickled_by_path(tmp_path):
     tokens = np.memmap(tmp_path / "t", np.uint16, "w+", shape=1_000_000)
     tokens[:] = np.arange(1_000_000) % 60_000
     split = TokenSplit("dev", tokens, np.array([0, 400_000, 1_000_000]), 5, 256)

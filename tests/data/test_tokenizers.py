@@ -35,7 +35,7 @@ def tokens(tokenizer, text):
 
 @given(st.text())
 @example(bytes(range(128)).decode() + "\x80ÿ\u0100\U0010ffff")
-def test_bytes_are_the_tokenizer_s_own(text):
+def test_byte_encoding_matches_the_library(text):
     assert tokens(BYTES, text) == list(text.encode()) == BYTES.encode(text, split_special_tokens=True)
     assert BYTES.decode(tokens(BYTES, text)) == text
 
@@ -50,7 +50,7 @@ def test_bytes():
 @given(st.one_of(AWKWARD, st.text()))
 @example("it's  a\n\n  test\t\tof''s 'll  \n")
 @example("!\x1c a\x1c \x1d!")
-def test_word_by_word_gives_the_library_s_tokens(text):
+def test_word_caching_matches_the_library(text):
     fast = encoder(BPE, np.uint16)
     assert isinstance(fast, WordCachingEncoder)
     whole = BatchEncoder(fast.backend, np.uint16)
@@ -69,7 +69,7 @@ def test_other_tokenizers_go_through_the_library():
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, BPE], ids=["bytes", "bpe"])
-def test_the_end_written_in_a_text_is_text(tokenizer):
+def test_eos_spelled_out_in_a_text_is_text(tokenizer):
     found = tokens(tokenizer, f"a {END} b")
     assert tokenizer.eos_token_id not in found
     assert tokenizer.decode(found) == f"a {END} b"
@@ -97,8 +97,8 @@ def test_bpe_is_the_same_in_every_process(tmp_path):
     assert BPE.eos_token_id == 0
 
 
-def test_bpe_sees_the_train_split_alone(tmp_path):
-    odd = [f"{n} " + chr(0x3041 + n) * 400 for n in range(80)]  # a letter of its own for each document
+def test_bpe_is_trained_on_the_train_split_only(tmp_path):
+    odd = [f"{n} " + chr(0x3041 + n) * 400 for n in range(80)]  # each document has its own letter
     path = write(tmp_path / "a.jsonl", odd)
     corpus = load_corpus(path, tokenizer="bpe", vocab_size=600, cache_dir=tmp_path / "cache", progress=False)
     per_token = {
@@ -123,19 +123,19 @@ def test_the_only_special_token_ends_documents(tmp_path):
     assert load_tokenizer(tmp_path).eos_token == END
     backend.add_special_tokens(["<s>"])
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(CorpusError, match="does not say which token ends a document"):
+    with pytest.raises(CorpusError, match="has no eos_token"):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "vocab_size", "error", "message"),
     [
-        ("nobody/nothing", None, CorpusError, r"no tokenizer 'nobody/nothing'.*'bytes', 'bpe'"),
-        (".", None, CorpusError, "no tokenizer"),
-        (None, None, TypeError, "a tokenizer is 'bytes', 'bpe', or a folder"),
+        ("nobody/nothing", None, CorpusError, r"cannot load tokenizer 'nobody/nothing'.*'bytes', 'bpe'"),
+        (".", None, CorpusError, "cannot load tokenizer"),
+        (None, None, TypeError, "tokenizer must be 'bytes', 'bpe', or a folder"),
         ("bpe", "8192", TypeError, "vocab_size must be a whole number"),
         ("bpe", 200, ValueError, "at least 257"),
-        ("bytes", 300, ValueError, "vocab_size=300 is for tokenizer='bpe'"),
+        ("bytes", 300, ValueError, "vocab_size=300 needs tokenizer='bpe'"),
     ],
 )
 def test_wrong_tokenizers(name, vocab_size, error, message):

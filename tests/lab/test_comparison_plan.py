@@ -30,7 +30,7 @@ def test_a_plan_travels_without_its_tokens(corpus, tmp_path):
     ("changes", "message"),
     [
         ({"lengths": (16, 10**6)}, r"no document of the validation split \(\d+ documents?\) has 1000000 tokens"),
-        ({"recipe": RECIPE.but(batch_size=10**6)}, "1000000.* Give more text"),
+        ({"recipe": RECIPE.but(batch_size=10**6)}, "1000000.* Use more text"),
         ({"encodings": ("rope", "yarn:target_length=9999999")}, "fewer than one sequence of 9999999"),
     ],
 )
@@ -56,7 +56,7 @@ def test_torchrun_jobs_and_unwritable_folders_are_refused(corpus, tmp_path, monk
     [
         (b"Short. " * 20, r"no document of the whole split \(3 documents\) has 999 tokens; the longest has 1"),
         (b"Short.", "too short"),
-        (b" ", "holds no text"),
+        (b" ", "contains no text"),
         (b"f\xfcr " * 900, "not UTF-8"),
     ],
 )

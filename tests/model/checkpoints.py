@@ -1,4 +1,4 @@
-"""A small checkpoint with a tokenizer of bytes, as save_pretrained writes them."""
+"""A small checkpoint with a byte tokenizer."""
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -9,7 +9,7 @@ END = "<|end|>"
 
 
 def byte_tokenizer():
-    """Token 0 ends a text, every other is a byte."""
+    """Token 0 is eos; all others are bytes."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={END: 0} | {letter: 1 + i for i, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -18,7 +18,7 @@ def byte_tokenizer():
 
 
 def save_checkpoint(folder, name="fire", **changes):
-    """The model and the tokenizer that it saved in the folder."""
+    """Save a model and its tokenizer to a folder, and return both."""
     tokenizer = byte_tokenizer()
     model = small_model(name, **{"vocab_size": len(tokenizer), "eos_token_id": 0, **changes})
     model.save_pretrained(folder)

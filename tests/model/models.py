@@ -1,4 +1,4 @@
-"""Small models whose tokens vary and depend on where they are."""
+"""Small models whose outputs vary and depend on positions."""
 
 import torch
 
@@ -20,7 +20,7 @@ def small_config(name="fire", **changes):
 
 
 def small_model(name="fire", implementation="longfire", seed=0, **changes):
-    """In evaluation mode, with weights so large that every layer, and the encoding, matters."""
+    """In evaluation mode, with weights large enough that every layer and the encoding matter."""
     torch.manual_seed(seed)
     model = LongfireForCausalLM._from_config(small_config(name, **changes), attn_implementation=implementation)
     with torch.no_grad():
@@ -35,5 +35,5 @@ def small_model(name="fire", implementation="longfire", seed=0, **changes):
 
 
 def tokens(*shape, seed=1):
-    """Any but 0, which is padding."""
+    """Random tokens other than 0, which is padding."""
     return torch.randint(1, SHAPE["vocab_size"], shape, generator=torch.Generator().manual_seed(seed))

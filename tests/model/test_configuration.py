@@ -1,4 +1,4 @@
-"""Configurations: sizes, encodings, and what is refused."""
+"""Configurations: sizes, encodings, and refusals."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_the_default_is_the_base_model_with_the_papers_fire():
 
 
 def test_fire_has_two_hidden_layers_by_default():
-    """Public ports take the listing's one for the paper's two."""
+    """As in the paper's text; public ports use one, as in its listing."""
     model = small_model()
     for encoding in model.model.encodings:
         assert isinstance(encoding, FIRE)
@@ -88,7 +88,7 @@ def test_options_reach_the_encoding():
 @pytest.mark.parametrize("implementation", ["longfire", "sdpa", "eager"])
 @pytest.mark.parametrize("share", [False, True])
 def test_an_encoding_is_called_once_per_forward_pass(implementation, share):
-    """So a hook sees its bias, and what the hook returns is added."""
+    """So a forward hook sees the bias, and its return value is what is added."""
     model, ids, calls = small_model(implementation=implementation, share_position_encoding=share), tokens(2, 9), []
     before = model(ids).logits
     for encoding in model.model.encodings:

@@ -1,4 +1,4 @@
-"""RoPE extended beyond its training length, and the number of positions of a model."""
+"""RoPE extended past its training length, and a model's number of positions."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def rope():
 
 
 def built(name, model, **options):
-    """A model built with the encoding and given the weights."""
+    """A model built with the encoding, with another model's weights."""
     made = LongfireForCausalLM(small_config(name, position_encoding={**ROPE, "name": name, **options}))
     made.load_state_dict(model.state_dict())
     return made.eval()
@@ -55,7 +55,7 @@ def test_saved_and_loaded(name, rope, tmp_path):
 
 
 def test_interpolation_maps_positions_between_the_trained_ones(rope):
-    """At four times the length, PI rotates every fourth position as RoPE does its own."""
+    """At four times the length, PI rotates position 4i as RoPE rotates position i."""
     encoding, own = extend(rope, "rope_pi", 512).model.encodings[0], rope.model.encodings[0]
     x = torch.randn(1, 4, 128, 8)
     assert torch.allclose(encoding.rotate(x, torch.arange(128) * 4), own.rotate(x, torch.arange(128)), atol=1e-5)
@@ -73,8 +73,8 @@ def test_only_rope_can_be_extended(name):
     [
         (("fire", 512), "cannot be 'fire'.*Known: rope_pi, yarn"),
         (("rope", 512), "cannot be 'rope'"),
-        (("yarn", 128), "128 is not above 128"),
-        (("rope_pi", 256, 300), "256 is not above 300"),
+        (("yarn", 128), "above the trained length of 128, not 128"),
+        (("rope_pi", 256, 300), "above the trained length of 300, not 256"),
         (("yarn", 512, 0), "trained_length must be at least 1"),
     ],
 )

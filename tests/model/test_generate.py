@@ -140,7 +140,7 @@ def test_exactly_one_prompt(saved):
 
 
 class Written(io.StringIO):
-    """Keeps each part as it was written; interrupts after some."""
+    """Records each write, and raises an interrupt after some."""
 
     def __init__(self, stop_after=None):
         super().__init__()
@@ -164,7 +164,7 @@ def test_interrupted(saved):
 
 
 def test_control_c(tmp_path):
-    """The command in a process: the text stays, then comes the report, and the status is 130."""
+    """In a subprocess: the text is kept, the report follows, and the exit status is 130."""
     save_checkpoint(tmp_path, eos_token_id=999)  # never generated
     endless = command(tmp_path, "--max-new-tokens", "1000000", "--temperature", "100")
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Generation agrees with every cache and without one, padded and alone, and past the training length."""
+"""Generation gives the same tokens with every cache and without one, padded and alone, and past the training length."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Positions from the mask, the cache and position ids, and what is refused."""
+"""Positions from the mask, the cache and position ids, and refusals."""
 
 import pytest
 import torch
@@ -70,7 +70,7 @@ def test_position_ids(filler):
     # libraries give padding 0, 1 or −1
     padded = place([[0, 0, 1, 1, 1, 1], [1] * 6], ids=[[filler, filler, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5]])
     assert padded.queries.tolist() == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
-    # with a cache and no mask, they tell what was padding
+    # with a cache and no mask, they reveal the padding
     cached = place(ids=[[3], [1]], past=3)
     assert cached.keys.tolist() == [[0, 1, 2, 3], [0, 0, 0, 1]]
     assert cached.queries.tolist() == [[3], [1]]
@@ -79,7 +79,7 @@ def test_position_ids(filler):
 
 @pytest.mark.parametrize("ids", [[0, 0, 1, 2], [0, 1, 1, 2], [3, 2, 4, 5]])
 def test_position_ids_that_do_not_increase_are_refused(ids):
-    """Causality goes by position: tokens at the same position would see each other."""
+    """Causality is by position: tokens at the same position would see each other."""
     with pytest.raises(ValueError, match="restart within a sequence"):
         place(ids=[ids])
 
@@ -169,7 +169,7 @@ def test_packed_documents_with_a_mask_or_a_cache(options, implementation):
 
 
 def masks_by_query():
-    """Which of 17 tokens each token of the packed documents sees, (1, 1, T, S), in every form."""
+    """4-D masks (1, 1, T, S) of the packed documents: boolean, float and integer."""
     document = torch.arange(17) >= 10
     seen = ((document[:, None] == document) & torch.ones(17, 17).tril().bool())[None, None]
     return seen, torch.zeros(1, 1, 17, 17).masked_fill(~seen, float("-inf")), seen.long()
@@ -191,7 +191,7 @@ def test_packed_documents_by_a_4d_mask(implementation):
 
 @pytest.mark.parametrize("retrofitted", [False, True])
 def test_masks_by_query_are_refused_by_longfire(retrofitted):
-    """Reduced to the first row they would hide every key but the first, or invert a float mask."""
+    """Reducing them to the first row would hide all keys but the first, or invert a float mask."""
     model = retrofit(original("Llama"), training_length=64).eval() if retrofitted else small_model()
     ids = tokens(1, 17)
     padding = torch.zeros(1, 1, 1, 17)  # additive: nothing is masked

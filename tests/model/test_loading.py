@@ -70,7 +70,7 @@ def test_code_in_a_folder_is_neither_saved_nor_run(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", NAMES)
 def test_encodings_stay_exact_in_low_precision_models(name, dtype, tmp_path):
-    """Parameters are those that were trained, and buffers those of a new encoding."""
+    """Parameters equal the trained ones; buffers equal a new encoding's."""
     model, ids = saved(tmp_path, name), tokens(2, 33)
     loaded = load(tmp_path, dtype=dtype)
     assert loaded.lm_head.weight.dtype == dtype
@@ -90,7 +90,7 @@ def test_encodings_stay_exact_in_low_precision_models(name, dtype, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("share", [False, True])
 def test_the_bias_is_not_cast_to_half_precision(dtype, share, tmp_path):
-    """Nor are the distances: in public ports, distant positions coincide."""
+    """Nor are the distances; in public ports, distant positions coincide."""
     exact = saved(tmp_path, share_position_encoding=share).model.encodings[0]
     encoding = load(tmp_path, dtype=dtype).model.encodings[0]
     q, k = torch.tensor([4999, 5000]), torch.arange(4000, 5000)
@@ -186,7 +186,7 @@ def test_other_options_are_refused(options, tmp_path):
 
 
 def test_fires_init_may_change_after_training(tmp_path):
-    """A checkpoint older than the option `init` loads, with and without it, and comes back the same."""
+    """A checkpoint from before the option `init` loads with and without it, with the same weights."""
     model = saved(tmp_path / "old", position_encoding={"name": "fire", "init_L": 4.0})
     assert "init" not in json.loads((tmp_path / "old" / "config.json").read_text())["position_encoding"]
     requested = {"name": "fire", "init_L": 4.0, "init": "kerple_log"}
@@ -210,7 +210,7 @@ def test_fires_smooth_beyond_may_change_after_training(tmp_path):
 
 
 def test_fires_horizon_may_change_after_training(tmp_path):
-    """Up to the horizon nothing changes, to the bit; beyond it everything does. It is saved with the model."""
+    """Bitwise equal up to the horizon, different beyond it. It is saved with the model."""
     model, ids = saved(tmp_path / "plain", position_encoding={"name": "fire", "init_L": 4.0}), tokens(2, 40)
     far = {"name": "fire", "init_L": 4.0, "horizon": 16}
     given = load(tmp_path / "plain", position_encoding=far)

@@ -1,4 +1,4 @@
-"""The blockwise loss: its value, its gradients, and arguments that mean what they mean to Hugging Face."""
+"""The blockwise loss: its value, its gradients, and arguments with Hugging Face's meaning."""
 
 import pytest
 import torch
@@ -147,7 +147,7 @@ def test_the_full_logits_never_exist_in_training(monkeypatch):
 def test_second_derivatives_are_refused():
     hidden, weight, labels = inputs()
     value = linear_cross_entropy(hidden, weight, labels)
-    with pytest.raises(RuntimeError, match=r"linear_cross_entropy can be differentiated once, and create_graph=True"):
+    with pytest.raises(RuntimeError, match=r"linear_cross_entropy can be differentiated once"):
         torch.autograd.grad(value, (hidden, weight), create_graph=True)
 
 
@@ -186,7 +186,7 @@ def test_labels_are_shifted_as_hugging_face_does(model):
 
 
 def test_a_number_of_items_divides_the_sum(model):
-    """For gradient accumulation: the items of all batches of a step."""
+    """For gradient accumulation: the number of labels in all batches of a step."""
     ids = tokens(2, 17)
     labels = some_labels(ids)
     for items in (50, torch.tensor(50)):

@@ -1,4 +1,4 @@
-"""The model on a GPU: the fused engine inside it, compiled and not."""
+"""The model on a GPU with the fused engine, compiled and eager."""
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_generate(name):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_decoding_far_out(shared, compiled):
-    """Far enough that all layers' biases are computed at once, from nodes; in a padded batch."""
+    """With enough keys that all layers' biases are interpolated at once; in a padded batch."""
     torch.compiler.reset()
     model = gpu_model("fire", torch.bfloat16, share_position_encoding=shared)
     ids = tokens(2, 2801).cuda()

@@ -37,7 +37,7 @@ def config_of(name, heads=4, **changes):
 
 
 def original(name, heads=4, **changes):
-    """In evaluation mode, with weights so large that every layer and every position matters."""
+    """In evaluation mode, with weights large enough that every layer and position matters."""
     torch.manual_seed(0)
     config = config_of(name, heads, tie_word_embeddings=False, **changes)
     model = getattr(hf, f"{name}ForCausalLM")(config)
@@ -334,7 +334,7 @@ def test_unsupported_models_are_refused():
         retrofit(hf.LlamaForCausalLM(config_of("Llama")), training_length=64)
     adapted = original("Llama")
     adapted.model.layers[0].self_attn.q_proj = torch.nn.ModuleDict({"base_layer": torch.nn.Linear(32, 32)})
-    with pytest.raises(ValueError, match=r"not those of a plain LlamaForCausalLM: .*q_proj.*Merge adapters"):
+    with pytest.raises(ValueError, match=r"not a plain LlamaForCausalLM; .*q_proj.*Merge adapters"):
         retrofit(adapted, training_length=64)
     with pytest.raises(ValueError, match="attn_implementation cannot be 'flash_attention_2'"):
         retrofitted("Llama").set_attn_implementation("flash_attention_2")

@@ -22,7 +22,7 @@ def training_model(name="fire", implementation="longfire", **changes):
 
 
 def gradients(model, run, ids, labels=None, **options):
-    """Of every parameter, by name, and the loss."""
+    """The gradient of every parameter by name, and the loss."""
     model.zero_grad()
     loss = run(ids, labels=ids if labels is None else labels, **options).loss
     loss.backward()
@@ -32,7 +32,7 @@ def gradients(model, run, ids, labels=None, **options):
 
 
 def assert_same(found, expected):
-    """Relative to the largest gradient of a tensor; what is 0 by symmetry is only rounding."""
+    """Relative to each tensor's largest gradient; gradients that are 0 by symmetry are only rounding."""
     for name, value in expected.items():
         assert found[name] is not None, name
         largest = max(value.abs().max().item(), 1e-2)
@@ -160,12 +160,12 @@ def test_c_below_zero_does_not_give_nan():
     found = gradients(model, model, ids)
     assert all(torch.isfinite(value).all() for value in found.values())
     assert found["model.layers.0.attention.position_encoding.c"] != 0
-    mirrored = training_model()  # whose c is 0.1
+    mirrored = training_model()  # its c is 0.1
     assert torch.equal(gradients(mirrored, mirrored, ids)["loss"], found["loss"])
 
 
 def test_all_layers_share_their_positions():
-    """Public ports draw random positions in every layer. Here nothing is random, not even in training."""
+    """Public ports draw random positions in every layer. Here nothing is random, even in training."""
     model, ids = training_model(num_hidden_layers=4), tokens(2, 17)
     seen = []
     for layer in model.model.layers:

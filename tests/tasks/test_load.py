@@ -39,7 +39,7 @@ def hub(tmp_path_factory):
 
 @pytest.fixture
 def on_hub(hub, tmp_path, monkeypatch):
-    """A task whose dataset is in that folder."""
+    """Returns a task that reads its dataset from that folder."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
@@ -88,7 +88,7 @@ def test_groups(on_hub, tmp_path):
     write(tmp_path / "qasper" / "train.jsonl", rows)
     same, too, other = load_examples(TASKS["qasper"], tmp_path, "train")
     assert same.group == too.group != other.group
-    assert same.document is too.document  # in memory once
+    assert same.document is too.document  # one copy in memory
 
 
 def test_rows_that_share_an_id_are_references_of_one_example(tmp_path):
@@ -135,7 +135,7 @@ def test_zips(tmp_path):
     path = write_zip(tmp_path / "qmsum.zip", rows)
     for source in (tmp_path, path):
         assert meaning(load_examples(task, source, "train")[0]) == EXPECTED["qmsum"]
-    with pytest.raises(FileNotFoundError, match=r"no qmsum/validation.jsonl in it. .*: test, train"):
+    with pytest.raises(FileNotFoundError, match=r"does not contain qmsum/validation.jsonl. .*: test, train"):
         load_examples(task, tmp_path, "validation")
     write_zip(path, {"qmsum/train.jsonl": [local_row("qmsum"), {"id": "x"}]})
     with pytest.raises(ValueError, match=r"qmsum.zip/qmsum/train.jsonl, line 2 has no field 'input'"):
@@ -183,9 +183,9 @@ def test_sources_that_cannot_be_used(tmp_path):
         load_examples(TASKS["qasper"], tmp_path, "train")
 
 
-def test_what_the_hub_does_not_have(on_hub):
+def test_data_missing_on_the_hub(on_hub):
     for task, split, message in (
-        (TASKS["qasper"], "train", "cannot load qasper.zip of tau/scrolls .*give a folder"),
+        (TASKS["qasper"], "train", "cannot load qasper.zip of tau/scrolls .*pass a folder"),
         (on_hub("rte"), "test", "cannot load hub:.*glue:rte@test"),
         (on_hub("cola"), "test", "cola@test, row 1: the reference is empty.*use the validation split"),
     ):

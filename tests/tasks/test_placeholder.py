@@ -6,7 +6,7 @@ from longfire.tasks.placeholder import FORMER_NAME, PLACEHOLDER, PLACEHOLDER_ROW
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_rows_in_its_own_format(name):
-    """All differ, and a dev split can be cut off."""
+    """All differ, and a dev split can be made."""
     task = TASKS[name]
     made = {split: load_examples(task, PLACEHOLDER, split) for split in PLACEHOLDER_ROWS}
     assert {split: len(found) for split, found in made.items()} == PLACEHOLDER_ROWS

@@ -1,4 +1,4 @@
-"""Fixtures: text, a corpus, and an undisturbed run of pretraining."""
+"""Fixtures: text, a corpus, and an uninterrupted pretraining run."""
 
 import json
 import sysconfig

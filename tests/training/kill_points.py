@@ -1,10 +1,10 @@
-"""Kill a command before one of its file operations, start it again, and compare with a run that nothing disturbed.
+"""Kill a command before one of its file operations, restart it, and compare the result with an uninterrupted run.
 
 `python -m tests.training.kill_points FOLDER COMMAND=POINTS …` prints, as JSON, how many points each command has and
-what was wrong at those tried. POINTS: how many, spread evenly, or "all".
+what went wrong at those tried. POINTS: a number of evenly spread points, or "all".
 
-A point is a file operation of Python's in the command's folder, or a file that a library writes: there twice, before it
-and with half of it written. Processes are forked from one that has imported everything and trained nothing.
+A point is a file operation by Python in the command's folder. A file written by a library counts as two: before it is
+written, and half written. Processes are forked from one that has imported everything and trained nothing.
 """
 
 import json
@@ -33,13 +33,13 @@ from tests.training.toys import checkpoint
 OPERATIONS = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 TIMES = {"seconds", "took", "tokens/s", "tokens_per_second", "provenance", "commit"}
-"""What may differ between two runs of the same."""
+"""Fields that may differ between identical runs."""
 ON_TEXT = ["--tokenizer", "bytes", "--batch", "2", "--length", "16"]
 EVERY_TWO = ["--set", "log_every=1", "checkpoint_every=2"]
 
 
 def arguments(command: str, inputs: Path, work: Path) -> list[str]:
-    """A command line, small, whose text ends in the midst of an epoch."""
+    """A small command line; its run ends mid-epoch."""
     text, out = ["--corpus", str(inputs / "text")], ["--out", str(work / "out")]
     if command == "pretrain":
         return ["pretrain", "tiny", *text, *out, *ON_TEXT, "--steps", "5", "--tracker", "none", *EVERY_TWO]
@@ -51,7 +51,7 @@ def arguments(command: str, inputs: Path, work: Path) -> list[str]:
 
 
 def prepare(inputs: Path) -> None:
-    """Text, a checkpoint and a task."""
+    """Write text, a checkpoint and a task."""
     (inputs / "text").mkdir(parents=True)
     for k in range(1, 8):
         (inputs / "text" / f"{k}.txt").write_text(" ".join(str(n * k % 97) for n in range(60)))
@@ -64,7 +64,7 @@ class Points:
 
     def __init__(self, folder: Path, kill_at: int | None) -> None:
         self.folder, self.kill_at, self.count, self.inside = str(folder), kill_at, 0, False
-        sys.addaudithook(self.hear)
+        sys.addaudithook(self.audit)
         for module, name in (
             (os, "fsync"),
             (torch, "save"),
@@ -74,11 +74,11 @@ class Points:
         ):
             setattr(module, name, self.counted(getattr(module, name), torn=name != "fsync"))
 
-    def hear(self, event: str, details: tuple) -> None:
+    def audit(self, event: str, details: tuple) -> None:
         if event == "open":
             path, _, flags = details
             hit = bool(flags & WRITES) and self.is_ours(path)
-        else:  # a file that is deleted with its folder is named relative to it
+        else:  # files deleted along with their folder have relative names
             hit = event in OPERATIONS and (self.is_ours(details[0]) or details[-1] not in (-1, None))
         if hit:
             self.reach()
@@ -92,32 +92,32 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def counted(self, write, torn):
-        """A function that writes a file as two points: before it, and with half of the file written."""
+        """Wrap a function that writes a file as a point and, if `torn`, another one with the file half written."""
 
-        def around(*given, **options):
+        def wrapper(*arguments, **options):
             self.reach()
             if not torn:
-                return write(*given, **options)
+                return write(*arguments, **options)
             if self.count + 1 == self.kill_at:
                 before = sizes(self.folder)
-                write(*given, **options)
+                write(*arguments, **options)
                 for path, size in sizes(self.folder).items():
                     if before.get(path) != size:
                         os.truncate(path, size // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
-            found = write(*given, **options)
+            result = write(*arguments, **options)
             self.count += 1
-            return found
+            return result
 
-        return around
+        return wrapper
 
 
 def sizes(folder: str) -> dict[Path, int]:
     return {path: path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()}
 
 
-def in_a_process(line: list[str], work: Path, kill_at: int | None = None) -> tuple[int, int]:
-    """Run a command line in a process of its own: how it ended, and how many points it passed."""
+def run_in_process(line: list[str], work: Path, kill_at: int | None = None) -> tuple[int, int]:
+    """Run a command line in a child process; returns its exit code and how many points it passed."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -141,7 +141,7 @@ def in_a_process(line: list[str], work: Path, kill_at: int | None = None) -> tup
 
 
 def state(folder: Path) -> dict[str, object]:
-    """All files by name, with what does not change from run to run; notes on the age of texts are left out."""
+    """All files by name, with their reproducible content; without cached hashes of texts."""
     return {
         str(path.relative_to(folder)): content(path)
         for path in sorted(folder.rglob("*"))
@@ -165,26 +165,26 @@ def without_times(value: object) -> object:
     return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
-def sweep(command: str, folder: Path, asked: str) -> dict[str, object]:
-    """Try points of a command; what was wrong, by point."""
+def sweep(command: str, folder: Path, points: str) -> dict[str, object]:
+    """Kill a command at some of its points; returns problems by point."""
     work = folder / "work"
     shutil.rmtree(work, ignore_errors=True)
     os.environ["LONGFIRE_CACHE"] = str(work / "cache")
     line = arguments(command, folder / "inputs", work)
-    status, count = in_a_process(line, work)
+    status, count = run_in_process(line, work)
     assert status == 0, (folder / "log").read_text()
     expected = state(work)
-    some = count if asked == "all" else int(asked)
-    numbers = [int((k + 0.5) * count / some) + 1 for k in range(some)]
+    tries = count if points == "all" else int(points)
+    numbers = [int((k + 0.5) * count / tries) + 1 for k in range(tries)]
     wrong: dict[int, list[str]] = {}
     for number in numbers:
         shutil.rmtree(work)
         (folder / "log").unlink()
-        killed, _ = in_a_process(line, work, number)
-        status, _ = in_a_process(line, work)
+        killed, _ = run_in_process(line, work, number)
+        status, _ = run_in_process(line, work)
         found = state(work)
         problems = [f"was not killed but ended with {killed}"] if killed != -signal.SIGKILL else []
-        problems += [f"started again it ended with {status}: {(folder / 'log').read_text()[-2000:]}"] if status else []
+        problems += [f"restarted, it ended with {status}: {(folder / 'log').read_text()[-2000:]}"] if status else []
         problems += [f"{name} is left over" for name in found if name not in expected]
         problems += [f"{name} is missing" for name in expected if name not in found]
         problems += [f"{name} differs" for name in expected if name in found and found[name] != expected[name]]

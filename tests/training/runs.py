@@ -1,4 +1,4 @@
-"""A small recipe, and helpers to disturb and compare its runs."""
+"""A small recipe, and helpers to interrupt and compare its runs."""
 
 import sys
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ def command(text, out, *more):
 
 @contextmanager
 def at_step(step, act):
-    """Something happens when a step ends."""
+    """Call `act` when a step ends."""
     original = callbacks.TrainingMonitor.on_step_end
 
     def on_step_end(self, args, state, control, **options):

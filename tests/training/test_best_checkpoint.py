@@ -1,4 +1,4 @@
-"""The best model of a run: which is kept, how long, and after damage."""
+"""The best model of a run: which one is kept, for how long, and after damage."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.training.toys import done, scores, tune
 
 
 def test_the_best_is_kept_and_not_the_last(pretrained, tmp_path):
-    """Of equals the first."""
+    """Ties go to the first."""
     seen = {}
 
     def score(model, step):
@@ -46,7 +46,7 @@ def test_the_best_of_a_checkpoint_stays_as_long_as_the_checkpoint(pretrained, tm
 
 
 def test_evaluations_after_the_checkpoint_are_repeated(pretrained, tmp_path):
-    """A checkpoint is damaged: training resumes from the one before, with its scores and its best model."""
+    """If a checkpoint is damaged, training resumes from the previous one, with its scores and best model."""
     run = tmp_path / "run"
 
     def stops(model, step):
@@ -57,14 +57,14 @@ def test_evaluations_after_the_checkpoint_are_repeated(pretrained, tmp_path):
     with pytest.raises(StopError):
         tune(pretrained, run, score=stops)
     (run / "checkpoint-12" / "trainer_state.json").write_text("cut off")
-    (run / "best-5").mkdir()  # never got its mark
+    (run / "best-5").mkdir()  # never marked as complete
     tune(pretrained, run, score=lambda model, step: 1.0)
     assert scores(run) == {4: 3.0, 8: 1.0, 12: 1.0, 16: 1.0, 20: 1.0}
     assert (done(run)["step"], done(run)["score"]) == (4, 3.0)
 
 
 def test_a_best_model_that_was_damaged_after_training(pretrained, tmp_path, monkeypatch):
-    """Killed while it was copied, and damaged: the last one is evaluated again."""
+    """Killed while copying, then damaged: the last model is evaluated again."""
     run = tmp_path / "run"
 
     with monkeypatch.context() as patch:

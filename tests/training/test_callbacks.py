@@ -11,10 +11,10 @@ from tests.training.runs import QUIET, RECIPE
 
 
 def test_progress_in_lines(corpus, tmp_path, monkeypatch, capsys):
-    """At the start, at every tenth whether or not a loss is logged there, at the end; and every so many seconds."""
+    """A line at the start, at every tenth of the run (with or without a loss), and every few seconds."""
     pretrain(RECIPE.but(steps=20, checkpoint_every=50, log_every=8), corpus, tmp_path / "short", tracker="none")
-    begins, *lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("short: ")]
-    assert begins == "short: begins; 20 steps, 2,560 tokens"
+    start, *lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("short: ")]
+    assert start == "short: starting; 20 steps, 2,560 tokens"
     assert [line.partition(",")[0] for line in lines] == [f"short: step {step} of 20" for step in range(2, 21, 2)]
     assert re.search(r"step 8 of 20, loss \d\.\d{3}, [\d,]+ tokens/s, 00:0\d left$", lines[3])
     assert re.search(r"step 10 of 20, [\d,]+ tokens/s, 00:0\d left$", lines[4])

@@ -1,4 +1,4 @@
-"""Fine-tuning: what is learned, what makes a run another, and how the model is evaluated."""
+"""Fine-tuning: its result, its identity, and evaluation during training."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from longfire.training.callbacks import read_losses
 from longfire.training.checkpoints import last_complete
 from longfire.training.initial_model import pretrained_by
 from tests.training.runs import TORCHRUN, losses, same_result, same_weights, weights
-from tests.training.toys import RECIPE, checkpoint, done, right, rows, scores, tune
+from tests.training.toys import RECIPE, accuracy, checkpoint, done, rows, scores, tune
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
 
 
 @pytest.fixture(scope="module")
 def whole(pretrained, tmp_path_factory):
-    """A run that nothing disturbed."""
+    """An uninterrupted run."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     tune(pretrained, run, **DROPOUT)
     return run
@@ -42,10 +42,10 @@ def test_a_run(whole, pretrained):
     assert (result["score"], result["chosen_by"]) == (max(evaluated.values()), "score")
     assert evaluated[result["step"]] == result["score"]
     assert result["identity"]["on"] == {"task": "toy"}
-    assert result["pretrained_by"] == pretrained_by(whole) == {"init": "kerple_log"}  # and so it is of the tuned one
+    assert result["pretrained_by"] == pretrained_by(whole) == {"init": "kerple_log"}  # the fine-tuned model keeps it
     assert result["seconds"] > 0
     model = LongfireForCausalLM.from_pretrained(whole / "model")
-    assert right(model) == result["score"]
+    assert accuracy(model) == result["score"]
     assert (model.config.resid_dropout, model.config.attention_dropout) == (0.1, 0.1)
     assert AutoTokenizer.from_pretrained(whole / "model").eos_token_id == 0
     assert {path.name for path in (whole / "model").iterdir()} >= {"config.json", "model.safetensors"}
@@ -53,7 +53,7 @@ def test_a_run(whole, pretrained):
 
 
 def test_tokens_are_those_of_the_rows(whole):
-    """Each of 100 rows three times and a fifth: 320 rows in 20 steps. Padding does not count."""
+    """3.2 epochs of 100 rows: 320 rows in 20 steps. Padding does not count."""
     total = sum(len(row["input_ids"]) for row in rows(100))
     assert done(whole)["tokens"] == read_losses(whole / "losses.jsonl")[-1]["tokens"]
     assert done(whole)["tokens"] == pytest.approx(3.2 * total, rel=0.02)
@@ -88,7 +88,7 @@ def test_interrupted_during_evaluation(pretrained, whole, tmp_path):
     def stops(model, step):
         if step == 8:
             os.kill(os.getpid(), signal.SIGINT)
-        return right(model)
+        return accuracy(model)
 
     with pytest.raises(KeyboardInterrupt):
         tune(pretrained, run, score=stops, **DROPOUT)
@@ -99,7 +99,7 @@ def test_interrupted_during_evaluation(pretrained, whole, tmp_path):
 
 
 def test_by_the_loss_on_dev_rows(pretrained, tmp_path):
-    """Its mean over all targets, whatever batches they are in."""
+    """The mean over all targets, independent of batches."""
     dev = rows(21, seed=5)
     model = LongfireForCausalLM.from_pretrained(
         tune(pretrained, tmp_path / "run", score=None, dev_rows=dev, max_tokens_per_device=4 * 32)
@@ -115,7 +115,7 @@ def test_by_the_loss_on_dev_rows(pretrained, tmp_path):
     assert evaluated[20] < evaluated[4]
 
 
-def test_the_last_model_without_evaluation(pretrained, tmp_path):
+def test_without_evaluation_the_last_model_is_kept(pretrained, tmp_path):
     model = tune(pretrained, tmp_path / "run", score=None, steps=3)
     result = done(tmp_path / "run")
     assert (result["step"], result["score"], result["chosen_by"]) == (3, None, "last")
@@ -144,7 +144,7 @@ def test_dropout_acts_in_training_alone(pretrained, whole, tmp_path):
 
 
 def test_accumulated_batches_are_one_batch(pretrained, tmp_path):
-    """Rows have one to nine targets, so a mean of means would be another."""
+    """Rows have one to nine targets, so a mean of means would differ."""
     questions = [
         {**row, "labels": [-100] * (i % 9) + row["input_ids"][i % 9 :]} if i % 2 else row
         for i, row in enumerate(rows(60))
@@ -172,7 +172,7 @@ def test_two_processes(pretrained, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
 def test_a_compiled_model_is_evaluated_uncompiled(pretrained, tmp_path, monkeypatch):
-    """Its graphs are for training: in generation there is a cache, and a new length at every step."""
+    """Its graphs are for training; generation has a cache and a new length at every step."""
     compiled = []
 
     def compile_layers(self):
@@ -205,7 +205,7 @@ def test_extended_rope_is_tuned_beyond_its_length(name, pretrained, tmp_path):
     assert model.config.resid_dropout == 0.0
 
 
-def test_learned_positions_are_refused_before_anything_begins(tmp_path):
+def test_learned_positions_are_refused_before_training(tmp_path):
     learned = checkpoint(tmp_path / "learned", "learned")
     with pytest.raises(ValueError, match="the model has 32 positions, too few for sequences of 64"):
         tune(learned, tmp_path / "run", length=64)
@@ -213,7 +213,7 @@ def test_learned_positions_are_refused_before_anything_begins(tmp_path):
     tune(learned, tmp_path / "run", steps=1, score=None)
 
 
-def test_what_the_checkpoint_was_trained_on_is_kept(pretrained, tmp_path):
+def test_the_corpus_description_is_copied(pretrained, tmp_path):
     files = [pretrained / "corpus.json", pretrained / "corpus.npy"]
     for file in files:
         file.write_text("{}")
@@ -237,7 +237,7 @@ def test_the_papers_recipes():
     [
         ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
         ({"dropout": 1.0}, "dropout must be below 1"),
-        ({"evaluate_evry": 3}, "a recipe has no 'evaluate_evry'. Did you mean 'evaluate_every'"),
+        ({"evaluate_evry": 3}, "a recipe has no field 'evaluate_evry'. Did you mean 'evaluate_every'"),
     ],
 )
 def test_bad_recipes(change, message):

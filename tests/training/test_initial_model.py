@@ -21,7 +21,7 @@ RECIPE = RECIPES["tiny"].but(encoding="rope", steps=6, batch_size=4, length=32, 
 
 @pytest.fixture(scope="module")
 def rope(corpus, tmp_path_factory):
-    """A run whose checkpoint the others continue from."""
+    """The run that the others continue from."""
     return pretrain(RECIPE, corpus, tmp_path_factory.mktemp("runs") / "rope", **QUIET).parent
 
 
@@ -30,7 +30,7 @@ def losses(run):
 
 
 def test_weights_are_the_checkpoints(rope, corpus, tmp_path):
-    """The first loss is about the last one there, and not a new model's."""
+    """The first loss is close to the checkpoint's last one, not to a new model's."""
     recipe = RECIPE.but(init_from=str(rope), warmup_steps=0, length=64, learning_rate=1e-8, dropout=0.2)
     model = pretrain(recipe.but(steps=1), corpus, tmp_path / "on", **QUIET)
     before, after = load_file(rope / "model" / "model.safetensors"), load_file(model / "model.safetensors")
@@ -56,7 +56,7 @@ def test_further_tuning_at_the_target_length(encoding, rope, corpus, tmp_path):
 
 
 def test_a_run_knows_its_checkpoint(rope, corpus, tmp_path):
-    """By its weights, wherever it is: another in the same place is refused."""
+    """By its weights, not its path: another checkpoint at the same path is refused."""
     moved = shutil.copytree(rope / "model", tmp_path / "moved")
     assert digest(moved) == digest(rope)
     recipe = RECIPE.but(init_from=str(rope), steps=2)
@@ -73,13 +73,13 @@ def test_a_run_knows_its_checkpoint(rope, corpus, tmp_path):
 
 
 def test_free_options_may_change(corpus, tmp_path):
-    """They are not what was learned; others must be the checkpoint's, or their default if it names none."""
+    """They do not affect what was learned. Others must equal the checkpoint's, or the defaults if it has none."""
     recipe = RECIPE.but(encoding="fire", steps=1)
     run = pretrain(recipe, corpus, tmp_path / "fire", **QUIET).parent
     on = recipe.but(init_from=str(run))
     finer = on.but(encoding_options={"smooth_beyond": 256, "log": True})
     assert pretraining_config(finer).build_encoding().smooth_beyond == 256
-    with pytest.raises(ValueError, match=r"and encoding_options are \{'log': False\}"):
+    with pytest.raises(ValueError, match=r"but encoding_options are \{'log': False\}"):
         pretraining_config(on.but(encoding_options={"smooth_beyond": 256, "log": False}))
 
 
@@ -94,12 +94,12 @@ def test_digests_of_models(rope):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoding": "fire"}, "was trained with 'rope', and the recipe has 'fire': use encoding='rope'"),
-        ({"encoding": "yarn"}, r"was trained with 'rope', .*'yarn': say to which length \(--extend-to N\)"),
+        ({"encoding": "fire"}, "was trained with 'rope', but the recipe has 'fire': use encoding='rope'"),
+        ({"encoding": "yarn"}, r"was trained with 'rope', .*'yarn': pass a target length \(--extend-to N\)"),
         ({"size": "tiny"}, r"the recipe's size, 'tiny', is .*: use a recipe of size 'demo' \(--set size=demo\)"),
-        ({"encoding_options": {"base": 500.0}}, r"and encoding_options are \{'base': 500.0\}. Leave them out"),
-        ({"share_position_encoding": True}, "has share_position_encoding=False, and the recipe"),
-        ({"encoding": "yarn", "extend_to": 32}, "32 is not above 32"),
+        ({"encoding_options": {"base": 500.0}}, r"but encoding_options are \{'base': 500.0\}. Omit them"),
+        ({"share_position_encoding": True}, "has share_position_encoding=False, but the recipe"),
+        ({"encoding": "yarn", "extend_to": 32}, "above the trained length of 32, not 32"),
         ({"init_from": "nowhere"}, "there is no folder nowhere"),
     ],
 )
@@ -114,7 +114,7 @@ def test_contradictions_are_refused(changes, message, rope, corpus, tmp_path):
     ("changes", "message"),
     [
         ({"extend_to": 64}, "the encoding to extend to cannot be 'rope'"),
-        ({"extend_to": 64, "encoding": "yarn"}, r"extends a checkpoint with 'rope': say which \(--from FOLDER\)"),
+        ({"extend_to": 64, "encoding": "yarn"}, r"needs a checkpoint with 'rope': pass one \(--from FOLDER\)"),
         ({"extend_to": 0, "encoding": "yarn"}, "extend_to must be at least 1"),
     ],
 )
@@ -134,7 +134,7 @@ def test_learned_positions_are_not_extended(corpus, tmp_path):
 
 def test_another_tokenizer_is_refused(rope, text, tmp_path):
     other = load_corpus(text, tokenizer="bpe", vocab_size=300, cache_dir=tmp_path / "cache", progress=False)
-    with pytest.raises(ValueError, match=r"by another tokenizer than .*--tokenizer .*model"):
+    with pytest.raises(ValueError, match=r"not tokenised with .*--tokenizer .*model"):
         pretrain(RECIPE.but(init_from=str(rope)), other, tmp_path / "run", **QUIET)
     own = load_corpus(text, tokenizer=rope / "model", cache_dir=tmp_path / "cache", progress=False)
     pretrain(RECIPE.but(init_from=str(rope), steps=1), own, tmp_path / "run", **QUIET)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a checkpoint first, at once the second time, and all processes at the same step."""
+"""Ctrl-C and SIGTERM: the first saves a checkpoint, the second stops at once; all processes stop at the same step."""
 
 import os
 import re

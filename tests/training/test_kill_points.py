@@ -1,6 +1,6 @@
-"""Killed at any of its file operations and started again, a command ends as if nothing had been (kill_points.py).
+"""A command killed at any file operation and restarted gives the result of an uninterrupted run (kill_points.py).
 
-A few points of each command; LONGFIRE_KILL_POINTS=all tries all of them, in about half an hour.
+Tries a few points of each command; LONGFIRE_KILL_POINTS=all tries all of them in about half an hour.
 """
 
 import json

@@ -46,7 +46,7 @@ def test_tensorboard_is_written(corpus, tmp_path):
 def test_too_little_text(tmp_path):
     (tmp_path / "short.txt").write_text("word " * 200)
     corpus = load_corpus(tmp_path / "short.txt", tokenizer="bytes", cache_dir=tmp_path / "cache", progress=False)
-    with pytest.raises(ValueError, match="training sequences of 512 tokens, and a step takes 4"):
+    with pytest.raises(ValueError, match="training sequences of 512 tokens, but a step needs 4"):
         pretrain(RECIPE.but(length=512), corpus, tmp_path / "run", **QUIET)
     assert not (tmp_path / "run").exists()
 
@@ -69,7 +69,7 @@ def test_two_processes_have_the_losses_of_one(sharded, text, undisturbed, tmp_pa
 
 
 def test_accumulation_changes_nothing_over_epochs(tmp_path):
-    """28 sequences and a batch of 12: two whole steps an epoch, whatever they are made of."""
+    """28 sequences and a batch of 12: two whole steps per epoch, with and without accumulation."""
     (tmp_path / "text.txt").write_text("".join(chr(97 + n * n % 23) for n in range(1000)))
     corpus = load_corpus(tmp_path / "text.txt", cache_dir=tmp_path / "cache", progress=False)
     sequences = len(corpus.train.sequences(32))

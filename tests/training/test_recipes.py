@@ -1,4 +1,4 @@
-"""Recipes: the paper's numbers, schedules, and what optimisers are given."""
+"""Recipes: the paper's numbers, schedules, identities, and optimiser groups."""
 
 from dataclasses import asdict
 
@@ -27,7 +27,7 @@ def test_the_papers_recipes():
 
 @pytest.mark.parametrize("name", ["base", "large", "base-512"])
 def test_gpt3s_schedule(name):
-    """Warm-up over 375 million tokens, a tenth at 260 billion, and no less."""
+    """Warm-up over 375 million tokens, decay to a tenth at 260 billion, then constant."""
     recipe = RECIPES[name]
     step_tokens = recipe.batch_size * recipe.length
     assert recipe.warmup_steps * step_tokens == pytest.approx(375e6, rel=1e-3)
@@ -47,7 +47,7 @@ def test_the_rate_falls_to_a_tenth_at_the_end():
     assert rates[-1] == pytest.approx(0.1, abs=1e-3)
 
 
-def test_fires_threshold_begins_at_a_quarter_of_the_training_length():
+def test_fires_threshold_starts_at_a_quarter_of_the_training_length():
     expected = {"name": "fire", "init_L": 128.0, "horizon": 512, "init": "kerple_log"}
     assert RECIPES["small"].position_encoding() == expected
     given = RECIPES["small"].but(encoding_options={"init_L": 7.0})
@@ -55,8 +55,8 @@ def test_fires_threshold_begins_at_a_quarter_of_the_training_length():
     assert RECIPES["small"].but(encoding="rope").position_encoding() == {"name": "rope"}
 
 
-def test_sinusoids_are_in_proportion_to_the_embeddings():
-    """As in their paper, whose embeddings have a deviation of 1 beside sines of 0.7; ours begin with 0.02."""
+def test_sinusoids_are_scaled_to_the_embeddings():
+    """As in their paper, where embeddings have a deviation of 1 and sines 0.7; ours start at 0.02."""
     for size in ("tiny", "small"):
         model = LongfireForCausalLM(RECIPES[size].but(encoding="sinusoidal").config(300))
         sinusoids = model.model.encodings[0].vectors(torch.arange(64))
@@ -84,7 +84,7 @@ def test_a_horizon_is_in_tokens_or_the_training_length():
         (2, "init_L is 512, above the horizon of 2 tokens.*write horizon=4096"),
     ],
 )
-def test_a_horizon_as_a_multiple_is_refused_with_what_to_write_now(horizon, message):
+def test_a_horizon_as_a_multiple_is_refused_with_a_remedy(horizon, message):
     with pytest.raises((ValueError, TypeError), match=message):
         RECIPES["base"].but(horizon=horizon).config(1)
 
@@ -110,7 +110,7 @@ def test_old_names_work_for_one_release_and_warn():
         recipe.but(start="alibi", init="alibi")
 
 
-def test_what_earlier_releases_wrote_is_the_same_run():
+def test_records_of_earlier_releases_identify_the_same_run():
     recipe = RECIPES["tiny"].but(length=32)
     old = {new: old for old, new in RENAMED.items()}
     identity, written = recipe.identity(), asdict(recipe)
@@ -121,8 +121,8 @@ def test_what_earlier_releases_wrote_is_the_same_run():
     assert translate_fields(written | {"horizon": 32}) == written | {"horizon": 32}
 
 
-def test_what_only_fire_has_makes_no_other_run_another():
-    """A run with ALiBi serves a comparison of FIRE as published and one of FIRE with a start and a horizon."""
+def test_fields_of_fire_do_not_change_other_runs():
+    """One ALiBi run serves comparisons with FIRE as published and with FIRE with an init and a horizon."""
     ours, published = (
         RECIPES["small"].but(init=start, horizon=horizon) for start, horizon in (("kerple_log", "length"), (None, None))
     )
@@ -146,8 +146,8 @@ def test_init_is_a_field_or_an_option_of_the_encoding():
     assert published.with_encoding("fire:init=kerple_log,horizon=512").identity() == RECIPES["small"].identity()
 
 
-def test_smooth_beyond_makes_another_run():
-    """Training on a GPU interpolates by it. By default a run is the one it was before the option existed."""
+def test_smooth_beyond_changes_the_run():
+    """Training on a GPU depends on it. At its default, a run is the same as before the option existed."""
     tiny = RECIPES["tiny"]
     finer = tiny.with_encoding("fire:smooth_beyond=256")
     assert finer.config(100).build_encoding().smooth_beyond == 256
@@ -157,8 +157,8 @@ def test_smooth_beyond_makes_another_run():
         tiny.with_encoding("fire:smooth_beyond=8").config(1)
 
 
-def test_runs_that_ignored_init_c_are_not_those_that_honour_it():
-    """A start used to overrule it, so the same recipe was another run."""
+def test_runs_that_ignored_init_c_are_different_runs():
+    """`init` used to override it, so the same recipe gave a different run."""
     given = RECIPES["small"].but(encoding_options={"init_c": 0.5})
     assert given.identity()["init_c_honoured"]
     assert "init_c_honoured" not in given.but(init=None).identity()
@@ -177,7 +177,9 @@ def test_a_threshold_above_the_horizon_is_refused():
     with pytest.raises(ValueError, match=r"at most 512, or no horizon: fire:init_L=8192,horizon=None\."):
         recipe.config(1)
     recipe.but(encoding_options={"init_L": 8192, "horizon": None}).config(1)
-    RECIPES["small"].but(encoding_options={"init_L": 512, "horizon": 512}).config(1)  # a constant normaliser, asked for
+    RECIPES["small"].but(encoding_options={"init_L": 512, "horizon": 512}).config(
+        1
+    )  # an explicitly constant normaliser
     RECIPES["small"].but(init=None, encoding_options={"horizon": 64, "threshold": None}).config(1)
     with pytest.raises(ValueError, match="init_L is 128, above the horizon of 64 tokens"):
         RECIPES["small"].but(encoding_options={"horizon": 64}).config(1)
@@ -189,7 +191,7 @@ def test_the_vocabulary_is_rounded_up():
 
 
 def test_small():
-    """23 million parameters, or 27 where the head is counted apart from the embeddings it is tied to."""
+    """23 million parameters, or 27 if the tied head is counted separately."""
     with torch.device("meta"):
         model = LongfireForCausalLM(RECIPES["small"].config(8192))
     count = sum(p.numel() for p in model.parameters())
@@ -209,7 +211,7 @@ def test_small():
         ({"precision": "float8"}, "the precision cannot be"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
-        ({"lenght": 5}, "a recipe has no 'lenght'. Did you mean 'length'"),
+        ({"lenght": 5}, "a recipe has no field 'lenght'. Did you mean 'length'"),
     ],
 )
 def test_bad_recipes(change, message):
@@ -222,8 +224,8 @@ def test_options_that_the_encoding_refuses():
         RECIPES["tiny"].but(encoding_options={"horizon": "far"}).config(257)
 
 
-def test_a_start_that_the_encodings_options_do_not_allow():
-    """Is known without a model, and looking at one draws no random numbers, on which a run's weights depend."""
+def test_an_init_that_conflicts_with_other_options():
+    """Refused without building a model, and checking draws no random numbers, which would change a run's weights."""
     recipe, before = RECIPES["tiny"].but(encoding_options={"log": False}), torch.get_rng_state()
     with pytest.raises(ValueError, match=r"needs log=True.*recipe's init is kerple_log; .*fire:log=False,init=random"):
         recipe.config(1)

@@ -1,4 +1,4 @@
-"""Rows: which are refused, in which order they come, and that padding changes nothing."""
+"""Rows: refusals, their order, and padding, which changes nothing."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_all_rows_come_equally_often(n, batch, steps):
     assert often.max() - often.min() <= 1
 
 
-def test_every_turn_is_in_another_order():
+def test_every_epoch_has_a_new_order():
     order = batch_order(drawn(64), 8, 16, seed=0)
     assert sorted(order[:8].ravel()) == sorted(order[8:].ravel()) == list(range(64))
     assert order[:8].tolist() != order[8:].tolist()
@@ -29,8 +29,8 @@ def test_every_turn_is_in_another_order():
     assert batch_order(drawn(64), 8, 16, seed=0).tolist() == order.tolist()
 
 
-def test_rows_of_like_length_come_together():
-    """Little is padding, and short and long batches come in no order."""
+def test_rows_of_similar_length_are_batched():
+    """Little padding, and short and long batches in random order."""
     lengths = drawn(4000)
     longest = lengths[batch_order(lengths, 16, 250, seed=0)].max(axis=1)
     assert longest.sum() * 16 / lengths.sum() < 1.1
@@ -53,7 +53,7 @@ def test_batches_are_padded_to_few_lengths(longest, most, expected):
 
 
 def test_the_first_token_is_no_target():
-    """Nothing comes before it."""
+    """It has no context."""
     assert PaddingCollator(0, 64)([{"input_ids": [5, 6], "labels": [5, 6]}])["labels"][0, :2].tolist() == [-100, 6]
 
 
@@ -86,8 +86,8 @@ def test_padding_changes_neither_loss_nor_gradients(name):
         ({"input_ids": [1] * 40, "labels": [1] * 40}, "has 40 tokens, above the recipe's length of 32"),
         ({"input_ids": [1, 2, 3], "labels": [1, -100, -100]}, "has nothing to learn: 3 tokens"),
         ({"input_ids": [], "labels": []}, "has nothing to learn: 0 tokens"),
-        ({"input_ids": [1, 60], "labels": [-100, 60]}, "has the token 60, outside 0…49"),
-        ({"input_ids": [-1, 2], "labels": [-100, 2]}, "has the token -1"),
+        ({"input_ids": [1, 60], "labels": [-100, 60]}, "contains token 60, outside 0…49"),
+        ({"input_ids": [-1, 2], "labels": [-100, 2]}, "contains token -1"),
     ],
 )
 def test_rows_that_cannot_be_trained_on(row, message):

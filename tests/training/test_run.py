@@ -1,4 +1,4 @@
-"""Runs: skipped if finished, refused if different, resumed wherever they were disturbed."""
+"""Runs: skipped if finished, refused if different, resumed wherever they were interrupted."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ from tests.training.runs import QUIET, RECIPE, StopError, at_step, losses, raise
 
 @pytest.fixture
 def half(corpus, tmp_path):
-    """A run that ended with an error at step 10."""
+    """A run that failed at step 10."""
     run = tmp_path / "half"
     with at_step(10, raises(StopError)), pytest.raises(StopError):
         pretrain(RECIPE, corpus, run, **QUIET)
@@ -34,7 +34,7 @@ def half(corpus, tmp_path):
 
 @pytest.mark.parametrize("old_names", [False, True])
 def test_a_finished_run_is_skipped(undisturbed, corpus, tmp_path, old_names):
-    """Also one that an earlier release wrote, and leftovers of a killed process are deleted."""
+    """Including runs of earlier releases. Leftovers of a killed process are deleted."""
     run = shutil.copytree(undisturbed, tmp_path / "run")
     if old_names:
         old = {new: old for old, new in RENAMED.items()}
@@ -71,7 +71,7 @@ def test_a_damaged_checkpoint_is_never_loaded(half, corpus, undisturbed):
 
 
 def test_a_clock_set_back_and_an_end_after_the_last_step(half, corpus, undisturbed):
-    """The last two checkpoints stay, by step, and no step is trained from the last one."""
+    """The last two checkpoints by step are kept, and no step is trained after the last one."""
     for folder in checkpoints(half):
         os.utime(folder, (time.time() + 10**6,) * 2)
     with pytest.MonkeyPatch.context() as patch:
@@ -141,7 +141,7 @@ def test_a_full_disk(corpus, tmp_path, monkeypatch):
 
 
 def test_a_lost_data_loader(corpus, tmp_path, monkeypatch):
-    """A worker is killed after step 4: the error says so, and the checkpoint stays."""
+    """A worker is killed after step 4: the error says so, and the checkpoint is kept."""
     original, first = Sequences.__getitem__, os.getpid()
 
     def deadly(self, index):
@@ -151,5 +151,5 @@ def test_a_lost_data_loader(corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Sequences, "__getitem__", deadly)
     options = {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 1}
-    with pytest.raises(ChildProcessError, match=r"was lost .*the checkpoint after step 4 is complete"):
+    with pytest.raises(ChildProcessError, match=r"process died .*the checkpoint after step 4 is complete"):
         pretrain(RECIPE.but(steps=400), corpus, tmp_path / "lost", **QUIET, **options)

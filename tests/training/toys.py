@@ -1,6 +1,6 @@
-"""A toy to fine-tune on: the answer is the question's first letter, after which come others. And a checkpoint.
+"""A toy task for fine-tuning (the answer is the question's first letter) and a checkpoint to start from.
 
-`python -m tests.training.toys CHECKPOINT RUN CHANGES` fine-tunes it in a process of its own.
+`python -m tests.training.toys CHECKPOINT RUN CHANGES` fine-tunes it in its own process.
 """
 
 import json
@@ -22,7 +22,7 @@ RECIPE = FINETUNE_RECIPES["tiny"].but(
 
 
 def checkpoint(folder, name="rope", **changes):
-    """A folder with a new model, of large weights so that it learns fast, and its tokenizer."""
+    """Save a new model, with large weights so that it learns fast, and its tokenizer."""
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32}
@@ -33,7 +33,7 @@ def checkpoint(folder, name="rope", **changes):
 
 
 def rows(n, seed=0, shortest=3, longest=20):
-    """n questions, each with its answer and the end as the target."""
+    """n questions; the target is the answer and eos."""
     draw = random.Random(seed)
     found = []
     for _ in range(n):
@@ -43,8 +43,8 @@ def rows(n, seed=0, shortest=3, longest=20):
     return found
 
 
-def right(model, step=0):
-    """The share of questions that a model answers right."""
+def accuracy(model, step=0):
+    """The fraction of questions that a model answers correctly."""
     count = 0
     for row in rows(40, seed=1):
         prompt = torch.tensor([row["input_ids"][:-2]])
@@ -52,8 +52,8 @@ def right(model, step=0):
     return count / 40
 
 
-def tune(source, run, *, score=right, identity=None, options=None, questions=None, dev_rows=None, **changes):
-    """`finetune` on the toy, with a recipe that may be another in some fields."""
+def tune(source, run, *, score=accuracy, identity=None, options=None, questions=None, dev_rows=None, **changes):
+    """`finetune` on the toy task, with changes to the recipe."""
     return finetune(
         RECIPE.but(**changes),
         source,
@@ -72,7 +72,7 @@ def tune(source, run, *, score=right, identity=None, options=None, questions=Non
 def scores(run):
     """The history of scores or losses, by step."""
     found = [(line["step"], line.get("score", line.get("loss"))) for line in read_losses(run / "scores.jsonl")]
-    assert len(dict(found)) == len(found), "a step is there twice"
+    assert len(dict(found)) == len(found), "a step was recorded twice"
     return dict(found)
 
 

@@ -13,7 +13,7 @@ def row_loss(
     Loss,  # (n,)
     V, stride, GRADIENT: tl.constexpr, IGNORED: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """One token: its loss and, for a GRADIENT, softmax minus one-hot in place of the logits."""
+    """One token's loss. With GRADIENT, its logits are overwritten with softmax minus one-hot."""
     row = tl.program_id(0).to(tl.int64)
     label = tl.load(Labels + row)  # []
     Logits += row * stride
@@ -41,7 +41,7 @@ def row_loss(
 
 
 def losses_and_gradient(logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
-    """The losses (n,) of logits (n, V), which become their own gradient if `learns`."""
+    """The losses (n,) of logits (n, V). If `learns`, the logits are overwritten with their gradient."""
     from longfire.model.loss import IGNORED
 
     n, V = logits.shape

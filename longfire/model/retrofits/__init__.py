@@ -1,4 +1,4 @@
-"""Retrofitting FIRE: ALiBi models keep their logits (Theorem 3.1), RoPE models get a new FIRE to train."""
+"""Retrofit FIRE: ALiBi models keep their logits (Theorem 3.1), RoPE models get a new FIRE to train."""
 
 import copy
 from typing import Any
@@ -28,8 +28,8 @@ def retrofit(model: PreTrainedModel, *, training_length: int, **options: Any) ->
     Args:
         model: a BloomForCausalLM, MptForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or
             Qwen3ForCausalLM.
-        training_length: length of the sequences that the result will be trained on.
-        options: of a new FIRE, as in `longfire.build_encoding("fire", …)`.
+        training_length: sequence length that the result will be trained at.
+        options: of the new FIRE, as in `longfire.build_encoding("fire", …)`.
     """
     at_least("training_length", training_length, 1)
     cls = _target_class(model)
@@ -42,8 +42,8 @@ def retrofit(model: PreTrainedModel, *, training_length: int, **options: Any) ->
     keys = new.load_state_dict(model.state_dict(), strict=False, assign=True)
     if wrong := [key for key in keys.missing_keys + keys.unexpected_keys if "position_encoding" not in key]:
         raise ValueError(
-            f"the weights are not those of a plain {type(model).__name__}: {', '.join(wrong[:4])}. Merge adapters and "
-            f"undo other changes to its modules first."
+            f"this is not a plain {type(model).__name__}; missing or unexpected weights: {', '.join(wrong[:4])}. Merge "
+            f"adapters and undo other changes to its modules first."
         )
     for module in new.modules():
         if isinstance(module, FireAttention):
@@ -68,7 +68,7 @@ def _target_class(model: object) -> type[FireCausalLM]:
     devices = {str(parameter.device) for parameter in model.parameters()}
     if len(devices) > 1 or "meta" in devices:
         raise ValueError(
-            f"retrofit needs a model on one device, and this one is on {', '.join(sorted(devices))}: load it without "
+            f"retrofit needs a model on one device, but this one is on {', '.join(sorted(devices))}: load it without "
             f"device_map. The result can be saved and then loaded with one."
         )
     return ARCHITECTURES[type(model)]
@@ -81,7 +81,7 @@ def _remedy(model: object) -> str:
         return f"Load the model first: AutoModelForCausalLM.from_pretrained({model!r})."
     for cls in ARCHITECTURES:
         if type(getattr(model, "config", None)) is getattr(cls, "config_class", None):
-            return f"Load the checkpoint as a {cls.__name__}, with its head."
+            return f"Load the checkpoint as a {cls.__name__}, including its head."
     return (
         "In other models, call longfire.attention(q, k, v, fire) where they compute attention: docs/use-fire.md, "
         '"In your own attention".'

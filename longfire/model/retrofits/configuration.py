@@ -18,7 +18,7 @@ from longfire.model.configuration import check_options
 from longfire.theorem import as_fire
 
 TOP_LEVEL = ("model_type", "architectures", "dtype", "transformers_version", "position_encoding", "longfire_version")
-"""Fields that are not nested."""
+"""Fields that stay at the top level."""
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -50,7 +50,7 @@ class FireConfig:
         exact_length = options.pop("max_length", None)
         if exact_length is None or options:
             raise ValueError(
-                f"a position_encoding by the theorem is exactly {{'theorem': {{'name': …}}, 'max_length': …}}, not "
+                f"a position_encoding by the theorem must be {{'theorem': {{'name': …}}, 'max_length': …}}, not "
                 f"{self.position_encoding!r}."
             )
         return as_fire(build_encoding(num_heads=num_heads, **theorem), exact_length)
@@ -61,7 +61,7 @@ class FireConfig:
         top_level = {key: fields.pop(key) for key in TOP_LEVEL if key in fields}
         kind = top_level["model_type"]
         notice = f"this is a {kind}, see base_config: import longfire.model, then AutoModelForCausalLM.from_pretrained"
-        # base_config has no model_type: transformers would parse it as a configuration of its own
+        # base_config has no model_type, or transformers would parse it as a separate configuration
         return json.dumps({**top_level, "base_config": fields, "vocab_size": notice}, indent=2, sort_keys=True) + "\n"
 
     @classmethod

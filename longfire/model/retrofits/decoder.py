@@ -1,4 +1,4 @@
-"""What all retrofitted models share: attention with FIRE, the forward pass, initialisation.
+"""Base classes of retrofitted models: attention with FIRE, the forward pass, initialisation.
 
 These classes come before the base model's: `class FireBloomModel(FireDecoder, BloomModel)`.
 Shapes: B batch, H query heads, G key heads, T queries, D head size, C width.
@@ -54,7 +54,7 @@ class FireAttention(nn.Module):
 
 
 class FirePreTrainedModel(EncodingModel):
-    """Initialisation."""
+    """Initialises FIRE as configured, and the rest as the base model does."""
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -96,7 +96,7 @@ class FireDecoder(FirePreTrainedModel):
         super().__init__(config)
 
     def post_init(self) -> None:
-        """Called at the end of the base model's constructor: replace its attention before weights are initialised."""
+        """Called at the end of the base model's constructor: replace attention before weights are initialised."""
         for i, layer in enumerate(getattr(self, self.layers_name)):
             setattr(layer, self.attention_name, self.attention_class(self.config, i))
         super().post_init()
@@ -108,9 +108,9 @@ class FireDecoder(FirePreTrainedModel):
             input_ids: (B, T).
             options: the base model's, by keyword: attention_mask, position_ids, past_key_values, …
         """
-        given = {name: value for name, value in options.items() if value is not None}  # None means the default
-        self.check_output_attentions(given.get("output_attentions"))
-        return self._forward(input_ids, **given)
+        options = {name: value for name, value in options.items() if value is not None}  # None means the default
+        self.check_output_attentions(options.get("output_attentions"))
+        return self._forward(input_ids, **options)
 
     @merge_with_config_defaults  # type: ignore[untyped-decorator]
     @capture_outputs  # type: ignore[untyped-decorator]
@@ -129,7 +129,7 @@ class FireDecoder(FirePreTrainedModel):
         hidden: Tensor = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        if isinstance(attention_mask, dict):  # `generate` makes one per kind of layer; here there is one kind
+        if isinstance(attention_mask, dict):  # `generate` passes one mask per layer type; here there is one type
             (attention_mask,) = attention_mask.values()
         mask, positions = mask_and_positions(self.config, hidden, attention_mask, position_ids, past_key_values)
         arguments = {self.positions_argument: positions, self.cache_argument: past_key_values}
@@ -155,5 +155,5 @@ class FireCausalLM(FirePreTrainedModel):
 
     @classmethod
     def config_changes(cls, config: Any, training_length: int, options: dict[str, Any]) -> dict[str, Any]:
-        """The configuration fields in which a retrofitted model differs from the original."""
+        """The configuration fields that retrofitting changes."""
         raise NotImplementedError(f"{cls.__name__} must define config_changes")

@@ -1,7 +1,7 @@
 """The model families that can be retrofitted: Bloom and MPT (ALiBi), Llama, Mistral, Qwen2 and Qwen3 (RoPE).
 
-`FAMILIES` is the table. Its entries hold what is specific to a family; the four classes of each, such as
-`FireLlamaConfig`, `FireLlamaAttention`, `FireLlamaModel` and `FireLlamaForCausalLM`, are built from them.
+`FAMILIES` lists what is specific to each family. From it, four classes are built per family, such as `FireLlamaConfig`,
+`FireLlamaAttention`, `FireLlamaModel` and `FireLlamaForCausalLM`.
 Shapes: B batch, H query heads, G key heads, T queries, D head size, C width.
 """
 
@@ -27,7 +27,7 @@ AttentionOutput = tuple[Tensor, Tensor | None]
 class FromALiBi(FireCausalLM):
     """Starts with the same logits up to the training length, by Theorem 3.1.
 
-    Bloom's and MPT's slopes are the same. transformers ignores MPT's `alibi_bias_max`, and so does this.
+    Bloom and MPT use the same slopes. Like transformers, this ignores MPT's `alibi_bias_max`.
     """
 
     @classmethod
@@ -176,7 +176,7 @@ class LlamaFireDecoder(FireDecoder):
 
 
 class Family(NamedTuple):
-    """What is specific to a family; the base model's own classes are found by its name."""
+    """What is specific to a family. The base model's classes are found by the family's name."""
 
     attention: type[FireAttention]
     decoder: type[FireDecoder]
@@ -211,4 +211,4 @@ def build_classes(name: str, family: Family) -> tuple[type, type[FireCausalLM]]:
 
 
 ARCHITECTURES: dict[type, type[FireCausalLM]] = dict(build_classes(*item) for item in FAMILIES.items())
-"""Models that can be retrofitted, and what they become."""
+"""Supported model classes and their retrofitted counterparts."""

@@ -20,14 +20,14 @@ from longfire.cli import main
         ("narrative_qa", ["fire:rope_pi=128"], [], "a checkpoint with 'fire' cannot become 'rope_pi'"),
         ("narrative_qa", ["rope:ropepi=128"], [], "'ropepi'. Did you mean 'rope_pi'"),
         ("narrative_qa", ["rope:yarn=far"], [], "must be a whole number, not 'far'"),
-        ("narrative_qa", ["rope:yarn=16"], [], "16 is not above 32"),
+        ("narrative_qa", ["rope:yarn=16"], [], "above the trained length of 32, not 16"),
         ("narrative_qa", ["fire"], ["--length", "64"], "need up to 91 tokens even without their document (64 of them"),
         ("narrative_qa", ["fire"], ["--length", "80"], "a length of 80 is too short for 7 of 7 questions"),
         ("narrative_qa", ["fire"], ["--recipe", "huge"], "no fine-tuning recipe named 'huge'"),
         ("narrative_qa", ["fire"], ["--select", "best"], "select cannot be 'best'"),
         ("narrative_qa", ["fire"], ["--limit", "0"], "limit must be at least 1"),
         ("narrative_qa", ["fire"], ["--data", "nowhere"], "there is no file or folder nowhere"),
-        ("narrative_qa", ["fire"], ["--set", "stpes=3"], "a recipe has no 'stpes'"),
+        ("narrative_qa", ["fire"], ["--set", "stpes=3"], "a recipe has no field 'stpes'"),
     ],
 )
 def test_refused_before_training(task, names, more, message, place, tmp_path, monkeypatch, capsys):
