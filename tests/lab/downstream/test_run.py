@@ -205,7 +205,7 @@ def test_two_processes_answer_a_share_each(place, tuned, tmp_path):
     ]
     (first, first_err), (second, second_err) = (process.communicate(timeout=240) for process in processes)
     assert [process.returncode for process in processes] == [0, 0], first_err[-3000:] + second_err[-3000:]
-    assert (first.count("FIRE: a model of"), second.count("FIRE: a model of")) == (2, 0)
+    assert (first.count("FIRE: a model with"), second.count("FIRE: a model with")) == (2, 0)
     place.evaluate(tmp_path / "alone", "fire", length="128")
     for two, one in (
         (tmp_path.glob("evaluated/test/*/*/pred*"), tmp_path.glob("alone/test/*/*/pred*")),
