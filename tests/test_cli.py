@@ -68,7 +68,7 @@ def test_help_shows_defaults(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["bench", "bias", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    for default in ("tokens (default: 512 2048 8192)", "heads (default: 12)", "(default: bench/bias.json)"):
+    for default in ("lengths (default: 512 2048 8192)", "heads (default: 12)", "(default: bench/bias.json)"):
         assert default in shown
     for nothing in ("None", "False", "==SUPPRESS=="):
         assert nothing not in shown

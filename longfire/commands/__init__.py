@@ -1,1 +1,1 @@
-"""Commands of the command line, a file for each kind. Nothing heavy is imported until one runs."""
+"""The subcommands of `longfire`. They import heavy modules only when they run."""

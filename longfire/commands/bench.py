@@ -19,10 +19,10 @@ INTEGER = {"type": int, "metavar": "N"}
 INTEGERS = {**INTEGER, "nargs": "+"}
 NAMES = {"nargs": "+", "metavar": "NAME"}
 DEVICE: Options = {
-    "--device": {"choices": ["cpu", "cuda"], "help": "(default: the GPU if there is one)"},
+    "--device": {"choices": ["cpu", "cuda"], "help": "device to measure (default: cuda if available)"},
     "--dtype": {
         "choices": ["bfloat16", "float16", "float32"],
-        "help": "(default: bfloat16 on cuda, float32 on cpu)",
+        "help": "dtype (default: bfloat16 on cuda, float32 on cpu)",
     },
 }
 HEADS: Options = {
@@ -30,42 +30,46 @@ HEADS: Options = {
     "--head-dim": {**INTEGER, "default": 64, "help": "head size"},
 }
 BIAS: Options = {
-    "--lengths": {**INTEGERS, "default": [512, 2048, 8192], "help": "tokens"},
-    "--encodings": {**NAMES, "help": "(default: all that have a bias)"},
+    "--lengths": {**INTEGERS, "default": [512, 2048, 8192], "help": "sequence lengths"},
+    "--encodings": {**NAMES, "help": "encodings to measure (default: all with a bias)"},
     **HEADS,
-    "--seconds": {"type": float, "default": 2.0, "help": "how long each measurement is repeated"},
+    "--seconds": {"type": float, "default": 2.0, "help": "seconds to repeat each measurement"},
 }
 ATTENTION: Options = {
     **DEVICE,
     "--lengths": {
         **INTEGERS,
-        "help": "tokens in a sequence (default: 2048 8192 32768 on cuda, 512 2048 on cpu)",
+        "help": "sequence lengths (default: 2048 8192 32768 on cuda, 512 2048 on cpu)",
     },
-    "--tokens": {**INTEGER, "help": "in a batch (default: 32768 on cuda, one sequence on cpu)"},
-    "--engines": {**NAMES, "help": "(default: all)"},
-    "--encodings": {**NAMES, "help": "beside attention without a bias (default: all that have a bias)"},
+    "--tokens": {**INTEGER, "help": "tokens per batch (default: 32768 on cuda, one sequence on cpu)"},
+    "--engines": {**NAMES, "help": "engines to measure (default: all)"},
+    "--encodings": {**NAMES, "help": "encodings to measure next to no bias (default: all with a bias)"},
     "--shared-layers": {
         **INTEGER,
-        "help": "layers of FIRE-S, in a row fire-s; 0 leaves it out (default: 12 on cuda, 0 on cpu)",
+        "help": "layers that share one FIRE in the row fire-s; 0 skips it (default: 12 on cuda, 0 on cpu)",
     },
     **HEADS,
-    "--seconds": {"type": float, "default": 1.0, "help": "how long each measurement is repeated"},
+    "--seconds": {"type": float, "default": 1.0, "help": "seconds to repeat each measurement"},
 }
 MODEL: Options = {
     **DEVICE,
-    "--size": {"metavar": "NAME", "help": "of the model (default: base on cuda, tiny on cpu)"},
+    "--size": {"metavar": "NAME", "help": "model size (default: base on cuda, tiny on cpu)"},
     **{
-        f"--{kind}": {**INTEGER, "nargs": "*", "help": f"{unit}; none skips {kind} (default: {usual})"}
-        for kind, unit, usual in (
-            ("forward", "tokens in a sequence", "2048 on cuda, 512 on cpu"),
-            ("training", "tokens in a sequence", "2048 8192 on cuda, 512 on cpu"),
+        f"--{kind}": {
+            **INTEGER,
+            "nargs": "*",
+            "help": f"{lengths}; pass the option without a number to skip {kind} (default: {default})",
+        }
+        for kind, lengths, default in (
+            ("forward", "sequence lengths", "2048 on cuda, 512 on cpu"),
+            ("training", "sequence lengths", "2048 8192 on cuda, 512 on cpu"),
             ("decoding", "tokens in the cache", "8192 32768 on cuda, 512 on cpu"),
         )
     },
-    "--tokens": {**INTEGER, "help": "in a batch (default: 32768 on cuda, 2048 on cpu)"},
-    "--encodings": {**NAMES, "help": "for the forward pass (default: all, and fire-s)"},
-    "--compile": {"action": argparse.BooleanOptionalAction, "help": "(default: on cuda)"},
-    "--seconds": {"type": float, "default": 1.0, "help": "how long each measurement is repeated"},
+    "--tokens": {**INTEGER, "help": "tokens per batch (default: 32768 on cuda, 2048 on cpu)"},
+    "--encodings": {**NAMES, "help": "encodings for the forward pass (default: all, and fire-s)"},
+    "--compile": {"action": argparse.BooleanOptionalAction, "help": "compile the model (default: on cuda only)"},
+    "--seconds": {"type": float, "default": 1.0, "help": "seconds to repeat each measurement"},
 }
 SUBJECTS: dict[str, tuple[str, str, Options]] = {
     "bias": (
@@ -75,8 +79,8 @@ SUBJECTS: dict[str, tuple[str, str, Options]] = {
     ),
     "attention": (
         "attention with each encoding on each engine",
-        "Time of attention, forward and forward + backward, and the memory it adds, with each encoding on each engine "
-        "and without a bias. An engine with a wrong result is not timed, and the exit status is then 1.",
+        "Time of attention, forward and forward + backward, and the memory it adds, for each encoding and without a "
+        "bias, on each engine. An engine with a wrong result is not timed, and makes the exit status 1.",
         ATTENTION,
     ),
     "model": (
@@ -89,20 +93,21 @@ SUBJECTS: dict[str, tuple[str, str, Options]] = {
 
 
 def add_bench(commands: Commands) -> None:
-    """`longfire bench` and its subjects."""
+    """Add `longfire bench` and its subjects."""
     bench = commands.add_parser("bench", help="measure time and memory", description="Measure time and memory.")
     subjects = bench.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     for subject, (summary, description, options) in SUBJECTS.items():
-        one = subjects.add_parser(subject, help=summary, description=f"{description} Ctrl-C keeps what was measured.")
+        description = f"{description} Ctrl-C keeps the measurements so far."
+        parser = subjects.add_parser(subject, help=summary, description=description)
         for flag, settings in options.items():
-            one.add_argument(flag, **settings)
-        one.add_argument("--out", type=Path, default=Path(f"bench/{subject}.json"), help="JSON file to write")
-        one.add_argument("--dry-run", action="store_true", help="list the measurements without running them")
-        one.set_defaults(run=run_bench, subject=subject)
+            parser.add_argument(flag, **settings)
+        parser.add_argument("--out", type=Path, default=Path(f"bench/{subject}.json"), help="JSON file to write")
+        parser.add_argument("--dry-run", action="store_true", help="list the measurements without running them")
+        parser.set_defaults(run=run_bench, subject=subject)
 
 
 def plan(options: argparse.Namespace) -> "Benchmark":
-    """The benchmark that the options describe, checked."""
+    """The checked benchmark for the options."""
     from longfire.bench.attention_speed import AttentionBenchmark
     from longfire.bench.bias_speed import BiasBenchmark
     from longfire.bench.model_speed import ModelBenchmark
@@ -113,13 +118,13 @@ def plan(options: argparse.Namespace) -> "Benchmark":
         "model": ModelBenchmark,
     }
     kind = kinds[options.subject]
-    given = ((field.name, getattr(options, field.name, None)) for field in fields(kind))
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given}
+    chosen = ((field.name, getattr(options, field.name, None)) for field in fields(kind))
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen}
     return kind.on(**values)
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """`longfire bench`: 0, 1 if a result was wrong or a measurement failed, 130 if interrupted."""
+    """Run `longfire bench`. Exit status: 1 if a result was wrong or a measurement failed, 130 if interrupted."""
     from longfire.report.speed import speed_table
     from longfire.report.speed_plot import plot_model, plot_speed
 

@@ -1,4 +1,4 @@
-"""`longfire compare`, and what `longfire reproduce` shares with it."""
+"""`longfire compare`, and the parts it shares with `longfire reproduce`."""
 
 import argparse
 import re
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
+from longfire.commands.parser import Commands
 from longfire.commands.training import (
     add_corpus_options,
     add_recipe_options,
@@ -27,66 +28,68 @@ ALL = "all"
 CPU_TEST_TOKENS = 32768
 
 
-def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """`longfire compare` and its options."""
-    one = commands.add_parser(
+def add_compare(commands: Commands) -> None:
+    """Add `longfire compare`."""
+    parser = commands.add_parser(
         "compare",
         help="train encodings short, test them long, and compare them",
-        description="Train every encoding with every seed, test the models at growing lengths, and compare them: a "
-        "table here, plots and an HTML report in the output folder. With the defaults it takes minutes on a laptop. "
+        description="Train every encoding with every seed and test the models at increasing lengths. Prints a table, "
+        "and writes plots and an HTML report to the output folder. Takes minutes on a laptop with the defaults. "
         "Interrupted comparisons resume; completed runs are skipped.",
     )
-    one.add_argument("--recipe", default="tiny", metavar="NAME", help="training recipe; see longfire pretrain --help")
-    one.add_argument("--out", type=Path, default=Path("compare"), metavar="FOLDER", help="output folder")
-    one.add_argument(
+    parser.add_argument(
+        "--recipe", default="tiny", metavar="NAME", help="training recipe; see longfire pretrain --help"
+    )
+    parser.add_argument("--out", type=Path, default=Path("compare"), metavar="FOLDER", help="output folder")
+    parser.add_argument(
         "--encodings",
         nargs="+",
         default=list(DEFAULT_ENCODINGS),
         metavar="NAME",
         help="encodings to compare, with options after a colon (fire:horizon=64,init=kerple_log); fire-s shares one "
-        "encoding among all layers; rope_pi and yarn extend the model of rope",
+        "encoding across all layers; rope_pi and yarn extend the rope model",
     )
-    one.add_argument("--seeds", type=int, nargs="+", default=list(DEFAULT_SEEDS), metavar="N", help="random seeds")
-    one.add_argument(
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(DEFAULT_SEEDS), metavar="N", help="random seeds")
+    parser.add_argument(
         "--lengths",
         type=int,
         nargs="+",
         default=[],
         metavar="N",
-        help="test lengths; by default 1, 2, 4, 8 and 16 times the training length",
+        help="test lengths (default: 1, 2, 4, 8 and 16 times the training length)",
     )
-    one.add_argument(
+    parser.add_argument(
         "--protocol",
         choices=["paper", "paired"],
         default="paper",
-        help="paper: cut documents at each length; paired: score the same tokens at all lengths",
+        help="paper: cut documents to each length; paired: score the same tokens at all lengths",
     )
-    one.add_argument(
+    parser.add_argument(
         "--test-tokens",
         type=parse_test_tokens,
         metavar="N",
-        help=f"tokens to score at each length, or {ALL}; by default {ALL} on a GPU and {CPU_TEST_TOKENS} on a CPU",
+        help=f"tokens to score at each length, or {ALL} (default: {ALL} on a GPU, {CPU_TEST_TOKENS} on a CPU)",
     )
-    one.add_argument("--dev", action="store_true", help="test on the dev split; use it while tuning")
-    add_comparison_options(one)
-    add_corpus_options(one)
-    add_recipe_options(one)
-    one.set_defaults(run=run_compare)
+    parser.add_argument("--dev", action="store_true", help="test on the dev split, for tuning")
+    add_comparison_options(parser)
+    add_corpus_options(parser)
+    add_recipe_options(parser)
+    parser.set_defaults(run=run_compare)
 
 
-def add_comparison_options(one: argparse.ArgumentParser) -> None:
-    """Options of `compare` and `reproduce`."""
-    one.add_argument(
+def add_comparison_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `compare` and `reproduce` share."""
+    parser.add_argument(
         "--also",
         nargs="+",
         action="extend",
         default=[],
         metavar="NAME=PATH",
-        help="other texts to test on; documents that are also in the corpus are left out",
+        help="other texts to test on; documents that are also in the corpus are skipped",
     )
-    one.add_argument("--jobs", type=int, metavar="N", help="runs at a time; by default one per core, on a GPU one")
-    one.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, then exit")
-    one.set_defaults(resumes=True)
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per core; one on a GPU)")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, then exit")
+    parser.set_defaults(resumes=True)
 
 
 def parse_test_tokens(text: str) -> int | str:
@@ -94,19 +97,19 @@ def parse_test_tokens(text: str) -> int | str:
     try:
         return text if text == ALL else int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"give a number of tokens, or {ALL}, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be a number of tokens or {ALL}, not {text!r}") from None
 
 
-def parse_texts(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """`latex=papers/` → ("latex", "papers/")."""
-    for text in given:
+def parse_texts(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Parse --also: `latex=papers/` → ("latex", "papers/")."""
+    for text in texts:
         if not re.match(r"[\w.-]+=", text):
             raise ValueError(f"--also takes NAME=PATH, such as latex=papers/, not {text!r}.")
-    return tuple((name, source) for name, _, source in (text.partition("=") for text in given))
+    return tuple((name, source) for name, _, source in (text.partition("=") for text in texts))
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """`longfire compare`: 0, 1 if a run failed, 130 if it was interrupted."""
+    """Run `longfire compare`. Exit status: 1 if a run failed, 130 if interrupted."""
     import torch
 
     from longfire.lab.comparison import Comparison
@@ -143,27 +146,27 @@ def run_compare(options: argparse.Namespace) -> int:
 
 
 def check_jobs(options: argparse.Namespace) -> None:
-    """Refuse fewer than one run at a time, in a dry run too."""
+    """Refuse a `--jobs` below 1, in a dry run too."""
     if options.jobs is not None:
         at_least("--jobs", options.jobs, 1)
 
 
 def describe_comparison(comparison: "Comparison", out: Path) -> str:
-    """For a dry run: the recipe, every run, and the tests."""
+    """The recipe, every run and the tests, for a dry run."""
     runs = [
         f"{run.label}, seed {run.seed}: {run.recipe.position_encoding()}"
         + (f", extends {run.recipe.init_from} to {run.recipe.extend_to:,}" if run.is_extension else "")
         + f", in {run.folder}"
         for run in comparison.runs(out)
     ]
-    given = dict(comparison.corpus)
-    trained, tested = (" ".join(given.get(name) or ()) for name in ("source", "validation"))
-    texts = [tested or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
+    corpus = dict(comparison.corpus)
+    train, test = (" ".join(corpus.get(name) or ()) for name in ("source", "validation"))
+    texts = [test or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
     return "\n".join(
         [
             describe_recipe(comparison.recipe),
             *runs,
-            f"train on: {trained or 'the embedded text'}",
+            f"train on: {train or 'the Python standard library'}",
             f"test on: {', '.join(texts)}",
             f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}",
         ]
@@ -173,7 +176,7 @@ def describe_comparison(comparison: "Comparison", out: Path) -> str:
 def run_comparison(
     comparison: "Comparison", out: Path, file: Path, jobs: int | None, show: Callable[[dict[str, Any]], None]
 ) -> int:
-    """Plan and run a comparison, save the record after each run, and show it at the end. Returns the exit status."""
+    """Plan and run a comparison, saving the record after each run; show it at the end and return the exit status."""
     from transformers.utils.logging import disable_progress_bar
 
     from longfire.lab.compare import run_plan
@@ -186,7 +189,7 @@ def run_comparison(
         show(record)
     if record.get("interrupted"):
         finished = {(run["encoding"], run["seed"]) for run in record["runs"]}
-        left = [run.folder.name for run in plan.runs if (run.label, run.seed) not in finished]
-        print(f"\nlongfire: interrupted. Not finished: {', '.join(left)}.", file=sys.stderr)
+        unfinished = [run.folder.name for run in plan.runs if (run.label, run.seed) not in finished]
+        print(f"\nlongfire: interrupted. Not finished: {', '.join(unfinished)}.", file=sys.stderr)
         return INTERRUPTED
     return int(any("failed" in run for run in record["runs"]))

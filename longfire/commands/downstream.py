@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
+from longfire.commands.parser import Commands
 from longfire.commands.training import settings
 from longfire.tasks import SUITES, TASKS
 
@@ -24,112 +25,116 @@ NAMES = (
     f"{ALL} (both suites)"
 )
 LISTED = {
-    "scrolls": "questions on long documents; or one of its tasks by name",
-    "glue": "GLUE and SuperGLUE; or one of their tasks by name",
+    "scrolls": "questions on long documents; its tasks are subjects too",
+    "glue": "GLUE and SuperGLUE; their tasks are subjects too",
     ALL: "both suites",
 }
 RECIPE_FIELDS = ("length", "batch_size", "steps", "learning_rate", "seed")
 
 
-def add_finetune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """`longfire finetune` and its options."""
-    one = commands.add_parser(
+def add_finetune(commands: Commands) -> None:
+    """Add `longfire finetune`."""
+    parser = commands.add_parser(
         "finetune",
-        help="fine-tune checkpoints on tasks, and test them",
-        description="Fine-tune checkpoints on a task, test them on its validation split, and show the results like the "
-        f"paper's tables. Tasks: {NAMES}. Tasks of scrolls are trained separately, those of glue together. Completed "
-        "work is skipped and interrupted runs resume. On several GPUs: torchrun --nproc-per-node 8 -m longfire "
+        help="fine-tune checkpoints on tasks and test them",
+        description="Fine-tune checkpoints on a task, test them on its validation split, and print the results next to "
+        f"the paper's. Tasks: {NAMES}. The tasks of scrolls are trained separately, those of glue together. "
+        "Interrupted runs resume; completed work is skipped. On several GPUs: torchrun --nproc-per-node 8 -m longfire "
         "finetune …",
     )
-    one.add_argument("task", metavar="TASK", help="a task; several to train together, joined by +; or a suite")
-    _add_common(one, "finetune", "maximum number of test questions per task")
-    one.add_argument(
+    parser.add_argument("task", metavar="TASK", help="a task, a suite, or tasks to train together, joined by +")
+    _add_common(parser, "finetune", "test questions per task")
+    parser.add_argument(
         "--recipe",
         metavar="NAME",
-        help="scrolls and glue are the paper's, for checkpoints of its size, and the default; small (scrolls-small, "
-        "glue-small) is for small checkpoints; tiny is for trying things out",
+        help="fine-tuning recipe: scrolls or glue (the paper's, for models of its size), small (scrolls-small or "
+        "glue-small), or tiny for a quick try (default: scrolls or glue)",
     )
-    one.add_argument(
+    parser.add_argument(
         "--select",
         default="dev",
-        help="which model of a run to test, the best by: dev (answers on a part of the train split), validation (as in "
-        "the paper), loss (on the same part; fast), or last",
+        help="model of each run to test: the best by dev (score on part of the train split), validation (score, as in "
+        "the paper) or loss (on the dev part; fast), or the last",
     )
-    one.add_argument(
-        "--dev-examples", type=int, default=64, metavar="N", help="dev questions per task to choose a model by"
+    parser.add_argument(
+        "--dev-examples", type=int, default=64, metavar="N", help="dev questions per task for selecting a model"
     )
-    one.add_argument("--test-lengths", type=int, nargs="+", metavar="N", help="tokens; the training length by default")
-    of = one.add_argument_group("changes to the recipe")
-    of.add_argument("--length", type=int, metavar="N", help="maximum tokens of question, document and answer")
-    of.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="rows per step")
-    of.add_argument("--steps", type=int, metavar="N", help="training steps")
-    of.add_argument("--learning-rate", type=float, metavar="X")
-    of.add_argument("--seed", type=int, metavar="N", help="for the order of rows and for dropout")
-    of.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="any field of the recipe, by name"
+    parser.add_argument(
+        "--test-lengths", type=int, nargs="+", metavar="N", help="test lengths (default: training length)"
     )
-    one.add_argument("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
-    one.add_argument("--fsdp", action="store_true", help="shard the model over the GPUs (FSDP2) instead of copying it")
-    one.add_argument("--dry-run", action="store_true", help="print recipe, questions and lengths; train nothing")
-    one.set_defaults(resumes=True, run=run_finetune)
+    overrides = parser.add_argument_group("recipe overrides")
+    overrides.add_argument("--length", type=int, metavar="N", help="maximum tokens of question, document and answer")
+    overrides.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="rows per step")
+    overrides.add_argument("--steps", type=int, metavar="N", help="training steps")
+    overrides.add_argument("--learning-rate", type=float, metavar="X", help="peak learning rate")
+    overrides.add_argument("--seed", type=int, metavar="N", help="seed for row order and dropout")
+    overrides.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="any field of the recipe"
+    )
+    parser.add_argument("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
+    parser.add_argument(
+        "--fsdp", action="store_true", help="shard the model across GPUs (FSDP2) instead of replicating it"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print recipe, questions and lengths, then exit")
+    parser.set_defaults(resumes=True, run=run_finetune)
 
 
-def add_tasks(subjects: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """`longfire evaluate TASK`, for each task and suite."""
+def add_tasks(subjects: Commands) -> None:
+    """Add `longfire evaluate TASK` for each task and suite."""
     for name in (*SUITES, ALL, *TASKS):
-        listed: dict[str, Any] = {"help": LISTED[name]} if name in LISTED else {}
-        one = subjects.add_parser(
+        summary: dict[str, Any] = {"help": LISTED[name]} if name in LISTED else {}
+        parser = subjects.add_parser(
             name,
-            **listed,
-            description=f"Test checkpoints on {name} as they are: scores with 95 % intervals, and with several lengths "
-            "a table and a plot by context length. Works with any transformers causal language model. Completed work "
-            "is skipped.",
+            **summary,
+            description=f"Test checkpoints on {name} without fine-tuning: scores with 95 % intervals and, with several "
+            "lengths, a table and a plot by context length. Works with any causal language model of transformers. "
+            "Completed work is skipped.",
         )
-        _add_common(one, "evaluate", "maximum number of questions per task")
-        lengths = one.add_mutually_exclusive_group()
+        _add_common(parser, "evaluate", "questions per task")
+        lengths = parser.add_mutually_exclusive_group()
         lengths.add_argument(
             "--length",
             type=int,
             metavar="N",
-            help="maximum tokens of question, document and answer; by default that of the first checkpoint's training",
+            help="maximum tokens of question, document and answer (default: the first checkpoint's training length)",
         )
-        lengths.add_argument("--lengths", type=int, nargs="+", metavar="N", help="several of them")
-        one.add_argument("--split", choices=["validation", "train"], default="validation", help="questions to use")
-        one.add_argument("--device", help="cpu, cuda, cuda:1, …; the GPU by default, if there is one")
-        one.add_argument(
+        lengths.add_argument("--lengths", type=int, nargs="+", metavar="N", help="several such lengths")
+        parser.add_argument("--split", choices=["validation", "train"], default="validation", help="split to test on")
+        parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if available)")
+        parser.add_argument(
             "--dtype",
             choices=["bfloat16", "float16", "float32"],
-            help="by default bfloat16 on a GPU, otherwise as saved",
+            help="dtype of the weights (default: bfloat16 on cuda, as saved on cpu)",
         )
-        one.set_defaults(resumes=True, run=run_task, task=name)
+        parser.set_defaults(resumes=True, run=run_task, task=name)
 
 
-def _add_common(one: argparse.ArgumentParser, folder: str, limit: str) -> None:
-    one.add_argument(
+def _add_common(parser: argparse.ArgumentParser, folder: str, limited: str) -> None:
+    parser.add_argument(
         "checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
-        help="folder of a checkpoint or a run; FOLDER:rope_pi=N or FOLDER:yarn=N extends RoPE to N tokens",
+        help="folder of a checkpoint or run; FOLDER:rope_pi=N or FOLDER:yarn=N extends RoPE to N tokens",
     )
-    one.add_argument(
+    parser.add_argument(
         "--data",
         required=True,
         metavar="FOLDER",
-        help="folder with TASK/SPLIT.jsonl (.gz, .zst), optionally inside a folder named after the suite; hub for the "
-        "Hugging Face hub; or placeholder for generated rows to try things out",
+        help="folder with TASK/SPLIT.jsonl (.gz, .zst), optionally in a subfolder named after the suite; hub for the "
+        "Hugging Face hub; or placeholder for generated rows, for a quick try",
     )
-    one.add_argument("--out", type=Path, help=f"results folder; {folder}/TASK by default")
-    one.add_argument("--limit", type=int, metavar="N", help=f"{limit}; all by default")
-    one.add_argument(
+    parser.add_argument("--out", type=Path, help=f"output folder (default: {folder}/TASK)")
+    parser.add_argument("--limit", type=int, metavar="N", help=f"maximum number of {limited} (default: all)")
+    parser.add_argument(
         "--batch-tokens",
         type=int,
         metavar="N",
-        help="tokens in a batch when answering questions; 262144 on a GPU and 16384 on a CPU by default",
+        help="tokens per batch when answering questions (default: 262144 on cuda, 16384 on cpu)",
     )
 
 
 def run_finetune(options: argparse.Namespace) -> int:
-    """`longfire finetune`: 0, 1 if a part failed, 130 if interrupted."""
+    """Run `longfire finetune`. Exit status: 1 if a run or a test failed, 130 if interrupted."""
     from longfire.lab.downstream.plan import Experiment, plan
     from longfire.training.trainer import SHARDED
 
@@ -161,7 +166,7 @@ def run_finetune(options: argparse.Namespace) -> int:
 
 
 def run_task(options: argparse.Namespace) -> int:
-    """`longfire evaluate TASK`: 0, 1 if a test failed, 130 if interrupted."""
+    """Run `longfire evaluate TASK`. Exit status: 1 if a test failed, 130 if interrupted."""
     from longfire.lab.downstream.plan import Experiment, plan
 
     experiment = Experiment(
@@ -177,9 +182,9 @@ def run_task(options: argparse.Namespace) -> int:
 
 
 def run_plans(plans: "Sequence[Plan]", own: Sequence[str] | None = None, size: str | None = None, **how: Any) -> int:
-    """Run plans and show their results. The exit status, to which failures of the `own` checkpoints count (None: all).
+    """Run plans, show their results and return the exit status. Only failures of `own` checkpoints count (None: all).
 
-    `size` is that of the paper's models to show (None: the closest), `how` are options of `downstream`.
+    `size` selects the paper's models to show (None: the closest size); `how` goes to `downstream`.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -197,7 +202,7 @@ def run_plans(plans: "Sequence[Plan]", own: Sequence[str] | None = None, size: s
 
 
 def show_results(record: dict[str, Any], out: Path, own: Sequence[str] | None, size: str | None) -> int:
-    """Print tables and draw plots, on the first process. The exit status."""
+    """Print tables and draw plots, in the first process only. Returns the exit status."""
     from longfire.lab.downstream.record import RECORD
     from longfire.lab.downstream.task_score import is_first
     from longfire.lab.reported import reported
@@ -213,19 +218,18 @@ def show_results(record: dict[str, Any], out: Path, own: Sequence[str] | None, s
     tested = {one["task"] for row in record["rows"] for one in row["scores"] if "failed" not in one}
     several = len(record["setting"]["lengths"]) > 1
     plots = [plot_contexts(record, task, out / f"contexts-{task}.png") for task in sorted(tested) if several]
-    drawn = f"   Plots: {', '.join(map(str, plots))}" if plots else ""
-    print(f"\nNumbers: {out / RECORD}{drawn}")
+    print(f"\nNumbers: {out / RECORD}" + (f"   Plots: {', '.join(map(str, plots))}" if plots else ""))
     return status
 
 
 def choose_recipe(options: argparse.Namespace, name: str) -> "FinetuneRecipe":
-    """The recipe for a task or suite, with the changes on the command line."""
+    """The recipe for a task or suite, with the command line's overrides."""
     from longfire.training import FINETUNE_RECIPES, finetune_recipe_named
 
     first = name.split("+")[0]
     suite = TASKS[first].suite if first in TASKS else first
-    given = f"{suite}-{options.recipe}"
-    recipe = finetune_recipe_named(given if given in FINETUNE_RECIPES else options.recipe or suite)
+    suite_recipe = f"{suite}-{options.recipe}"
+    recipe = finetune_recipe_named(suite_recipe if suite_recipe in FINETUNE_RECIPES else options.recipe or suite)
     changes = {field: getattr(options, field) for field in RECIPE_FIELDS if getattr(options, field) is not None}
     return recipe.but(**{**changes, **settings(options.set)})
 
@@ -236,7 +240,7 @@ def describe_experiment(
     questions: "Mapping[str, Questions] | None" = None,
     missing: Mapping[str, str] | None = None,
 ) -> str:
-    """For a dry run: recipe, checkpoints, and how many questions each task has, if they are known."""
+    """The recipe, the checkpoints and, if known, the number of questions per task, for a dry run."""
     from dataclasses import asdict
 
     from longfire.report.table import Table

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_evaluate(commands: Commands) -> None:
-    """`longfire evaluate` and its forms."""
+    """Add `longfire evaluate` and its subjects."""
     evaluate = commands.add_parser(
         "evaluate",
         help="evaluate a checkpoint",
@@ -33,7 +33,7 @@ def add_evaluate(commands: Commands) -> None:
         "--harness",
         nargs=argparse.REMAINDER,
         metavar="ARGUMENT",
-        help="pass all following arguments to lm-eval; --help shows its own help",
+        help="pass all following arguments to lm-eval; --harness --help shows its help",
     )
     evaluate.set_defaults(run=run_evaluate)
     subjects = evaluate.add_subparsers(title="subjects", metavar="SUBJECT")
@@ -42,70 +42,71 @@ def add_evaluate(commands: Commands) -> None:
 
 
 def add_perplexity(subjects: Commands) -> None:
-    """`longfire evaluate perplexity` and its options."""
-    one = subjects.add_parser(
+    """Add `longfire evaluate perplexity`."""
+    parser = subjects.add_parser(
         "perplexity",
         help="log perplexity by length",
         description="Log perplexity (natural log) by length, one forward pass per sequence, with 95 % intervals and "
-        "the loss by position, for any causal model of transformers. Ctrl-C keeps what was measured.",
+        "the loss by position, for any causal language model of transformers. Ctrl-C keeps the lengths measured so "
+        "far.",
     )
-    one.add_argument("checkpoint", type=Path, help="folder that save_pretrained wrote, with a tokenizer")
-    one.add_argument(
+    parser.add_argument("checkpoint", type=Path, help="folder written by save_pretrained, with a tokenizer")
+    parser.add_argument(
         "--corpus",
         nargs="+",
         metavar="PATH",
-        help="files or folders of text, or hub:NAME (default: sources and documentation of Python's standard library)",
+        help="files or folders of text, or hub:NAME (default: sources and docs of Python's standard library)",
     )
-    one.add_argument("--field", metavar="NAME", help="of the text in .jsonl and .parquet (default: text)")
-    one.add_argument(
-        "--validation", nargs="+", metavar="PATH", help="held-out text, if the model was trained with a separate one"
-    )
-    one.add_argument(
+    parser.add_argument("--field", metavar="NAME", help="text field in .jsonl and .parquet files (default: text)")
+    parser.add_argument("--validation", nargs="+", metavar="PATH", help="held-out text, if separate from the corpus")
+    parser.add_argument(
         "--split",
         choices=["validation", "dev", "train", "all"],
         default="validation",
-        help="of the corpus; all is for text the model never saw, and the output says if it did",
+        help="split of the corpus; all is for text the model never saw, and warns if it did",
     )
-    one.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="(default: the checkpoint's)")
-    one.add_argument(
+    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer (default: the checkpoint's)")
+    parser.add_argument(
         "--lengths",
         type=int,
         nargs="+",
         metavar="N",
-        help="tokens in a sequence (default: 512 … 8192; for longfire models trained shorter, 1, 2, 4, 8 and 16 times "
+        help="test lengths (default: 512 … 8192; for longfire models trained at less than 512, 1, 2, 4, 8 and 16 times "
         "the training length)",
     )
-    one.add_argument(
+    parser.add_argument(
         "--protocol",
         choices=["paper", "paired"],
         default="paper",
-        help="paper: documents cut at each length; paired: the same tokens at all lengths",
+        help="paper: cut documents to each length; paired: score the same tokens at all lengths",
     )
-    one.add_argument("--tokens", type=int, metavar="N", help="read at most this many at each length (default: all)")
-    one.add_argument(
+    parser.add_argument("--tokens", type=int, metavar="N", help="maximum tokens at each length (default: all)")
+    parser.add_argument(
         "--scored",
         type=int,
         metavar="N",
-        help="tokens scored in each paired window (default: half of the shortest length)",
+        help="tokens to score in each paired window (default: half the shortest length)",
     )
-    one.add_argument(
-        "--batch-tokens", type=int, metavar="N", help="in a forward pass (default: 65536 on cuda, 8192 on cpu)"
+    parser.add_argument(
+        "--batch-tokens", type=int, metavar="N", help="tokens per forward pass (default: 65536 on cuda, 8192 on cpu)"
     )
-    one.add_argument("--seed", type=int, default=0, metavar="N", help="for sampled sequences and intervals")
-    one.add_argument("--device", help="cpu, cuda, cuda:1, … (default: the GPU if there is one)")
-    one.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], help="(default: as saved)")
-    one.add_argument(
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for sampled sequences and intervals")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if available)")
+    parser.add_argument(
+        "--dtype", choices=["bfloat16", "float16", "float32"], help="dtype of the weights (default: as saved)"
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
         help="JSON file to write (default: evaluate/perplexity-CHECKPOINT-PROTOCOL.json)",
     )
-    one.add_argument("--dry-run", action="store_true", help="print the plan without evaluating")
-    one.set_defaults(run=run_perplexity)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, then exit")
+    parser.set_defaults(run=run_perplexity)
 
 
 def plan(options: argparse.Namespace) -> "tuple[PerplexityPlan, Path]":
-    """What to measure, checked, and the record to write."""
+    """The checked plan and the path of its record."""
     from longfire.evaluation.perplexity_plan import PerplexityPlan
 
     planned = PerplexityPlan(**{field.name: getattr(options, field.name) for field in fields(PerplexityPlan)})
@@ -114,7 +115,7 @@ def plan(options: argparse.Namespace) -> "tuple[PerplexityPlan, Path]":
 
 
 def run_perplexity(options: argparse.Namespace) -> int:
-    """`longfire evaluate perplexity`: 0, 1 if a length failed, 130 if interrupted."""
+    """Run `longfire evaluate perplexity`. Exit status: 1 if a length failed, 130 if interrupted."""
     from longfire.report.perplexity_table import perplexity_table
 
     planned, out = plan(options)
@@ -129,7 +130,7 @@ def run_perplexity(options: argparse.Namespace) -> int:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
-    """`longfire evaluate --harness`."""
+    """Run `longfire evaluate --harness`."""
     if options.harness is None:
         raise ValueError(
             "evaluate what? longfire evaluate perplexity CHECKPOINT, longfire evaluate TASK CHECKPOINT --data FOLDER, "
@@ -142,7 +143,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 def run_harness(arguments: Sequence[str]) -> int:
     """Run `lm-eval` with these arguments and longfire's model types registered.
 
-    HF_HUB_OFFLINE also takes the metrics library offline, which has a switch of its own.
+    The harness's metrics library ignores HF_HUB_OFFLINE, so its own switch is set too.
     """
     if offline := os.environ.get("HF_HUB_OFFLINE"):
         os.environ.setdefault("HF_EVALUATE_OFFLINE", offline)
@@ -150,10 +151,10 @@ def run_harness(arguments: Sequence[str]) -> int:
 
     import longfire.model  # noqa: F401
 
-    before = sys.argv
-    sys.argv = ["lm-eval", *arguments]  # where the harness reads them
+    original = sys.argv
+    sys.argv = ["lm-eval", *arguments]  # the harness reads its arguments here
     try:
         cli_evaluate()
     finally:
-        sys.argv = before
+        sys.argv = original
     return 0

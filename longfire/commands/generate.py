@@ -5,29 +5,30 @@ import sys
 from pathlib import Path
 
 from longfire.commands.interrupt import INTERRUPTED
+from longfire.commands.parser import Commands
 
 
-def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """`longfire generate` and its options."""
+def add_generate(commands: Commands) -> None:
+    """Add `longfire generate`."""
     parser = commands.add_parser(
         "generate",
         help="generate text from a checkpoint",
         description="Stream a model's continuation of a prompt to stdout, then report the speed on stderr. Ctrl-C "
-        "keeps what was written.",
+        "stops generating.",
     )
     add = parser.add_argument
     add("checkpoint", type=Path, help="folder written by save_pretrained, with a tokenizer")
     prompts = parser.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", metavar="TEXT", help="text to continue")
     prompts.add_argument("--prompt-file", metavar="PATH", help="file with the prompt; - for standard input")
-    add("--tokenizer", type=Path, metavar="FOLDER", help="folder with another tokenizer than the checkpoint's")
-    add("--max-new-tokens", type=int, default=128, metavar="N", help="number of tokens to generate at most")
+    add("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer (default: the checkpoint's)")
+    add("--max-new-tokens", type=int, default=128, metavar="N", help="maximum number of tokens to generate")
     add("--temperature", type=float, default=0.0, metavar="T", help="sampling temperature; 0 decodes greedily")
     add("--top-p", type=float, metavar="P", help="sample from the most likely tokens with total probability P")
     add("--top-k", type=int, metavar="K", help="sample from the K most likely tokens")
     add("--seed", type=int, metavar="N", help="random seed for sampling")
-    add("--device", help="cpu, cuda, cuda:1, …; by default the GPU if there is one")
-    add("--dtype", choices=["bfloat16", "float16", "float32"], help="by default the checkpoint's")
+    add("--device", help="cpu, cuda, cuda:1, … (default: cuda if available)")
+    add("--dtype", choices=["bfloat16", "float16", "float32"], help="dtype of the weights (default: as saved)")
     add(
         "--cache",
         choices=["dynamic", "static", "none"],
@@ -38,7 +39,7 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run_generate(options: argparse.Namespace) -> int:
-    """`longfire generate`: 0, or 130 if interrupted."""
+    """Run `longfire generate`. Exit status: 130 if interrupted."""
     from longfire.model.generate import GenerationSetting, generate, load_model
 
     prompt = read_prompt(options.prompt_file) if options.prompt is None else options.prompt
@@ -51,7 +52,7 @@ def run_generate(options: argparse.Namespace) -> int:
 
 
 def read_prompt(path: str) -> str:
-    """The text of a file, or of standard input for -, without its final newline."""
+    """The text of a file (-: standard input) without its final newline."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command in order: what it has found is saved and shown."""
+"""Graceful exit on Ctrl-C and SIGTERM, so that commands save and show their results so far."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ INTERRUPTED = 130
 
 
 class Sigterm:
-    """Turns SIGTERM into KeyboardInterrupt within a block, in this process. `status_of` tells the two apart."""
+    """Context manager that turns SIGTERM into KeyboardInterrupt, in this process only."""
 
     received = False
 
@@ -22,7 +22,7 @@ class Sigterm:
         return self
 
     def handle(self, *_: object) -> None:
-        """Interrupt once, and ignore further signals. A forked child terminates at once instead."""
+        """Interrupt once and ignore further signals; a forked child terminates at once."""
         if os.getpid() != self.process:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -32,7 +32,7 @@ class Sigterm:
         raise KeyboardInterrupt
 
     def status_of(self, status: int) -> int:
-        """The exit status: 143 instead of 130 if SIGTERM was what interrupted the command."""
+        """The exit status to report: 143 instead of 130 if the interruption was a SIGTERM."""
         return 128 + signal.SIGTERM if self.received and status == INTERRUPTED else status
 
     def __exit__(

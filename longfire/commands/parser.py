@@ -1,4 +1,4 @@
-"""Command lines: help that shows defaults, and suggestions for misspelt words and options."""
+"""The argument parser: help with defaults, and suggestions for misspelt words and options."""
 
 import argparse
 import re
@@ -11,11 +11,11 @@ from longfire.validation import hint
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 INVALID_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
-"""argparse's message."""
+"""argparse's own message."""
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Adds `(default: …)` to options that have one; a default of None, False or nothing is not mentioned."""
+    """Appends `(default: …)`, except for defaults of None, False or an empty list."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default = action.default
@@ -27,14 +27,14 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """For `longfire` and all commands below it."""
+    """The parser of `longfire` and of every subcommand."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **{"allow_abbrev": False, "formatter_class": HelpFormatter, **options})
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": HelpFormatter, **kwargs})
 
-    def parse_known_args(self, *given: Any, **options: Any) -> Any:
-        """Report an unknown option with the usage of the command it was given to, not that of `longfire`."""
-        namespace, unknown = super().parse_known_args(*given, **options)
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        """Report unknown options with the usage of the subcommand, not of `longfire`."""
+        namespace, unknown = super().parse_known_args(*args, **kwargs)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
         return namespace, unknown
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         return f". Did you mean {' and '.join(dict.fromkeys(near))}?" if near else ""
 
     def error(self, message: str) -> NoReturn:
-        """Answer an invalid choice in one line with the nearest valid one."""
+        """Report an invalid choice in one line, with the nearest valid one."""
         if found := INVALID_CHOICE.fullmatch(message):
             known = [choice.strip("'") for choice in found[3].split(", ")]
             self.exit(2, f"{self.prog}: {found[1]} cannot be {found[2]!r}. {hint(found[2], known)}\n")
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def path_slug(folder: Path) -> str:
-    """A folder's path from here as part of a file name: `runs-fire-0` for `runs/fire-0`."""
+    """A folder's path, relative to the working directory if below it, as part of a file name: `runs-fire-0`."""
     path, here = folder.resolve(), Path.cwd()
     parts = path.relative_to(here).parts if path.is_relative_to(here) else path.parts[1:]
     return "-".join(parts) or path.name

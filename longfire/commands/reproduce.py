@@ -15,6 +15,7 @@ from longfire.commands.compare import (
     run_comparison,
 )
 from longfire.commands.interrupt import INTERRUPTED
+from longfire.commands.parser import Commands
 from longfire.commands.training import add_corpus_options, corpus_options
 from longfire.lab.tables import ENTRIES, Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
 from longfire.tasks.placeholder import PLACEHOLDER
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from longfire.lab.scales import Scale
 
 SMOKE_TOKENS = 512
-"""Tokens per batch when speed is measured at the smoke scale."""
+"""Tokens per batch of the speed benchmark at the smoke scale."""
 CORPUS_OPTIONS = ("corpus", "field", "validation", "tokenizer", "vocab_size", "max_documents", "skip_bad")
 UNUSED: dict[type[Entry], tuple[str, ...]] = {
     TheoremEntry: ("seeds", "encodings", "also", "data", "jobs", *CORPUS_OPTIONS),
@@ -33,37 +34,41 @@ UNUSED: dict[type[Entry], tuple[str, ...]] = {
     LengthEntry: ("data",),
     TaskEntry: (),
 }
-"""Options that each kind of entry refuses, since it would ignore them."""
+"""Options that each kind of entry refuses, because it would ignore them."""
 
 
-def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """`longfire reproduce` and its options."""
-    one = commands.add_parser(
+def add_reproduce(commands: Commands) -> None:
+    """Add `longfire reproduce`."""
+    parser = commands.add_parser(
         "reproduce",
         help="reproduce the paper's tables and figures",
-        description="Reproduce a table or figure of the paper; longfire reproduce --list names them all. Entries share "
+        description="Reproduce a table or figure of the paper (longfire reproduce --list lists them). Entries share "
         "their trained models. Interrupted runs resume; completed runs are skipped.",
     )
-    one.add_argument("name", nargs="?", metavar="NAME", help="table or figure; see --list")
-    one.add_argument("--list", action="store_true", help="list all tables and figures")
-    one.add_argument(
+    parser.add_argument("name", nargs="?", metavar="NAME", help="table or figure; see --list")
+    parser.add_argument("--list", action="store_true", help="list all tables and figures")
+    parser.add_argument(
         "--scale",
         default="smoke",
-        help="smoke: two minutes on a laptop; small: one GPU, a minute per run; paper: a cluster",
+        help="smoke: two minutes on a laptop; small: one GPU, a minute per run; paper: needs a cluster",
     )
-    one.add_argument(
-        "--seeds", type=int, nargs="+", metavar="N", help="random seeds; by default the scale's, for tasks its first"
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", metavar="N", help="random seeds (default: the scale's; for tasks, its first)"
     )
-    one.add_argument("--encodings", nargs="+", metavar="NAME", help="encodings to train; by default the table's")
-    one.add_argument("--data", metavar="FOLDER", help="rows of the tasks; the smoke scale has placeholders")
-    one.add_argument("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
-    add_comparison_options(one)
-    add_corpus_options(one)
-    one.set_defaults(run=run_reproduce)
+    parser.add_argument("--encodings", nargs="+", metavar="NAME", help="encodings to train (default: the entry's)")
+    parser.add_argument(
+        "--data",
+        metavar="FOLDER",
+        help="task data, as for longfire finetune (default: placeholder rows at smoke scale)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
+    add_comparison_options(parser)
+    add_corpus_options(parser)
+    parser.set_defaults(run=run_reproduce)
 
 
 def run_reproduce(options: argparse.Namespace) -> int:
-    """`longfire reproduce`: 0, 1 if a run failed, 130 if it was interrupted."""
+    """Run `longfire reproduce`. Exit status: 1 if a run failed, 130 if interrupted."""
     if options.list:
         for entry in ENTRIES.values():
             print(f"{entry.name:20} {entry.shows:19} {entry.what}")
@@ -71,15 +76,15 @@ def run_reproduce(options: argparse.Namespace) -> int:
     from longfire.lab.scales import scale_named
 
     if options.name is None:
-        raise ValueError("give the name of a table or figure: longfire reproduce --list names them.")
+        raise ValueError("name a table or figure to reproduce; longfire reproduce --list lists them.")
     if options.name not in ENTRIES:
         raise ValueError(f"there is no table or figure named {options.name!r}. {hint(options.name, ENTRIES)}")
     check_jobs(options)
     entry, scale = ENTRIES[options.name], scale_named(options.scale)
     unused = [*UNUSED[type(entry)], *(["also"] if isinstance(entry, LengthEntry) and not entry.texts else [])]
-    if given := [name for name in unused if getattr(options, name)]:
-        flags = " and ".join({"vocab_size": "--vocab"}.get(name, f"--{name.replace('_', '-')}") for name in given)
-        raise ValueError(f"{entry.name} does not use {flags}. Leave {'it' if len(given) == 1 else 'them'} out.")
+    if ignored := [name for name in unused if getattr(options, name)]:
+        flags = " and ".join({"vocab_size": "--vocab"}.get(name, f"--{name.replace('_', '-')}") for name in ignored)
+        raise ValueError(f"{entry.name} does not use {flags}. Leave {'it' if len(ignored) == 1 else 'them'} out.")
     match entry:
         case TheoremEntry():
             return reproduce_theorem(options, entry)
@@ -89,11 +94,11 @@ def run_reproduce(options: argparse.Namespace) -> int:
             return reproduce_tasks(options, entry, scale)
         case LengthEntry():
             return reproduce_lengths(options, entry, scale)
-    raise TypeError(f"no way to reproduce a {type(entry).__name__}.")
+    raise TypeError(f"cannot reproduce a {type(entry).__name__}.")
 
 
 def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry) -> int:
-    """The same at every scale."""
+    """Check Theorem 3.1; the same at every scale."""
     from longfire.lab.theorem_check import check_theorem
     from longfire.report.reproduce import theorem_table
 
@@ -108,7 +113,7 @@ def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry) -> int:
 
 
 def reproduce_speed(options: argparse.Namespace, entry: SpeedEntry, scale: "Scale") -> int:
-    """With the paper's model; at the smoke scale with the default of `longfire bench model`, and few tokens."""
+    """Measure the paper's model; at the smoke scale, the default of `longfire bench model` with few tokens."""
     from longfire.bench.model_speed import ModelBenchmark
     from longfire.report.speed import speed_table
     from longfire.report.speed_plot import plot_model
@@ -128,7 +133,7 @@ def reproduce_speed(options: argparse.Namespace, entry: SpeedEntry, scale: "Scal
 
 
 def reproduce_lengths(options: argparse.Namespace, entry: LengthEntry, scale: "Scale") -> int:
-    """Models trained short and tested long."""
+    """Train short, test long."""
     comparison, runs = entry_comparison(options, entry, scale, options.seeds)
     results = options.out / scale.name / entry.name
     if options.dry_run:
@@ -139,7 +144,7 @@ def reproduce_lengths(options: argparse.Namespace, entry: LengthEntry, scale: "S
 
 
 def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale") -> int:
-    """The same models, fine-tuned on tasks; one seed by default."""
+    """Fine-tune the same models on tasks, with one seed by default."""
     from longfire.commands.downstream import describe_experiment, run_plans
     from longfire.data.tokenizers import byte_tokenizer
     from longfire.lab.downstream.plan import plan
@@ -163,7 +168,7 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
         print(_title(entry), describe_comparison(comparison, runs), f"results: {results}", "", "fine-tune:", sep="\n")
         print(describe_experiment(experiment, checkpoints, *questions))
         if not questions:
-            print("Give the rows (--data FOLDER) to count them.")
+            print("To count the questions, pass --data FOLDER.")
         return 0
     if status := run_comparison(comparison, runs, results / "compare.json", options.jobs, show_failures):
         return status
@@ -174,12 +179,12 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
 def entry_comparison(
     options: argparse.Namespace, entry: LengthEntry, scale: "Scale", seeds: Any
 ) -> "tuple[Comparison, Path]":
-    """What an entry trains, and the folder of the runs, which all entries with the same recipe share."""
-    given = {name: getattr(options, name) for name in ("tokenizer", "vocab_size")}
-    recipe = scale.recipes[entry.recipe].but(**{name: value for name, value in given.items() if value is not None})
+    """An entry's comparison and the folder of its runs, which entries with the same recipe share."""
+    overrides = {name: getattr(options, name) for name in ("tokenizer", "vocab_size")}
+    recipe = scale.recipes[entry.recipe].but(**{name: value for name, value in overrides.items() if value is not None})
     text = argparse.Namespace(**vars(options))
     if options.corpus is None and scale.corpus == "":
-        raise ValueError(f"the scale {scale.name} has no text of its own. Give one: --corpus books/")
+        raise ValueError(f"the scale {scale.name} has no default corpus. Pass one: --corpus books/")
     if options.corpus is None and scale.corpus:
         text.corpus = [scale.corpus]
         text.validation = options.validation or (scale.validation and [scale.validation])
@@ -210,7 +215,7 @@ def show_lengths(entry: LengthEntry, results: Path, record: dict[str, Any]) -> N
         print(f"\nLearned biases of {label}: {plot}")
     page = reproduced_page(record, results / "report.html", title, paper)
     if entry.texts and not record["setting"]["also"]:
-        print("\nThe paper also tests on other texts. To do the same: --also latex=papers/ code=src/")
+        print("\nThe paper also tests on other texts. To do the same, pass --also latex=papers/ code=src/")
     print(f"\nReport: {page}   Numbers: {results / 'compare.json'}")
 
 
@@ -218,8 +223,8 @@ def show_failures(record: dict[str, Any]) -> None:
     """Print which pretraining runs failed."""
     from longfire.report.failures import failures
 
-    for failed in failures(record):
-        print(f"longfire: {failed}", file=sys.stderr)
+    for failure in failures(record):
+        print(f"longfire: {failure}", file=sys.stderr)
 
 
 def _title(entry: Entry) -> str:

@@ -9,15 +9,15 @@ from longfire.commands.training import add_corpus_options, corpus_options
 
 def add_tokenize(commands: Commands) -> None:
     """Add `longfire tokenize`."""
-    one = commands.add_parser(
+    parser = commands.add_parser(
         "tokenize",
         help="save a corpus as tokens, to train on a machine without the text",
-        description="Tokenise a corpus and save the tokens with their tokenizer and splits. --corpus takes the folder "
-        "on any machine.",
+        description="Tokenise a corpus and save the tokens with their tokenizer and splits. Pass the folder as "
+        "--corpus to train on any machine.",
     )
-    one.add_argument("out", type=Path, metavar="FOLDER", help="new folder for the tokens")
-    add_corpus_options(one)
-    one.set_defaults(run=run_tokenize)
+    parser.add_argument("out", type=Path, metavar="FOLDER", help="new folder for the tokens")
+    add_corpus_options(parser)
+    parser.set_defaults(run=run_tokenize)
 
 
 def run_tokenize(options: argparse.Namespace) -> int:

@@ -1,1 +1,1 @@
-"""Measurements: what is claimed, and on what."""
+"""Perplexity by length on held-out text, and scores of answers to a task's questions."""

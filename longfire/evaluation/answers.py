@@ -1,8 +1,8 @@
-"""A model's answers to a task's questions, by greedy decoding until the end of text.
+"""Answer a task's questions by greedy decoding.
 
 Prompts are batched by length, longest first, with left padding. Memory is bounded: keys and values of `batch_tokens`
-tokens, logits of the last token only, and no (prompt × prompt) tensor: where attention needs a mask for padding, the
-prompts are prefilled in chunks.
+tokens, logits of the last token only, and no (prompt × prompt) tensor, because prompts that need a padding mask are
+prefilled in chunks.
 """
 
 import json
@@ -26,9 +26,9 @@ from longfire.tasks import Example, Task, prompt_ids
 from longfire.validation import at_least
 
 BATCH_TOKENS = {"cuda": 1 << 18, "cpu": 1 << 14}
-"""Default number of prompt and answer tokens in a batch."""
+"""Default number of prompt and answer tokens per batch."""
 MAX_MASK_ENTRIES = 1 << 28
-"""Of a padded batch's attention mask (batch × queries × keys); longer prompts are prefilled in chunks."""
+"""Maximum size of a padded batch's attention mask (batch × queries × keys), above which prefilling is chunked."""
 
 Ids = npt.NDArray[np.int32]
 
@@ -44,23 +44,23 @@ def answer(
     progress: bool = True,
     save: Callable[[dict[str, Any]], object] | None = None,
 ) -> list[Answered]:
-    """The model's answer to each example, in their order.
+    """The model's answers, in the order of the examples.
 
     Args:
         model: A transformers causal language model, on its device and in its precision.
         tokenizer: The model's tokenizer.
-        task: Limits the length of answers.
+        task: Sets the maximum length of answers.
         examples: Questions of the task.
-        length: Maximum length of prompt and answer in tokens; documents are truncated to fit.
-        batch_tokens: Tokens in a batch, which has at least one question. Halved when memory runs out.
+        length: Maximum tokens of prompt and answer; documents are truncated to fit.
+        batch_tokens: Tokens per batch, at least one question. Halved when memory runs out.
         progress: Show progress bars if stderr is a terminal.
-        save: Called with each answer, as a dictionary, as soon as it is generated; longest prompts come first.
+        save: Called with each answer, as a dictionary, as soon as it is generated, longest prompts first.
     """
     check_positions(model, length)
     if length <= task.max_answer:
         raise ValueError(
-            f"a length of {length} tokens leaves no room for a prompt: {task.name}'s answers may take "
-            f"{task.max_answer} of them. Give a greater length."
+            f"a length of {length} tokens leaves no room for a prompt, since answers of {task.name} may take "
+            f"{task.max_answer}. Pass a greater length."
         )
     if batch_tokens is None:
         batch_tokens = BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
@@ -91,17 +91,17 @@ def check_positions(model: Any, length: int) -> None:
     if (limit := position_limit(model)) is not None and length > limit[0]:
         raise ValueError(
             f"the model has {limit[0]} learned positions ({limit[1]}), too few for {length} tokens. Use at most "
-            f"{limit[0]}, or a model whose positions extrapolate."
+            f"{limit[0]} tokens, or a model that extrapolates."
         )
 
 
 def prediction_line(one: Answered) -> dict[str, Any]:
-    """A line of a predictions file; without the options, which belong to the question."""
+    """A line of a predictions file. Omits the options, which belong to the question."""
     return {name: value for name, value in asdict(one).items() if name != "options"}
 
 
 def write_predictions(path: Path, answered: Sequence[Answered]) -> None:
-    """Write JSON lines, atomically."""
+    """Write predictions as JSON lines, atomically."""
     write_whole(path, "".join(json.dumps(prediction_line(one)) + "\n" for one in answered))
 
 
@@ -110,22 +110,22 @@ def _check_vocabulary(model: Any, prompts: Sequence[Ids]) -> None:
     largest = max((int(ids.max()) for ids in prompts if ids.size), default=0)
     if largest >= known:
         raise ValueError(
-            f"the tokenizer produces token {largest}, but the model's vocabulary has {known} tokens: the tokenizer "
-            f"belongs to another model. Use the one that the model was trained with."
+            f"the tokenizer produced token {largest}, but the model's vocabulary has {known} tokens. Use the tokenizer "
+            f"the model was trained with."
         )
 
 
 def _end_tokens(model: Any, tokenizer: PreTrainedTokenizerFast) -> set[int]:
     """End-of-text tokens of the tokenizer, which training uses, and of the checkpoint."""
-    own = model.generation_config.eos_token_id
-    found = [tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
-    return {int(token) for token in found if token is not None}
+    checkpoint = model.generation_config.eos_token_id
+    tokens = [tokenizer.eos_token_id, *(checkpoint if isinstance(checkpoint, list) else [checkpoint])]
+    return {int(token) for token in tokens if token is not None}
 
 
 def _greedy(model: Any, tokenizer: PreTrainedTokenizerFast, max_answer: int, ends: set[int]) -> GenerationConfig:
     padding = tokenizer.pad_token_id
     if padding is None or padding >= model.get_input_embeddings().num_embeddings:
-        padding = min(ends, default=0)  # masked, so any token will do
+        padding = min(ends, default=0)  # masked, so any token works
     return GenerationConfig(
         max_new_tokens=max_answer,
         do_sample=False,
@@ -138,10 +138,11 @@ def _greedy(model: Any, tokenizer: PreTrainedTokenizerFast, max_answer: int, end
 
 @contextmanager
 def _generating(model: Any, config: GenerationConfig) -> Iterator[None]:
-    """Evaluation mode, with this generation config only; restored afterwards.
+    """Evaluation mode with only this generation config, within a block.
 
-    `generate` would merge the checkpoint's own settings (temperature, repetition penalty) with what it is given. Layers
-    compiled for training run eagerly: a graph per sequence length would take longer than generating.
+    `generate` would otherwise merge the checkpoint's settings (temperature, repetition penalty) into its arguments.
+    Layers compiled for training run eagerly, because compiling for each sequence length would take longer than
+    generating.
     """
     before = model.generation_config
     compiled = any(module._compiled_call_impl is not None for module in model.modules())
@@ -160,26 +161,26 @@ def _generating(model: Any, config: GenerationConfig) -> Iterator[None]:
 def _generate(
     model: Any, prompts: Sequence[Ids], max_answer: int, batch_tokens: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """Indices of prompts, longest first, each with its continuation."""
+    """Yield (index, continuation) for each prompt, longest first."""
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     done = 0
     while done < len(order):
         tokens = len(prompts[order[done]]) + max_answer
         batch = order[done : done + max(1, batch_tokens // tokens)]
         try:
-            written = _continue(model, [prompts[index] for index in batch])
+            continuations = _continue(model, [prompts[index] for index in batch])
         except torch.OutOfMemoryError:
             if len(batch) == 1:
                 raise
             batch_tokens = len(batch) // 2 * tokens
             continue
-        yield from zip(batch, written, strict=True)
+        yield from zip(batch, continuations, strict=True)
         done += len(batch)
 
 
 @torch.no_grad()
 def _continue(model: Any, prompts: Sequence[Ids]) -> list[list[int]]:
-    """The continuation of each prompt of a batch; shorter ones are padded."""
+    """The continuations of a batch of prompts, padded on the left."""
     B, T = len(prompts), max(len(ids) for ids in prompts)
     ids = torch.full((B, T), model.generation_config.pad_token_id)
     mask = torch.zeros_like(ids)
@@ -190,12 +191,12 @@ def _continue(model: Any, prompts: Sequence[Ids]) -> list[list[int]]:
     if not mask.all() and B * T * T > MAX_MASK_ENTRIES:
         options["prefill_chunk_size"] = max(1, MAX_MASK_ENTRIES // (B * T))
     out = model.generate(ids.to(model.device), attention_mask=mask.to(model.device), **options)
-    written: list[list[int]] = out[:, T:].tolist()
-    return written
+    continuations: list[list[int]] = out[:, T:].tolist()
+    return continuations
 
 
 def _decode(tokenizer: PreTrainedTokenizerFast, ids: list[int], ends: set[int]) -> str:
     """The text before the end token."""
-    length = next((place for place, token in enumerate(ids) if token in ends), len(ids))
+    length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
     text = tokenizer.decode(ids[:length], skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return str(text).strip()

@@ -1,7 +1,8 @@
-"""Bootstrap confidence intervals of a mean: Hesterberg, What Teachers Should Know about the Bootstrap (2015).
+"""Bootstrap confidence intervals of a mean (Hesterberg, What Teachers Should Know about the Bootstrap, 2015).
 
-Resampled are units whose tokens depend on each other: documents, or sequences where documents are unknown. Plain
-percentiles are too narrow for few units; Hesterberg's expanded percentiles widen them as Student's t does.
+The resampled units are documents, or sequences if documents are unknown, because tokens within a document are
+dependent. Plain percentiles are too narrow for few units; Hesterberg's expanded percentiles widen them like Student's
+t.
 """
 
 from collections.abc import Sequence
@@ -11,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 RESAMPLES = (1000, 4000)
-"""At least and at most: few units need more, for the tails."""
+"""Minimum and maximum; few units need more, for the tails."""
 DRAWS = 1 << 23
-"""Drawn units in all resamples together, unless that is fewer resamples than the minimum."""
+"""Target number of drawn units over all resamples."""
 CONFIDENCE = 0.95
 FEW = 9
-"""Below so many units resampling says nothing: Student's t on the units' residuals instead."""
+"""With fewer units, use Student's t on the units' residuals instead of resampling."""
 T_QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 """At 97.5 %, by the number of units."""
 CHUNK = 1 << 20
@@ -29,9 +30,9 @@ def mean_interval(
     """The 95 % interval of Σ sums / Σ counts over units; None for fewer than two units.
 
     Args:
-        sums: (K,), of each unit's losses.
-        counts: (K,), of each unit's tokens.
-        seed: for the resamples.
+        sums: (K,), the sum of each unit's losses.
+        counts: (K,), each unit's tokens.
+        seed: seed of the resamples.
     """
     K = len(sums)
     if K < 2:
@@ -47,14 +48,14 @@ def mean_interval(
 def geometric_interval(
     sums: Sequence[npt.NDArray[np.float64]], counts: npt.NDArray[np.float64], seed: int = 0
 ) -> tuple[float, float] | None:
-    """The 95 % interval of the geometric mean of several means, whose units are resampled together.
+    """The 95 % interval of the geometric mean of several means, resampling their units together.
 
-    None for fewer than two units, and for few units if a mean is 0, where the geometric mean is not linear.
+    None for fewer than two units, and for few units if a mean is 0, where the geometric mean cannot be linearised.
 
     Args:
-        sums: (K,) for each mean, as `mean_interval` takes them.
+        sums: for each mean, (K,), as in `mean_interval`.
         counts: (K,).
-        seed: for the resamples.
+        seed: seed of the resamples.
     """
     K, P = len(counts), len(sums)
     if P == 1:
@@ -63,17 +64,17 @@ def geometric_interval(
         return None
     if K >= FEW:
         return _percentiles(geometric_mean(np.stack(resampled_means(sums, counts, seed))), K)
-    whole = np.array([part.sum() / counts.sum() for part in sums])
-    if whole.min() <= 0:
+    means = np.array([part.sum() / counts.sum() for part in sums])
+    if means.min() <= 0:
         return None
-    center = geometric_mean(whole)
-    slopes = [(part - mean * counts) / mean for part, mean in zip(sums, whole, strict=True)]
-    units = center * counts + center / P * np.sum(slopes, axis=0)  # to first order, the sums of one mean
+    center = geometric_mean(means)
+    slopes = [(part - mean * counts) / mean for part, mean in zip(sums, means, strict=True)]
+    units = center * counts + center / P * np.sum(slopes, axis=0)  # linearised: the sums of a single mean
     return mean_interval(units, counts, seed)
 
 
 def geometric_mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Over the first axis, of non-negative numbers. The mean of equal numbers is that number, bit for bit."""
+    """Geometric mean of non-negative numbers over the first axis. Equal numbers have exactly that mean."""
     largest = values.max(0)
     shares = np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
     return np.asarray(largest * np.prod(shares, axis=0) ** (1 / len(values)))
@@ -82,7 +83,7 @@ def geometric_mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def resampled_means(
     sums: Sequence[npt.NDArray[np.float64]], counts: npt.NDArray[np.float64], seed: int
 ) -> list[npt.NDArray[np.float64]]:
-    """Σ sums / Σ counts of each, in many resamples with replacement; all share the same units."""
+    """Σ sums / Σ counts of each, in many resamples with replacement that all sums share."""
     K = len(counts)
     random = np.random.default_rng(seed)
     resamples = min(max(DRAWS // K, RESAMPLES[0]), RESAMPLES[1])
@@ -90,9 +91,9 @@ def resampled_means(
     means: list[list[npt.NDArray[np.float64]]] = [[] for _ in sums]
     for start in range(0, resamples, rows):
         drawn = random.integers(K, size=(min(rows, resamples - start), K))
-        for found, part in zip(means, sums, strict=True):
-            found.append(part[drawn].sum(1) / counts[drawn].sum(1))
-    return [np.concatenate(found) for found in means]
+        for chunks, part in zip(means, sums, strict=True):
+            chunks.append(part[drawn].sum(1) / counts[drawn].sum(1))
+    return [np.concatenate(chunks) for chunks in means]
 
 
 def _percentiles(values: npt.NDArray[np.float64], K: int) -> tuple[float, float]:
@@ -104,7 +105,7 @@ def _percentiles(values: npt.NDArray[np.float64], K: int) -> tuple[float, float]
 def by_unit(
     values: npt.NDArray[np.float64], units: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Sums of values (M,) by unit, and how many values each unit has: (K,) and (K,)."""
+    """The sum (K,) and the number (K,) of each unit's values (M,)."""
     _, index = np.unique(units, return_inverse=True)
     sums: npt.NDArray[np.float64] = np.bincount(index, weights=values).astype(np.float64)
     return sums, np.bincount(index).astype(np.float64)
@@ -117,7 +118,7 @@ def expanded_tail(K: int) -> float:
 
 
 def t_quantile(z: float, freedom: int) -> float:
-    """Student's t quantile for the normal's z, by the Cornish-Fisher expansion: within 1 % from 3 degrees on."""
+    """Student's t quantile for a normal quantile z, by Cornish-Fisher: within 1 % for 3 or more degrees of freedom."""
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

@@ -1,4 +1,4 @@
-"""Held-out text in a model's tokens, and how much of it the model was trained on after all."""
+"""Held-out text, and how much of it a model was trained on after all."""
 
 from pathlib import Path
 from typing import Any
@@ -26,24 +26,24 @@ def joined(corpus: Corpus) -> TokenSplit:
 
 
 def require_tokenizer(corpus: Corpus, tokenizer: Any, owner: Path | str) -> None:
-    """Refuse tokens made with a tokenizer that is not the owner's: they mean nothing to its model."""
+    """Refuse saved tokens of a different tokenizer than the owner's."""
     if corpus.tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"{corpus.folder} was tokenized with a different tokenizer than that of {owner}. Give the text itself."
+            f"{corpus.folder} was tokenised with a different tokenizer than {owner}. Pass the text instead of tokens."
         )
 
 
 def contamination(checkpoint: Path, corpus: Corpus, split: TokenSplit) -> dict[str, Any]:
-    """For a record: `trained_on`, documents and tokens of the split the model was trained on, and a `note` if needed.
+    """For the record: how much of the split the model was trained on (`trained_on`), and a `note` if needed.
 
-    `trained_on` is None where that is unknown. Empty for models that were not trained by longfire.
+    `trained_on` is None if unknown. Empty for models that longfire did not train.
     """
-    if not (trained := read_json(checkpoint / "corpus.json")):
+    if not (training_corpus := read_json(checkpoint / "corpus.json")):
         return {}
-    same_corpus = trained["fingerprint"] == corpus.fingerprint
+    same_corpus = training_corpus["fingerprint"] == corpus.fingerprint
     seen = _seen_documents(checkpoint, corpus, split, same_corpus)
     if seen is None:
-        return {"trained_on": None, "note": f"{_ORIGIN.format(trained['source'])} {_UNKNOWN}"}
+        return {"trained_on": None, "note": f"{_ORIGIN.format(training_corpus['source'])} {_UNKNOWN}"}
     trained_on = {
         "documents": int(seen.sum()),
         "of_documents": split.num_documents,
@@ -57,35 +57,35 @@ def contamination(checkpoint: Path, corpus: Corpus, split: TokenSplit) -> dict[s
             "unseen text."
         )
     else:
-        note = "" if same_corpus else f"{_ORIGIN.format(trained['source'])} {_NONE}"
+        note = "" if same_corpus else f"{_ORIGIN.format(training_corpus['source'])} {_NONE}"
     return {"trained_on": trained_on, **({"note": note} if note else {})}
 
 
 _ORIGIN = "The model was trained on {}."
 _UNKNOWN = (
-    "Whether it has seen this text is unknown. To score the text held out from training, give the same --corpus and "
+    "Whether it has seen this text is unknown. To score the text held out from training, pass the same --corpus and "
     "--validation."
 )
 _NONE = (
-    "None of those documents is in this text, but only whole documents are compared: excerpts, or the same text "
-    "divided differently, are not recognised."
+    "This text contains none of those documents. Only whole documents are compared: excerpts, or the same text split "
+    "differently, are not recognised."
 )
 
 
 def _seen_documents(
     checkpoint: Path, corpus: Corpus, split: TokenSplit, same_corpus: bool
 ) -> npt.NDArray[np.bool_] | None:
-    """Which documents of a split the model was trained on; None if unknown.
+    """Mask of the split's documents that the model was trained on; None if unknown.
 
-    On the training corpus the split decides, on other text the content.
+    Decided by split on the training corpus, by content on other text.
     """
-    known = trained_documents(checkpoint)
+    trained = trained_documents(checkpoint)
     seen = np.zeros(split.num_documents, bool)
     if same_corpus:
         seen[: {"train": split.num_documents, "whole": corpus.train.num_documents}.get(split.name, 0)] = True
-        if known is None or corpus.train.contents is None:
+        if trained is None or corpus.train.contents is None:
             return seen
-        known = np.setdiff1d(known, corpus.train.contents)  # what an earlier stage of training has seen
-    if known is None or split.contents is None:
+        trained = np.setdiff1d(trained, corpus.train.contents)  # seen in an earlier stage of training
+    if trained is None or split.contents is None:
         return None
-    return seen | np.isin(split.contents, known)
+    return seen | np.isin(split.contents, trained)

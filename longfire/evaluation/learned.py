@@ -9,23 +9,23 @@ from torch import Tensor
 from longfire.encodings import FIRE, PositionEncoding
 
 LOCAL, ANTI_LOCAL = 0.8, 1.2
-"""Heads whose look-back is below, or above, are local, or anti-local."""
+"""Heads with a look-back below the first are local, above the second anti-local."""
 
 
 def learned_c(encoding: PositionEncoding) -> float | None:
-    """FIRE's |c|; None if it has none, or one per head."""
+    """FIRE's |c|; None without a c or with one per head."""
     c = getattr(encoding, "c", None) if isinstance(encoding, FIRE) else None
     return abs(float(c.detach())) if isinstance(c, Tensor) and c.numel() == 1 else None
 
 
 def learned_L(encoding: PositionEncoding) -> float | None:
-    """FIRE's threshold; None if it has none."""
+    """FIRE's threshold; None without one."""
     L = encoding.L if isinstance(encoding, FIRE) else None
     return None if L is None else float(L.detach())
 
 
 def learned_by_layer(encodings: Iterable[PositionEncoding], query: int) -> list[dict[str, Any]]:
-    """Layer, c, L and the heads' look-back from a query (counted from 1) for each FIRE."""
+    """For each FIRE: layer, c, L and the heads' look-back from a query (counted from 1)."""
     return [
         {
             "layer": layer,
@@ -49,9 +49,9 @@ def bias_of(encoding: PositionEncoding, query: int, distances: Iterable[int]) ->
 
 
 def look_back(encoding: PositionEncoding, query: int) -> Tensor:
-    """How far each head looks back if all keys are equal, (H,); 1: as far as a head without a bias.
+    """How far back each head looks if all keys are equal, (H,): 1 is a head without a bias.
 
-    The mean distance under the softmax of the bias, divided by that of uniform attention.
+    The mean distance under the softmax of the bias, relative to uniform attention.
     """
     distances = torch.arange(query)
     weights = bias_of(encoding, query, distances.tolist()).double().softmax(-1)

@@ -1,12 +1,12 @@
-"""Scores of answers, 0…100, as SCROLLS' official evaluator, SuperGLUE and T5 compute them.
+"""Scores of answers, 0…100, as in SCROLLS' official evaluator, SuperGLUE and T5.
 
-f1, exact_match    SQuAD's: lower-cased, without punctuation and articles, whitespace collapsed; the best over the
+f1, exact_match    SQuAD's: lower-cased, without punctuation and articles, whitespace collapsed; best over the
                    references. Text that normalises to nothing has an F1 of 0.
 rouge_gm           ³√(ROUGE-1 · ROUGE-2 · ROUGE-L), F-measures by rouge-score without stemming. Each of the three is the
-                   best over the references, then averaged over all examples; the geometric mean is of the three
-                   averages. (ROUGE-L treats the text as one sequence; line breaks matter to ROUGE-Lsum only.)
-accuracy           The answer is exactly the label, surrounding whitespace aside, as in T5. SQuAD's normalisation would
-                   not tell not_entailment from notentailment.
+                   best over the references, averaged over all examples; then the geometric mean of the three averages.
+                   (ROUGE-L treats the text as one sequence; line breaks matter to ROUGE-Lsum only.)
+accuracy           The answer equals the label, ignoring surrounding whitespace, as in T5. SQuAD's normalisation would
+                   confuse not_entailment and notentailment.
 group_exact_match  The share of groups whose examples are all correct (MultiRC's answers to a question).
 
 SCROLLS: Shaham et al. 2022, and metrics/ of its dataset on the Hugging Face hub. T5: Raffel et al. 2020.
@@ -35,24 +35,24 @@ ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 @dataclass(frozen=True)
 class Answered:
-    """A model's answer to one question, and the references."""
+    """A model's answer to one question, with the references."""
 
     id: str
     prediction: str
     references: tuple[str, ...]
     """At least one."""
     group: str = ""
-    """Shared by examples that are scored together or share a document. May be empty."""
+    """Equal for examples that are scored together or share a document. May be empty."""
     prompt_tokens: int = 0
     options: tuple[str, ...] = ()
-    """Answers to choose from, where they differ by question."""
+    """Answers to choose from, if they differ by question."""
 
     def __post_init__(self) -> None:
         _check_references(self.references, f"example {self.id!r}")
 
 
 def f1(prediction: str, references: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall over words, counted with multiplicity; the best over the references."""
+    """F1 over words, counted with multiplicity; best over the references."""
     _check_references(references)
     return max(_f1(normalized(prediction).split(), normalized(reference).split()) for reference in references)
 
@@ -69,7 +69,7 @@ def exact_match(prediction: str, references: Sequence[str]) -> float:
 
 
 def accuracy(prediction: str, references: Sequence[str]) -> float:
-    """100 if the prediction is the label, surrounding whitespace aside, else 0."""
+    """100 if the prediction equals the label, ignoring surrounding whitespace, else 0."""
     _check_references(references)
     return 100.0 * (prediction.strip() in {reference.strip() for reference in references})
 
@@ -78,8 +78,8 @@ def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
     """`rouge1`, `rouge2` and `rougeL`, each the best over the references, and their geometric mean, `rouge_gm`."""
     _check_references(references)
     best = _rouge_scorer().score_multi(list(references), prediction)
-    found = {kind: 100.0 * float(best[kind].fmeasure) for kind in ROUGE}
-    return {**found, "rouge_gm": float(geometric_mean(np.array(list(found.values()))))}
+    scores = {kind: 100.0 * float(best[kind].fmeasure) for kind in ROUGE}
+    return {**scores, "rouge_gm": float(geometric_mean(np.array(list(scores.values()))))}
 
 
 @lru_cache(maxsize=1)
@@ -90,7 +90,7 @@ def _rouge_scorer() -> Any:
 
 
 def rouge_gm(prediction: str, references: Sequence[str]) -> float:
-    """Of one example. The score of many is not the mean of these: see the module's docstring."""
+    """`rouge_gm` of one example. A task's score is not the mean of these; see the module docstring."""
     return rouge(prediction, references)["rouge_gm"]
 
 
@@ -99,11 +99,11 @@ def normalized(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
-def _check_references(references: Sequence[str], whose: str = "the question") -> None:
+def _check_references(references: Sequence[str], owner: str = "the question") -> None:
     if isinstance(references, str):
-        raise TypeError(f"{whose} needs a tuple or list of references, not one text: [{references!r}].")
+        raise TypeError(f"{owner}: references must be a tuple or list, not a string: pass [{references!r}].")
     if not references:
-        raise ValueError(f"{whose} has no references to compare an answer with. Remove it.")
+        raise ValueError(f"{owner} has no references to compare an answer with. Remove it.")
 
 
 def _per_example(metric: Callable[[str, Sequence[str]], float], answered: Sequence[Answered]) -> Values:
@@ -112,14 +112,14 @@ def _per_example(metric: Callable[[str, Sequence[str]], float], answered: Sequen
 
 def _per_example_rouge(answered: Sequence[Answered]) -> Values:
     scores = [rouge(one.prediction, one.references) for one in answered]
-    return np.array([[found[kind] for found in scores] for kind in ROUGE])  # (3, examples)
+    return np.array([[score[kind] for score in scores] for kind in ROUGE])  # (3, examples)
 
 
 def _per_group(answered: Sequence[Answered]) -> Values:
     worst: dict[str, float] = {}
     for one in answered:
         if not one.group:
-            raise ValueError(f"example {one.id!r} has no group, which group_exact_match needs.")
+            raise ValueError(f"group_exact_match needs a group for each example; {one.id!r} has none.")
         worst[one.group] = min(worst.get(one.group, 100.0), accuracy(one.prediction, one.references))
     return np.array([list(worst.values())])  # (1, groups)
 
@@ -131,13 +131,13 @@ VALUES: dict[str, Callable[[Sequence[Answered]], Values]] = {
     "accuracy": partial(_per_example, accuracy),
     "group_exact_match": _per_group,
 }
-"""Values per example (or group), in rows. The score is the mean of a row, or the geometric mean of the rows' means."""
+"""Values per example (or group), in rows. The score is the geometric mean of the rows' means."""
 
 
 def _values(metric: str, answered: Sequence[Answered]) -> Values:
     one_of("the metric", metric, VALUES)
     if not answered:
-        raise ValueError(f"there are no answers to compute {metric} of.")
+        raise ValueError(f"cannot compute {metric} without answers.")
     return VALUES[metric](answered)
 
 
@@ -146,7 +146,7 @@ def _overall(metric: str, answered: Sequence[Answered]) -> float:
 
 
 METRICS: dict[str, Callable[[Sequence[Answered]], float]] = {name: partial(_overall, name) for name in VALUES}
-"""By name: the score of a list of answers, 0…100."""
+"""Keyed by name: the score of a list of answers, 0…100."""
 
 
 def score(metric: str, answered: Sequence[Answered], seed: int = 0) -> dict[str, Any]:
@@ -155,21 +155,21 @@ def score(metric: str, answered: Sequence[Answered], seed: int = 0) -> dict[str,
     Args:
         metric: A key of METRICS.
         answered: The answers to score.
-        seed: For the bootstrap. It resamples groups if every example has one, as questions on one document are not
-            independent, and examples otherwise; `interval_over` says which. A single unit has no interval (None). If
+        seed: Seed of the bootstrap. It resamples groups if every example has one, because questions on one document
+            are dependent, and examples otherwise; `interval_over` says which. A single unit has no interval (None). If
             all answers are wrong, or all correct, the interval is Clopper and Pearson's.
     """
     values = _values(metric, answered)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "score": float(geometric_mean(values.mean(1))),
         "metric": metric,
         "examples": len(answered),
     }
     if metric == "rouge_gm":
-        found |= dict(zip(ROUGE, values.mean(1).tolist(), strict=True))
+        result |= dict(zip(ROUGE, values.mean(1).tolist(), strict=True))
     if metric == "group_exact_match":
-        found["groups"] = values.shape[1]
-    return found | _interval(values, answered, seed)
+        result["groups"] = values.shape[1]
+    return result | _interval(values, answered, seed)
 
 
 def _interval(values: Values, answered: Sequence[Answered], seed: int) -> dict[str, Any]:
@@ -189,37 +189,37 @@ def _interval(values: Values, answered: Sequence[Answered], seed: int) -> dict[s
 
 
 def chance(metric: str, answered: Sequence[Answered], choices: Sequence[str]) -> float | None:
-    """The best score that a constant answer gets: the most common label, usually.
+    """The best score of a constant answer, usually the most common label.
 
-    Where each question has its own options, a constant answer is the option at one position (modulo their number).
-    None if there are neither choices nor options.
+    If each question has its own options, a constant answer is a constant position among them (modulo their number).
+    None without choices and options.
     """
     one_of("the metric", metric, VALUES)
     options = [choices or one.options for one in answered]
     positions = range(max(map(len, options), default=0) if all(options) else 0)
-    constant = (
+    constant_answers = (
         [replace(one, prediction=own[k % len(own)]) for one, own in zip(answered, options, strict=True)]
         for k in positions
     )
-    return max(map(METRICS[metric], constant), default=None)
+    return max(map(METRICS[metric], constant_answers), default=None)
 
 
 def swapped(metric: str, answered: Sequence[Answered]) -> float | None:
-    """The score of the same answers, each given to a question on another document, averaged over several swaps.
+    """The score of the same answers swapped between documents, averaged over several swaps.
 
-    Answers that ignore the document score as much as before. None if all questions are on one document.
+    Answers that ignore the document lose nothing by it. None if all questions are on one document.
     """
     n = len(answered)
     scores = []
-    for first in dict.fromkeys((n // 4, n // 2, 3 * n // 4)):
-        moved = []
-        for place, one in enumerate(answered):
-            others = (answered[(place + first + step) % n] for step in range(n))
+    for shift in dict.fromkeys((n // 4, n // 2, 3 * n // 4)):
+        exchanged = []
+        for i, one in enumerate(answered):
+            others = (answered[(i + shift + step) % n] for step in range(n))
             other = next((other for other in others if other.id != one.id and _different_documents(other, one)), None)
             if other is None:
                 return None
-            moved.append(replace(one, prediction=other.prediction))
-        scores.append(METRICS[metric](moved))
+            exchanged.append(replace(one, prediction=other.prediction))
+        scores.append(METRICS[metric](exchanged))
     return sum(scores) / len(scores)
 
 
@@ -229,6 +229,5 @@ def _different_documents(one: Answered, other: Answered) -> bool:
 
 def average(scores: Mapping[str, float | None], tasks: Sequence[str]) -> float | None:
     """The mean over these tasks; None if one is missing."""
-    found = [scores.get(task) for task in tasks]
-    known = [value for value in found if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(found) else None
+    known = [value for task in tasks if (value := scores.get(task)) is not None]
+    return sum(known) / len(known) if known and len(known) == len(tasks) else None

@@ -1,15 +1,15 @@
 """Perplexity by length for any Hugging Face model: one forward pass per window, natural log, no sliding window.
 
 paper    Documents are cut into windows of each length n, and their tokens 1 … n − 1 are scored. Longer windows come
-         from fewer documents and are cut elsewhere, and the mean is over all amounts of context.
-paired   Windows of N tokens, the longest length. At length n the model reads the last n tokens of each, and the last
-         `scored` of them are scored: the same tokens at all lengths, with n − scored … n − 1 tokens before them.
+         from fewer documents, and their loss averages over 1 … n − 1 tokens of context.
+paired   Windows of N tokens, the longest length. At length n the model reads the last n tokens of each window, and the
+         last `scored` of them are scored: the same tokens at all lengths, with n − scored … n − 1 tokens of context.
 
         window   ························································   N tokens
         n = N    ················································SSSSSSSS
         n                                ························SSSSSSSS   S: scored
 
-The gain of one length over another is then measured on the same tokens, and far more precisely than either loss.
+Differences between lengths are then measured on the same tokens, far more precisely than the losses themselves.
 """
 
 import math
@@ -31,13 +31,13 @@ from longfire.validation import at_least, error_summary, one_of
 
 PROTOCOLS = ("paper", "paired")
 BATCH_TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}
-"""Default tokens in a forward pass; one window at least."""
+"""Default tokens per forward pass; at least one window."""
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 MULTIPLES = (1, 2, 4, 8, 16)
 
 
 def default_lengths(trained_length: int | None) -> tuple[int, ...]:
-    """512 … 8192 as in the paper; for a model trained shorter, 1, 2, 4, 8 and 16 times its training length."""
+    """512 … 8192 as in the paper; for models trained at less than 512, 1, 2, 4, 8 and 16 times the training length."""
     if trained_length is None or trained_length >= LENGTHS[0]:
         return LENGTHS
     return tuple(trained_length * multiple for multiple in MULTIPLES)
@@ -59,21 +59,21 @@ def perplexity_by_length(
     """Log perplexity of a model at each length, with 95 % intervals and the loss by position.
 
     Args:
-        model: a causal model of transformers, on its device and in its precision.
-        split: of a corpus, tokenised for this model.
-        lengths: tokens in a window.
+        model: a causal language model of transformers, on its device and in its precision.
+        split: held-out text, tokenised for this model.
+        lengths: tokens per window.
         protocol: "paper" or "paired".
-        tokens: read at most this many at each length, a random sample, but one window at least. None: all.
-        scored: tokens scored in each paired window. None: half of the shortest length.
-        batch_tokens: tokens in a forward pass, one window at least; halved when memory runs out.
-        seed: for the sample and the bootstrap.
+        tokens: maximum tokens at each length, a random sample of at least one window. None: all.
+        scored: tokens to score in each paired window. None: half the shortest length.
+        batch_tokens: tokens per forward pass, at least one window; halved when memory runs out.
+        seed: seed of the sample and the bootstrap.
         progress: show a bar for each length if stderr is a terminal, otherwise print a line after each.
         save: called with the record after each length.
 
     Returns:
         A record with a row for each length in `rows`; a length without a result has the reason in `failed`. In
-        `by_position`, `to` is excluded. `interval_over` names the resampled unit; a single window has no `interval`.
-        Paired rows have their `difference` from the shortest length.
+        `by_position`, `to` is exclusive. `interval_over` names the resampled unit; a single window has no `interval`.
+        Paired rows have the `difference` from the shortest length.
     """
     check_options(lengths, protocol, tokens, scored, batch_tokens)
     lengths = sorted({*lengths})
@@ -98,7 +98,7 @@ def perplexity_by_length(
                 else:
                     windows = find_windows(split, n, tokens, seed)
                 sums = _score(scorer, windows, batch_tokens, progress, row)
-            except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # other lengths can succeed
+            except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # other lengths may succeed
                 row["failed"] = _reason(error)
             else:
                 row |= _summary(windows, sums, seed)
@@ -116,10 +116,10 @@ def perplexity_by_length(
 def check_options(
     lengths: Sequence[int], protocol: str, tokens: int | None, scored: int | None, batch_tokens: int | None
 ) -> None:
-    """Refuse options of `perplexity_by_length` that make no sense."""
+    """Refuse invalid options of `perplexity_by_length`."""
     one_of("the protocol", protocol, PROTOCOLS)
     if not lengths:
-        raise ValueError("no lengths to evaluate at. Give some, such as 512 1024 2048.")
+        raise ValueError("pass at least one length, such as 512 1024 2048.")
     for n in lengths:
         at_least("a length", n, 2)
     for what, value in (("tokens", tokens), ("scored", scored), ("batch_tokens", batch_tokens)):
@@ -129,31 +129,31 @@ def check_options(
         raise ValueError(f"scored={scored} needs protocol 'paired'; {protocol!r} scores all tokens.")
     if scored is not None and scored >= (shortest := min(lengths)):
         raise ValueError(
-            f"scored={scored} leaves no context at the shortest length, {shortest}. Score at most {shortest - 1}, or "
-            "leave out the shortest lengths."
+            f"scored={scored} leaves no context at the shortest length, {shortest}. Score at most {shortest - 1} "
+            "tokens, or drop the shortest lengths."
         )
 
 
 def _check_vocabulary(model: Any, split: TokenSplit) -> None:
-    """Refuse tokens outside the vocabulary: on a GPU they would break the process's CUDA context."""
+    """Refuse tokens outside the vocabulary, which would break the CUDA context on a GPU."""
     known, largest = model.get_input_embeddings().num_embeddings, int(split.tokens.max(initial=0))
     if largest >= known:
         raise ValueError(
-            f"the corpus has token {largest}, but the model's vocabulary has {known}. Tokenize it with the model's own "
-            "tokenizer."
+            f"the corpus contains token {largest}, but the model's vocabulary has {known} tokens. Tokenise it with the "
+            "model's tokenizer."
         )
 
 
 def _score(
     scorer: Scorer, windows: Windows, batch_tokens: int, progress: bool, row: dict[str, Any]
 ) -> npt.NDArray[np.float64]:
-    """Sums of losses (M, bins)."""
+    """Sums of losses by window and position bin, (M, bins)."""
     M, n = len(windows), windows.length
     if (limit := position_limit(scorer.model)) is not None and n > limit[0]:
         raise ValueError(f"the model has {limit[0]} learned positions ({limit[1]}); {n} are needed.")
     offsets = [start - windows.first for start, _ in windows.bins()]
     batch, done, sums = max(1, batch_tokens // n), 0, np.empty((M, len(offsets)))
-    begin = time.perf_counter()
+    started = time.perf_counter()
     with _bar(M * n, n, progress) as advance:
         while done < M:
             ids = windows.ids(done, done + batch)
@@ -167,11 +167,11 @@ def _score(
             sums[done : done + len(ids)] = np.add.reduceat(losses, offsets, axis=1)
             done += len(ids)
             advance(ids.numel())
-    row |= {"batch": batch, "seconds": round(time.perf_counter() - begin, 3)}
+    row |= {"batch": batch, "seconds": round(time.perf_counter() - started, 3)}
     if not np.isfinite(sums).all():
         raise ValueError(
-            f"the loss is not finite in {(~np.isfinite(sums).all(1)).sum()} of {M} windows. In float16 or bfloat16, "
-            "try float32."
+            f"the loss is not finite in {(~np.isfinite(sums).all(1)).sum()} of {M} windows. If the model is in float16 "
+            "or bfloat16, try float32."
         )
     return sums
 
@@ -180,7 +180,7 @@ def _summary(windows: Windows, sums: npt.NDArray[np.float64], seed: int) -> dict
     """The results at one length."""
     M, split = len(windows), windows.split
     loss = float(sums.sum() / (M * windows.scored))
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "log_perplexity": loss,
         **_interval(windows, sums.sum(1), seed),
         "sequences": M,
@@ -189,27 +189,27 @@ def _summary(windows: Windows, sums: npt.NDArray[np.float64], seed: int) -> dict
         "digest": windows.digest(),
     }
     if split.bytes:
-        found["bits_per_byte"] = loss / math.log(2) * split.num_tokens / split.bytes
-    found["by_position"] = [
+        result["bits_per_byte"] = loss / math.log(2) * split.num_tokens / split.bytes
+    result["by_position"] = [
         {"from": start, "to": end, "loss": float(total / (M * (end - start))), "tokens": M * (end - start)}
         for (start, end), total in zip(windows.bins(), sums.sum(0), strict=True)
     ]
-    return found
+    return result
 
 
 def _difference(
     windows: Windows, sums: npt.NDArray[np.float64], base: tuple[int, npt.NDArray[np.float64]], seed: int
 ) -> dict[str, Any]:
-    """Loss relative to that of the same tokens at the shortest length, with its interval."""
-    shortest, before = base
+    """The difference from the loss of the same tokens at the shortest length, with its interval."""
+    shortest, base_sums = base
     if windows.length == shortest:
         return {}
-    change = float((sums - before).sum() / (len(windows) * windows.scored))
-    return {"difference": {"from_length": shortest, "loss": change, **_interval(windows, sums - before, seed)}}
+    change = float((sums - base_sums).sum() / (len(windows) * windows.scored))
+    return {"difference": {"from_length": shortest, "loss": change, **_interval(windows, sums - base_sums, seed)}}
 
 
 def _interval(windows: Windows, sums: npt.NDArray[np.float64], seed: int) -> dict[str, Any]:
-    """Over documents if there are several, else over windows; nothing for a single window."""
+    """The interval over documents or, for a single document, over windows; empty for a single window."""
     units, over = windows.documents, "documents"
     if units[0] == units[-1]:
         units, over = np.arange(len(sums)), "sequences"
@@ -219,7 +219,7 @@ def _interval(windows: Windows, sums: npt.NDArray[np.float64], seed: int) -> dic
 
 
 def _reason(error: Exception) -> str:
-    """In one line."""
+    """The error in one line."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return f"out of memory with one window at a time: {error_summary(error)}"
     return str(error).strip().splitlines()[0] if isinstance(error, ValueError) and str(error) else error_summary(error)
@@ -227,7 +227,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _bar(total: int, n: int, progress: bool) -> Iterator[Callable[[int], object]]:
-    """A progress bar of tokens, on a terminal."""
+    """A progress bar of tokens, if stderr is a terminal."""
     if not progress:
         yield lambda tokens: None
         return
@@ -238,6 +238,6 @@ def _bar(total: int, n: int, progress: bool) -> Iterator[Callable[[int], object]
 
 
 def _line(row: dict[str, Any]) -> str:
-    """A finished length, where there is no bar."""
-    found = row.get("failed") or f"log perplexity {row['log_perplexity']:.4f}, {row['seconds']:.1f} s"
-    return f"{row['length']:,} tokens: {found}"
+    """One line for a finished length."""
+    result = row.get("failed") or f"log perplexity {row['log_perplexity']:.4f}, {row['seconds']:.1f} s"
+    return f"{row['length']:,} tokens: {result}"

@@ -1,4 +1,4 @@
-"""Perplexity by length of a checkpoint on a corpus: a checked plan, then the record."""
+"""Perplexity by length of a checkpoint on a corpus, as a checked plan."""
 
 import json
 from collections.abc import Sequence
@@ -27,16 +27,16 @@ SPLITS = ("validation", "dev", "train", "all")
 
 @dataclass(frozen=True)
 class PerplexityPlan:
-    """What to measure, checked when it is made: a run refuses nothing that could be refused here."""
+    """What to measure. The constructor checks everything that can be checked without loading the model."""
 
     checkpoint: Path
     corpus: Sequence[str] | None = None
-    """Paths, or hub:NAME. None: the embedded corpus."""
+    """Paths, or hub:NAME. None: the Python standard library."""
     field: str | None = None
     validation: Sequence[str] | None = None
-    """A separate source for validation, if the model was trained with one."""
+    """A separate source of held-out text, if the model was trained with one."""
     split: str = "validation"
-    """"all" is for a corpus that no part of was trained on."""
+    """"all" is for a corpus the model never saw."""
     tokenizer: Path | None = None
     """None: the checkpoint's."""
     lengths: Sequence[int] | None = None
@@ -56,7 +56,7 @@ class PerplexityPlan:
 
     @cached_property
     def trained_length(self) -> int | None:
-        """Of a longfire model; None for others, whose configuration does not say."""
+        """The training length of a longfire model; None for others, because their configurations do not say."""
         config = load_without_code(AutoConfig, self.checkpoint, local_files_only=True)
         return int(config.max_position_embeddings) if isinstance(config, LongfireConfig) else None
 
@@ -66,14 +66,14 @@ class PerplexityPlan:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What determines the numbers, as JSON; not how they are computed."""
-        given = asdict(self) | {"lengths": self.tested_lengths}
-        del given["batch_tokens"], given["device"]
-        identity: dict[str, Any] = json.loads(json.dumps(given, default=str))
+        """Everything that determines the numbers, as JSON, without how they are computed."""
+        fields = asdict(self) | {"lengths": self.tested_lengths}
+        del fields["batch_tokens"], fields["device"]
+        identity: dict[str, Any] = json.loads(json.dumps(fields, default=str))
         return identity
 
     def __str__(self) -> str:
-        corpus = "the embedded corpus" if self.corpus is None else ", ".join(self.corpus)
+        corpus = "the Python standard library" if self.corpus is None else ", ".join(self.corpus)
         amount = "all tokens" if self.tokens is None else f"at most {self.tokens:,} tokens"
         return (
             f"log perplexity of {self.checkpoint} on {corpus}, {self.split}; protocol {self.protocol}, {amount}; "
@@ -81,7 +81,7 @@ class PerplexityPlan:
         )
 
     def record_path(self, out: Path | None, default: Path) -> Path:
-        """`out`, or the first of default.json, default-2.json, … that another record does not occupy."""
+        """`out`, or the first of default.json, default-2.json, … without a different record."""
         if out is not None:
             if conflict := self._conflict(out):
                 raise ValueError(f"{out} {conflict}. Choose another file with --out, or delete this one.")
@@ -90,22 +90,22 @@ class PerplexityPlan:
         return next(file for file in files if not self._conflict(file))
 
     def _conflict(self, file: Path) -> str | None:
-        """Why a file must not be overwritten; None if it is new or an earlier record of the same plan."""
+        """Why a file must not be overwritten; None if it is missing or an earlier record of this plan."""
         if not file.exists():
             return None
         try:
-            other = differences(read_json(file)["asked"], self.identity)
+            different = differences(read_json(file)["asked"], self.identity)
         except (ValueError, KeyError):
             return "is not a perplexity record"
-        return f"holds another record ({describe_differences(other)})" if other else None
+        return f"already contains a different record ({describe_differences(different)})" if different else None
 
     def run(self, save: Save = lambda record: None, progress: bool = True) -> dict[str, Any]:
-        """The record of `perplexity_by_length`, with setting and provenance, saved after each length."""
+        """Run `perplexity_by_length`; return its record with setting and provenance, saved after each length."""
         model, tokenizer = load_model(self.checkpoint, self.tokenizer, self.device, self.dtype)
         corpus = self._corpus(tokenizer, progress)
         split = joined(corpus) if self.split == "all" else getattr(corpus, self.split)
         if self.lengths is not None:
-            split.pieces(max(self.lengths))  # raises if no document is that long; default lengths may fail one by one
+            split.pieces(max(self.lengths))  # raises if no document is long enough; default lengths may fail one by one
         record: dict[str, Any] = {
             "provenance": provenance(),
             "asked": self.identity,
@@ -124,22 +124,22 @@ class PerplexityPlan:
             **contamination(self.checkpoint, corpus, split),
         }
 
-        def keep(found: dict[str, Any]) -> None:
-            record.update(found)
+        def update(measured: dict[str, Any]) -> None:
+            record.update(measured)
             save(record)
 
         names = ("protocol", "tokens", "scored", "batch_tokens", "seed")
         options = {name: getattr(self, name) for name in names}
         with interruptible(record, save):
-            perplexity_by_length(model, split, self.tested_lengths, **options, progress=progress, save=keep)
+            perplexity_by_length(model, split, self.tested_lengths, **options, progress=progress, save=update)
         return record
 
     def _corpus(self, tokenizer: Any, progress: bool) -> Corpus:
-        """The text in the checkpoint's tokens."""
+        """Load the corpus in the checkpoint's tokens."""
         saved = is_saved(self.corpus)
-        used = None if saved else self.tokenizer or self.checkpoint
+        source = None if saved else self.tokenizer or self.checkpoint
         corpus = load_corpus(
-            self.corpus, field=self.field, validation=self.validation, tokenizer=used, progress=progress
+            self.corpus, field=self.field, validation=self.validation, tokenizer=source, progress=progress
         )
         if saved:
             require_tokenizer(corpus, tokenizer, self.checkpoint)

@@ -1,4 +1,4 @@
-"""Records of many measurements, saved after each so that an interruption loses none."""
+"""Records of measurements that survive an interruption."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ Save = Callable[[dict[str, Any]], object]
 
 @contextmanager
 def interruptible(record: dict[str, Any], save: Save) -> Iterator[None]:
-    """Mark a record as `interrupted` while it is being filled, and save it at the end. Ctrl-C ends the block early."""
+    """Mark a record as `interrupted` until the block ends, then save it. Ctrl-C ends the block early."""
     record["interrupted"] = True
     try:
         yield

@@ -1,7 +1,7 @@
 """The loss of each token under any Hugging Face causal model, without (tokens × vocabulary) logits.
 
-Most models are a decoder and a linear head, and the loss is computed from the two in blocks of tokens. Some do more to
-their logits (Gemma's soft cap, Cohere's scale, an adapter or a hook on the head). A few probe tokens tell which.
+Most models are a decoder and a linear head, so the loss is computed from the two in blocks of tokens. Some transform
+their logits (Gemma's soft cap, Cohere's scale, an adapter or a hook on the head); a few probe tokens detect that.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,15 +17,15 @@ from longfire.model.inspection import find_encodings
 from longfire.model.loss import logit_losses, token_losses
 
 HEAD = "hidden states and the head, in blocks of tokens"
-REPLAY = "hidden states and all that the model does after its decoder, in blocks of tokens"
-WHOLE = "all logits of a sequence at once: the model's decoder alone does not lead to its logits"
+REPLAY = "hidden states and the rest of the model after its decoder, in blocks of tokens"
+WHOLE = "all logits of a sequence at once, because they cannot be recomputed from the decoder's output"
 """How logits are computed."""
 PROBE = 8
-"""Probe tokens."""
+"""Number of probe tokens."""
 
 
 class Scorer:
-    """Losses of tokens under a model, in one forward pass. `way` says how its logits are computed."""
+    """Token losses of a model, in one forward pass. `way` is how its logits are computed."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -39,7 +39,7 @@ class Scorer:
 
     @torch.no_grad()
     def __call__(self, ids: Tensor, first: int = 1) -> Tensor:
-        """Losses (B, T − first), in float32 at least, of the tokens `first`, …, T − 1 of ids (B, T)."""
+        """Losses (B, T − first), at least in float32, of tokens `first`, …, T − 1 of ids (B, T)."""
         return self._scores(ids.to(self.model.device), first)
 
     def _by_head(self, ids: Tensor, first: int) -> Tensor:
@@ -56,7 +56,8 @@ class Scorer:
 
     def _by_logits(self, ids: Tensor, first: int) -> Tensor:
         rows = max(1, loss.BLOCK // (self.V * ids.shape[1]))
-        return torch.cat([_losses(self._logits(some)[:, first - 1 : -1], some[:, first:]) for some in ids.split(rows)])
+        batches = ids.split(rows)
+        return torch.cat([_losses(self._logits(batch)[:, first - 1 : -1], batch[:, first:]) for batch in batches])
 
     def _logits(self, ids: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
@@ -69,12 +70,12 @@ class Scorer:
         return hidden
 
     def _replay(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Logits (B, T, V) the model computes from decoder outputs (B, T, C). Of ids only the shape matters."""
+        """The model's logits (B, T, V) for decoder outputs (B, T, C). Only the shape of ids matters."""
         with replaced_outputs(self.decoder, self.outputs(last_hidden_state=hidden)):
             return self._logits(ids)
 
     def _find_way(self) -> tuple[str, int]:
-        """The way, and the size of the vocabulary."""
+        """How to compute logits, and the size of the vocabulary."""
         length = min(PROBE, (position_limit(self.model) or (PROBE, ""))[0])
         ids = torch.arange(length, device=self.model.device)[None] % self.model.get_input_embeddings().num_embeddings
         logits = self._logits(ids).float()
@@ -86,7 +87,7 @@ class Scorer:
             replayed = self._replay(hidden, ids).float()
             magnified = 64 * hidden  # a soft cap shows on large logits
             expected = self._replay(magnified, ids).float()
-        except Exception:  # a foreign model may run any code; its own logits are still right
+        except Exception:  # a foreign model may run any code, but its own logits are right
             return WHOLE, V
         if not _close(replayed, logits, torch.finfo(hidden.dtype).eps):
             return WHOLE, V
@@ -96,25 +97,25 @@ class Scorer:
         return REPLAY, V
 
 
-def _close(found: Tensor, expected: Tensor, eps: float) -> bool:
+def _close(actual: Tensor, expected: Tensor, eps: float) -> bool:
     """Whether logits agree up to rounding."""
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return False
-    error = (found.to(expected.device) - expected).abs().max()
+    error = (actual.to(expected.device) - expected).abs().max()
     return bool(error <= max(1e-4, 2 * eps) * expected.abs().max())
 
 
 @contextmanager
 def replaced_outputs(decoder: Any, outputs: Any) -> Iterator[None]:
-    """Within this block the decoder does not run and returns these outputs."""
-    before = vars(decoder).get("forward")
+    """Make the decoder return these outputs without running, within a block."""
+    original = vars(decoder).get("forward")
     decoder.forward = lambda *_, **__: outputs
     try:
         yield
     finally:
         del decoder.forward
-        if before is not None:
-            decoder.forward = before
+        if original is not None:
+            decoder.forward = original
 
 
 @contextmanager
@@ -129,9 +130,9 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def position_limit(model: Any) -> tuple[int, str] | None:
-    """How many positions a model has embeddings for, and where; None if it has none.
+    """The size and the name of a model's smallest table of positions; None without one.
 
-    Checked beforehand: on a GPU a position beyond the table breaks the process's CUDA context.
+    Checked beforehand, because on a GPU a position beyond the table breaks the CUDA context.
     """
     limits = [
         (e.max_length, f"its encoding, {type(e).__name__}") for e in find_encodings(model) if e.max_length is not None

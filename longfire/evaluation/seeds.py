@@ -1,4 +1,4 @@
-"""Which rows of a downstream record are seeds of one another: checkpoints that differ in nothing else on record."""
+"""Rows of a downstream record that differ only in their seed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,12 +11,12 @@ COMPARED = (
 
 
 def alike(one: Row, other: Row) -> bool:
-    """Whether two rows agree in all but their seeds."""
+    """Whether two rows agree in everything but the seed."""
     return all(one.get(name) == other.get(name) for name in COMPARED) and _finetuning(one) == _finetuning(other)
 
 
 def are_seeds(rows: Sequence[Row]) -> bool:
-    """Whether rows agree in all but their pretraining seeds, which all differ. They then share a label."""
+    """Whether rows differ only in their pretraining seeds, all distinct. Such rows share a label."""
     seeds = [row.get("seed") for row in rows]
     return None not in seeds and len(set(seeds)) == len(seeds) and all(alike(row, rows[0]) for row in rows)
 
@@ -27,5 +27,5 @@ def with_seed(row: Row) -> str:
 
 
 def _finetuning(row: Row) -> dict[str, Any]:
-    """How the checkpoint was fine-tuned before, seed aside."""
+    """How the checkpoint was fine-tuned before, without the seed."""
     return {name: value for name, value in (row.get("finetuned") or {}).items() if name != "seed"}

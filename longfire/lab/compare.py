@@ -21,7 +21,7 @@ from longfire.lab.progress import ProgressBar, print_finished
 from longfire.lab.train_and_test import train_and_test
 from longfire.provenance import merge_provenance, provenance
 
-LOST = "its process was killed twice, often because memory ran out: use fewer --jobs"
+LOST = "its process was killed twice, probably for lack of memory: use fewer --jobs"
 
 
 def compare(
@@ -32,20 +32,20 @@ def compare(
     save: Callable[[dict[str, Any]], object] = lambda record: None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Plan a comparison and run it; return the record.
+    """Plan and run a comparison; return the record.
 
     Args:
         comparison: what to compare.
-        out: the folder.
+        out: output folder.
         jobs: runs at a time. None: one per core on a CPU, one on a GPU.
         save: called with the record after each run.
-        options: for `longfire.training.pretrain`.
+        options: passed to `longfire.training.pretrain`.
     """
     return run_plan(plan_comparison(comparison, out, jobs=jobs, **options), save)
 
 
 def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = lambda record: None) -> dict[str, Any]:
-    """Train and test whatever is not complete; return the record, which is saved after each run."""
+    """Train and test every incomplete run; return the record, which is saved after each run."""
     comparison = plan.comparison
     record: dict[str, Any] = {
         "provenance": provenance(),
@@ -60,21 +60,21 @@ def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = la
         "biases": {},
     }
     order = [(run.label, run.seed) for run in plan.runs]
-    machines: list[dict[str, Any]] = []
+    provenances: list[dict[str, Any]] = []
 
     def save_runs(record: dict[str, Any]) -> None:
-        if record["runs"]:  # an empty record would overwrite an earlier one
+        if record["runs"]:  # do not overwrite an earlier record with an empty one
             save(record)
 
     with interruptible(record, save_runs):
         for run in _results(plan):
             record["runs"].append(run)
-            record["runs"].sort(key=lambda one: order.index((one["encoding"], one["seed"])))
+            record["runs"].sort(key=lambda result: order.index((result["encoding"], result["seed"])))
             if biases := run.pop("biases", []):
                 record["biases"][run["encoding"]] = biases
-            if "provenance" in run:  # of the machine that tested it
-                machines.append(run.pop("provenance"))
-                record["provenance"] = merge_provenance(machines)
+            if "provenance" in run:  # of the machine that tested the run
+                provenances.append(run.pop("provenance"))
+                record["provenance"] = merge_provenance(provenances)
             save_runs(record)
             if plan.options.get("progress", True):
                 print_finished(run, comparison.recipe.length, f"{len(record['runs'])} of {len(order)}")
@@ -82,8 +82,8 @@ def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = la
 
 
 def _results(plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
-    """The result of each run as it finishes; extensions start when all other runs are complete."""
-    stages = [[run for run in plan.runs if run.is_extension == extended] for extended in (False, True)]
+    """Yield each run's result as it finishes. Extensions start once all other runs are complete."""
+    stages = [[run for run in plan.runs if run.is_extension == extension] for extension in (False, True)]
     if plan.jobs == 1:
         yield from (train_and_test(plan, run) for stage in stages for run in stage)
         return
@@ -100,5 +100,5 @@ def _results(plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
                 has_begun=lambda run: (run.folder / "recipe.json").exists(),
                 tick=lambda unfinished: bar.update([run.folder for run in unfinished]),
             ):
-                named = {"encoding": run.label, "label": label_title(run.label), "seed": run.seed}
-                yield {**named, "failed": LOST} if result is None else result
+                key = {"encoding": run.label, "label": label_title(run.label), "seed": run.seed}
+                yield {**key, "failed": LOST} if result is None else result

@@ -1,4 +1,4 @@
-"""A comparison as requested: encodings × seeds, trained short and tested long. Checked without reading any text."""
+"""A requested comparison (encodings × seeds, trained short and tested long), checked without reading any text."""
 
 import warnings
 from collections import Counter
@@ -19,11 +19,11 @@ from longfire.validation import at_least
 MULTIPLES = (1, 2, 4, 8, 16)
 """Default test lengths, as multiples of the training length."""
 EXTENSION_SOURCE = "rope"
-"""RoPE-PI and YaRN extend the model that this encoding trained with the same seed."""
+"""RoPE-PI and YaRN extend this encoding's model of the same seed."""
 EXTENSION_FACTOR = 4
-"""How far they extend it, unless the label says (`yarn:target_length=N`)."""
+"""Default target length, as a multiple of the training length (`yarn:target_length=N` overrides it)."""
 EXTENSION_STEPS = 20
-"""They are tuned at the new length for one step in so many, at a tenth of the learning rate."""
+"""An extension is tuned for 1/20 of the training steps, at a tenth of the learning rate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,17 +35,17 @@ class PlannedRun:
     recipe: Recipe
     folder: Path
     identity: dict[str, Any] | None = None
-    """What makes two runs the same. None: not computed, or an extension whose source is not trained yet."""
+    """Equal for runs that train the same model. None: not computed, or an extension of a model not trained yet."""
 
     @property
     def is_extension(self) -> bool:
-        """Whether it extends another run's model."""
+        """Whether the run extends another run's model."""
         return self.recipe.extend_to is not None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to compare. Creating one checks everything that can be checked without the text."""
+    """What to compare. The constructor checks everything that can be checked without the text."""
 
     recipe: Recipe
     encodings: tuple[str, ...] = DEFAULT_ENCODINGS
@@ -56,22 +56,22 @@ class Comparison:
     tokens: int | None = None
     """Tokens to score at each length. None: the whole split."""
     split: str = "validation"
-    """"validation", or "dev" while tuning."""
+    """"validation", or "dev" for tuning."""
     corpus: tuple[tuple[str, Any], ...] = ()
-    """Options of `longfire.data.load_corpus`."""
+    """Arguments of `longfire.data.load_corpus`."""
     also: tuple[tuple[str, str], ...] = ()
-    """Names and sources of other texts to test on, in full."""
+    """Names and sources of other texts to test on; all splits are used."""
 
     def __post_init__(self) -> None:
         for label in self.encodings:
             check_label(label)
         object.__setattr__(self, "encodings", tuple(map(canonical_label, self.encodings)))
         if not self.encodings or not self.seeds:
-            raise ValueError("give at least one encoding and one seed.")
+            raise ValueError("a comparison needs at least one encoding and one seed.")
         seeds = [f"seed {seed}" for seed in self.seeds]
         for names in (map(label_file_name, self.encodings), seeds, [name for name, _ in self.also]):
             if repeated := [name for name, times in Counter(names).items() if times > 1]:
-                raise ValueError(f"{', '.join(repeated)}: given more than once.")
+                raise ValueError(f"{', '.join(repeated)}: listed more than once.")
         for length in self.lengths:
             at_least("a test length", length, 2)
         if self.tokens is not None:
@@ -80,12 +80,12 @@ class Comparison:
         self._check_texts()
 
     def _check_models(self) -> None:
-        """Refuse options that no model can have, and two labels of the same model."""
+        """Refuse invalid options, and two labels for the same model."""
         runs = self.runs()
         for run in runs:
             if run.is_extension and EXTENSION_SOURCE not in self.encodings:
-                raise ValueError(f"{run.label} extends the model of {EXTENSION_SOURCE}: add {EXTENSION_SOURCE} too.")
-        known: dict[str, dict[str, Any]] = {}
+                raise ValueError(f"{run.label} extends the {EXTENSION_SOURCE} model: compare {EXTENSION_SOURCE} too.")
+        models: dict[str, dict[str, Any]] = {}
         for run in runs[: len(self.encodings)]:  # the first seed's
             recipe = run.recipe
             try:
@@ -93,25 +93,25 @@ class Comparison:
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{run.label}: {error}") from error
             model = _effective_identity(recipe)
-            if twin := next((label for label, other in known.items() if other == model), None):
+            if twin := next((label for label, other in models.items() if other == model), None):
                 raise ValueError(
                     f"{twin} and {run.label} are the same model in the recipe {self.recipe.name}: "
                     f"{recipe.position_encoding()}. Leave one out{_published_hint(recipe)}."
                 )
-            known[run.label] = model
+            models[run.label] = model
 
     def _check_texts(self) -> None:
-        """Refuse another text that is not there, or that is, contains or lies within the training text."""
-        trained = dict(self.corpus).get("source")
+        """Refuse other texts that are missing or overlap with the training text."""
+        training_source = dict(self.corpus).get("source")
         for name, source in self.also:
             try:
                 paths = local_paths(source)
             except (ValueError, OSError) as error:
                 raise ValueError(f"--also {name}={source}: {error}") from error
-            if overlap := "is" if source == single(trained) else _overlap(paths, local_paths(trained)):
+            if overlap := "is" if source == single(training_source) else _overlap(paths, local_paths(training_source)):
                 raise ValueError(
-                    f"--also {name}={source}: this {overlap} the training text. Give a text that is not trained on, or "
-                    f"leave it out: the held-out part of the corpus is tested on anyway."
+                    f"--also {name}={source}: this {overlap} the training text. Pass a text that is not trained on, or "
+                    f"drop --also: the held-out part of the corpus is always tested."
                 )
 
     def tested_lengths(self) -> list[int]:
@@ -119,7 +119,7 @@ class Comparison:
         return sorted({*self.lengths}) or [self.recipe.length * multiple for multiple in MULTIPLES]
 
     def runs(self, out: Path = Path()) -> list[PlannedRun]:
-        """Every run with its recipe and its folder in `out`; all encodings of a seed before the next seed."""
+        """Every run with its recipe and folder, seed by seed."""
         return [
             PlannedRun(label, seed, self._recipe(label, seed, out), run_folder(out / "runs", label, seed))
             for seed in self.seeds
@@ -127,7 +127,7 @@ class Comparison:
         ]
 
     def recipes(self) -> list[tuple[str, int, Recipe]]:
-        """An older name for `runs`, until the next release."""
+        """Deprecated name for `runs`, dropped in the next release."""
         warnings.warn("Comparison.recipes() is now runs(); the next release drops it.", FutureWarning, stacklevel=2)
         return [(run.label, run.seed, run.recipe) for run in self.runs()]
 
@@ -146,7 +146,7 @@ class Comparison:
             init_from=str(run_folder(out / "runs", EXTENSION_SOURCE, seed)),
             extend_to=target,
             length=target,
-            batch_size=max(1, recipe.batch_size * recipe.length // target),  # as many tokens per step as before
+            batch_size=max(1, recipe.batch_size * recipe.length // target),  # the same tokens per step
             steps=steps,
             learning_rate=recipe.learning_rate / 10,
             warmup_steps=steps // 10,
@@ -156,32 +156,32 @@ class Comparison:
 
 
 def _without_source(recipe: Recipe, trained_length: int) -> Recipe:
-    """A recipe that can be checked before the model it extends exists."""
+    """The recipe in a form that can be checked before the model it extends exists."""
     if recipe.extend_to is None:
         return recipe
-    stretch = {"trained_length": trained_length, "target_length": recipe.extend_to}
-    return recipe.but(encoding_options={**recipe.encoding_options, **stretch}, init_from=None, extend_to=None)
+    extension = {"trained_length": trained_length, "target_length": recipe.extend_to}
+    return recipe.but(encoding_options={**recipe.encoding_options, **extension}, init_from=None, extend_to=None)
 
 
-def _overlap(others: Sequence[Path], trained: Sequence[Path]) -> str | None:
-    """How paths relate to those that are trained on, with links resolved; None if they are disjoint."""
-    for other, own in ((other.resolve(), own.resolve()) for other in others for own in trained):
-        if other.is_relative_to(own):
-            return "is" if other == own else "lies within"
-        if own.is_relative_to(other):
+def _overlap(others: Sequence[Path], training: Sequence[Path]) -> str | None:
+    """How paths overlap with the training paths, with links resolved; None if they are disjoint."""
+    for other, trained in ((other.resolve(), trained.resolve()) for other in others for trained in training):
+        if other.is_relative_to(trained):
+            return "is" if other == trained else "lies within"
+        if trained.is_relative_to(other):
             return "contains"
     return None
 
 
 def _effective_identity(recipe: Recipe) -> dict[str, Any]:
-    """Equal for recipes that train the same model, whether an option is given or left at its default."""
+    """Equal for recipes that train the same model, whether options are explicit or left at their defaults."""
     defaults = {name: option.default for name, option in option_names(ENCODINGS[recipe.encoding]).items()}
-    same = {key: value for key, value in recipe.identity().items() if key != "encoding_options"}
-    return {**same, "position_encoding": {**defaults, **recipe.position_encoding()}}
+    identity = {key: value for key, value in recipe.identity().items() if key != "encoding_options"}
+    return {**identity, "position_encoding": {**defaults, **recipe.position_encoding()}}
 
 
 def _published_hint(recipe: Recipe) -> str:
-    """How to get FIRE as in the paper, where the recipe changes it."""
-    own = has_starts(ENCODINGS[recipe.encoding])
-    changed = [f"{name}=None" for name in ("horizon", "init") if own and getattr(recipe, name) is not None]
-    return f"; for FIRE as published add --set {' '.join(changed)}" if changed else ""
+    """How to get the paper's FIRE if the recipe changes it."""
+    is_fire = has_starts(ENCODINGS[recipe.encoding])
+    changed = [f"{name}=None" for name in ("horizon", "init") if is_fire and getattr(recipe, name) is not None]
+    return f"; for FIRE as published, add --set {' '.join(changed)}" if changed else ""

@@ -1,4 +1,4 @@
-"""A comparison, ready to run: the text is loaded, every run has its identity, and nothing is left to refuse."""
+"""A comparison ready to run: text loaded, every run identified, all checks done."""
 
 import logging
 import os
@@ -23,34 +23,34 @@ from longfire.validation import at_least
 log = logging.getLogger(__name__)
 
 FEW_DOCUMENTS, FEW_TOKENS = 10, 1 << 15
-"""With less held-out text, a comparison warns that its ranking means little."""
+"""With less held-out text than this, a comparison warns that its ranking is unreliable."""
 MAX_LISTED = 3
-"""Runs that a message names; the others are counted."""
+"""Runs to name in a message; the rest are counted."""
 
 
 @dataclass(frozen=True, eq=False)
 class OtherText:
-    """Another text to test on, without the documents that the corpus contains too."""
+    """Another text to test on, without the documents it shares with the corpus."""
 
     name: str
     corpus: Corpus
     shared: npt.NDArray[np.bool_] | None
-    """Which of its documents are in the training corpus. None: not known."""
+    """Mask of the documents that are also in the corpus. None: unknown."""
 
     @property
     def left_out(self) -> int:
-        """How many documents are left out."""
+        """Number of skipped documents."""
         return 0 if self.shared is None else int(self.shared.sum())
 
     def split(self) -> TokenSplit:
-        """All remaining documents."""
+        """The remaining documents, of all splits."""
         whole = joined(self.corpus)
         return whole.without(self.shared) if self.shared is not None and self.left_out else whole
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """Everything that runs need. It can be pickled: tokens travel as paths."""
+    """Everything the runs need. Can be pickled: tokens travel as paths."""
 
     comparison: Comparison
     out: Path
@@ -62,13 +62,13 @@ class ComparisonPlan:
     jobs: int
     """Runs at a time."""
     options: dict[str, Any]
-    """Options of `longfire.training.pretrain`."""
+    """Arguments of `longfire.training.pretrain`."""
 
 
 def plan_comparison(comparison: Comparison, out: Path, *, jobs: int | None = None, **options: Any) -> ComparisonPlan:
-    """Load the text and check that every run can be carried out. Nothing is written but the cache of tokens.
+    """Load the text and check that every run is feasible. Writes nothing but the token cache.
 
-    The arguments are those of `longfire.lab.compare.compare`.
+    Takes the arguments of `longfire.lab.compare.compare`.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(
@@ -110,14 +110,14 @@ def _identity(run: PlannedRun, corpus: Corpus) -> dict[str, Any] | None:
 
 def _refuse_different_runs(runs: tuple[PlannedRun, ...], out: Path, corpus: Corpus) -> None:
     """Refuse a folder that contains runs with a different recipe or text."""
-    found: dict[str, list[str]] = {}
+    conflicts: dict[str, list[str]] = {}
     for run in runs:
         if different := differing(run.folder, run.identity or {}):
-            found.setdefault(_describe_difference(run.folder, different, corpus), []).append(run.folder.name)
-    if found:
-        for names in found.values():
+            conflicts.setdefault(_describe_difference(run.folder, different, corpus), []).append(run.folder.name)
+    if conflicts:
+        for names in conflicts.values():
             names[MAX_LISTED:] = [f"{more} more"] if (more := len(names) - MAX_LISTED) > 0 else []
-        listed = [f"{', '.join(names)}: {how}" for how, names in found.items()]
+        listed = [f"{', '.join(names)}: {difference}" for difference, names in conflicts.items()]
         raise ValueError(
             f"{out} already contains different runs ({'; '.join(listed)}). Nothing was trained or written. Choose "
             f"another folder with --out, or delete these runs."
@@ -125,7 +125,7 @@ def _refuse_different_runs(runs: tuple[PlannedRun, ...], out: Path, corpus: Corp
 
 
 def _describe_difference(run: Path, different: dict[str, tuple[Any, Any]], corpus: Corpus) -> str:
-    hashes = ("corpus", "checkpoint")  # which tell a reader nothing
+    hashes = ("corpus", "checkpoint")  # meaningless to a reader
     parts = [f"{key} {there!r} there, {here!r} here" for key, (there, here) in different.items() if key not in hashes]
     if "corpus" in different and not {"tokenizer", "vocab_size"} & {*different}:
         there, here = read_json(run / "done.json").get("corpus"), corpus.describe()
@@ -135,43 +135,43 @@ def _describe_difference(run: Path, different: dict[str, tuple[Any, Any]], corpu
             parts.insert(0, f"corpus {key} {there[key]!r} there, {here[key]!r} here")
         else:
             parts.insert(0, f"the text {here['name']!r} has changed")
-    return ", ".join(parts) or "made from another model"
+    return ", ".join(parts) or "trained from another model"
 
 
 def _other_text(comparison: Comparison, name: str, source: str, corpus: Corpus) -> OtherText:
-    """Another text, or an error if it cannot be tested on."""
+    """Load another text. Refuses one that cannot be tested on."""
     try:
         text = load_other_text(comparison, source, corpus)
         other = OtherText(name, text, shared_documents(text, corpus))
         other.split().pieces(max(comparison.tested_lengths()))
     except (ValueError, OSError) as error:
-        raise ValueError(f"--also {name}: cannot be tested on: {error}") from error
+        raise ValueError(f"--also {name}: cannot test on this text: {error}") from error
     return other
 
 
 def load_other_text(comparison: Comparison, source: str, corpus: Corpus) -> Corpus:
-    """Another text, in the tokens of the corpus and read with the same options."""
+    """Load another text with the corpus's tokenizer and options."""
     if is_saved(source):
         text = load_corpus(source)
         require_tokenizer(text, corpus.tokenizer, corpus.name)
         return text
-    given = dict(comparison.corpus)
-    same = ("cache_dir", "skip_bad", "max_documents")
-    options: dict[str, Any] = {name: given[name] for name in same if name in given}
-    if re.split("[:@]", source.removeprefix("hub:"))[0] not in HUB:  # these know which field holds their text
-        options["field"] = given.get("field")
+    corpus_options = dict(comparison.corpus)
+    shared = ("cache_dir", "skip_bad", "max_documents")
+    options: dict[str, Any] = {name: corpus_options[name] for name in shared if name in corpus_options}
+    if re.split("[:@]", source.removeprefix("hub:"))[0] not in HUB:  # HUB lists the text field of its data sets
+        options["field"] = corpus_options.get("field")
     return load_corpus(source, tokenizer=corpus.folder / "tokenizer", **options)
 
 
 def shared_documents(text: Corpus, corpus: Corpus) -> npt.NDArray[np.bool_] | None:
-    """Which documents of a text the corpus contains too, compared by content; None if that is not known."""
+    """Mask of the documents that are also in the corpus, compared by content; None if unknown."""
     if text.contents is None or corpus.contents is None:
         return None
     shared = np.isin(text.contents, corpus.contents)
     if shared.all():
         raise CorpusError(
-            "all its documents are in the corpus, whose held-out part is tested on anyway. Give another text, or leave "
-            "it out."
+            "all its documents are in the corpus, whose held-out part is always tested. Pass another text, or drop "
+            "--also."
         )
     return shared
 
@@ -180,33 +180,33 @@ def _other_text_notes(texts: tuple[OtherText, ...]) -> Iterator[str]:
     for text in texts:
         if text.shared is None:
             yield (
-                f"{text.name} may overlap with the corpus: an older version saved its tokens, without hashes of its "
-                f"documents. Tokenize it again."
+                f"{text.name} may overlap with the corpus: its tokens were saved by an older version, without document "
+                f"hashes. Tokenise it again."
             )
         elif text.left_out:
             yield (
-                f"{text.left_out:,} of the {len(text.shared):,} documents of {text.name} are left out, because the "
-                f"corpus contains them too (same content, ignoring whitespace)."
+                f"{text.left_out:,} of the {len(text.shared):,} documents of {text.name} are skipped, because they are "
+                f"also in the corpus (same content, ignoring whitespace)."
             )
 
 
 def _held_out_notes(corpus: Corpus, split: str, limit: int | None) -> Iterator[str]:
-    """How much text is scored and trained on; and a warning if it is too little to rank encodings."""
-    described = corpus.describe()
-    sizes = described["splits"][split]
-    tested, trained = (_amount(described["splits"][name]) for name in (split, "train"))
+    """The sizes of the held-out and training text, and a warning if there is too little to rank encodings."""
+    description = corpus.describe()
+    sizes = description["splits"][split]
+    tested, trained = (_size(description["splits"][name]) for name in (split, "train"))
     if limit is not None and limit < sizes["tokens"]:
         tested += f", of which {limit:,} tokens are scored at each length"
-    cut = "the ends of " if described["divided"].startswith("by position") else ""
-    passed_over = f" In the folder: {described['passed_over']}." if described["passed_over"] else ""
-    yield f"Held-out text ({split}): {cut}{tested}. Training text: {trained}.{passed_over}"
+    ends = "the ends of " if description["divided"].startswith("by position") else ""
+    passed_over = f" In the folder: {description['passed_over']}." if description["passed_over"] else ""
+    yield f"Held-out text ({split}): {ends}{tested}. Training text: {trained}.{passed_over}"
     if sizes["documents"] < FEW_DOCUMENTS or min(sizes["tokens"], limit or sizes["tokens"]) < FEW_TOKENS:
         yield (
-            f"{tested}: too little held-out text to rank encodings reliably. Give more documents, or a separate text "
+            f"{tested}: too little held-out text to rank encodings reliably. Add documents, or pass a separate text "
             f"to test on (--validation)."
         )
 
 
-def _amount(sizes: dict[str, int]) -> str:
+def _size(sizes: dict[str, int]) -> str:
     documents = f"{sizes['documents']:,} document{'s' * (sizes['documents'] != 1)}"
     return f"{documents} with {sizes['tokens']:,} tokens"

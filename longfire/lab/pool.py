@@ -1,6 +1,6 @@
 """Run tasks in several processes, one core each.
 
-Ctrl-C lets every task clean up, a killed process costs only its own task an attempt, and no worker outlives its parent.
+On Ctrl-C every task can clean up; a killed process costs only its own task an attempt; no worker outlives its parent.
 """
 
 import multiprocessing
@@ -25,7 +25,7 @@ Task = TypeVar("Task", bound=Hashable)
 Result = TypeVar("Result")
 
 MAX_ATTEMPTS = 2
-"""A task whose process was lost this often is given up."""
+"""A task fails once its process has died this many times."""
 
 
 def run_in_processes(
@@ -37,17 +37,17 @@ def run_in_processes(
     has_begun: Callable[[Task], bool],
     tick: Callable[[list[Task]], None] = lambda unfinished: None,
 ) -> Iterator[tuple[Task, Result | None]]:
-    """Yield each task with its result as it finishes; the result is None where the task's process was lost twice.
+    """Yield each task with its result as it finishes; the result is None if its process died twice.
 
     Args:
-        work: called as `work(shared, task)`. Processes are spawned, so it must be importable.
+        work: called as `work(shared, task)`. Must be importable, because processes are spawned.
         shared: sent to each process once.
-        tasks: independent of each other.
+        tasks: independent tasks.
         jobs: number of processes.
-        has_begun: whether a task had begun, asked when a process is lost: the pool does not say whose it was.
+        has_begun: whether a task had begun; called when a process dies, because the pool does not say whose it was.
         tick: called about twice a second with the unfinished tasks.
     """
-    lost: Counter[Task] = Counter()
+    failures: Counter[Task] = Counter()
     waiting = list(tasks)
     while waiting:
         finished: set[Task] = set()
@@ -55,12 +55,12 @@ def run_in_processes(
             for task, result in _run_pool(work, shared, waiting, jobs, tick):
                 finished.add(task)
                 yield task, result
-        except BrokenProcessPool:  # one process was killed, and the whole pool with it
+        except BrokenProcessPool:  # one killed process breaks the whole pool
             unfinished = [task for task in waiting if task not in finished]
-            suspects = [task for task in unfinished if has_begun(task)] or unfinished  # or this might never end
-            lost.update(suspects)
+            suspects = [task for task in unfinished if has_begun(task)] or unfinished  # never empty, or we might loop
+            failures.update(suspects)
             for task in suspects:
-                if lost[task] == MAX_ATTEMPTS:
+                if failures[task] == MAX_ATTEMPTS:
                     finished.add(task)
                     yield task, None
         waiting = [task for task in waiting if task not in finished]
@@ -80,7 +80,7 @@ def _run_pool(
         initargs=(os.getpid(), shared),
     )
     try:
-        with _ignore_interrupts():  # inherited by the workers: Ctrl-C is for this process alone
+        with _ignore_interrupts():  # inherited by the workers: only this process handles Ctrl-C
             waiting: dict[Future[Result], Task] = {pool.submit(_run_task, work, task): task for task in tasks}
         while waiting:
             done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -123,7 +123,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 class _Worker:
-    """State of a worker process. The first SIGTERM interrupts its task; an idle worker waits for the pool to end."""
+    """State of a worker process. The first SIGTERM interrupts its task; an idle worker ignores it."""
 
     shared: Any = None
     busy = stopped = False
@@ -138,7 +138,7 @@ _worker = _Worker()
 
 
 def _start_worker(parent: int, shared: Any) -> None:
-    """Use one core, draw no progress bars, and exit when the parent is gone."""
+    """Use one core, draw no progress bars, and exit if the parent dies."""
     signal.signal(signal.SIGTERM, _worker.on_sigterm)
     _worker.shared = shared
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Progress of several runs: a bar where stderr is a terminal, otherwise a line now and then."""
+"""Progress of parallel runs: a bar if stderr is a terminal, occasional lines otherwise."""
 
 import sys
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from longfire.training.callbacks import LOSSES, ProgressLines, read_losses
 
 
 class ProgressBar:
-    """Training steps of all runs together, and the names of those that are being tested.
+    """Total training steps of all runs, and the names of runs being tested.
 
     Args:
-        folders: of all runs.
-        steps: of all runs together.
+        folders: run folders.
+        steps: total steps of all runs.
         jobs: runs at a time.
-        lines: print lines where there is no terminal for a bar.
+        lines: print lines if stderr is not a terminal.
     """
 
     def __init__(self, folders: Sequence[Path], steps: int, jobs: int, lines: bool = True) -> None:
@@ -35,7 +35,7 @@ class ProgressBar:
         self.bar.close()
 
     def update(self, unfinished: Sequence[Path]) -> None:
-        """Read the runs' progress again. `unfinished`: folders of runs that have not ended, in starting order."""
+        """Refresh the progress. `unfinished`: folders of unfinished runs, in starting order."""
         done = self.steps_done()
         self.bar.update(done - self.bar.n)
         if self.lines is not None and self.lines.is_due(done):
@@ -44,11 +44,11 @@ class ProgressBar:
         self.bar.set_postfix_str(f"testing {', '.join(testing)}" if testing else "")
 
     def steps_done(self) -> int:
-        """The last logged step of every run, added up."""
+        """The sum of the runs' last logged steps."""
         return sum(lines[-1]["step"] for folder in self.folders if (lines := _losses(folder)))
 
     def print_line(self, done: int) -> None:
-        """Progress without a terminal."""
+        """Print the progress as a line."""
         print(f"{self.title}: {done:,} of {self.steps:,} steps", file=sys.stderr, flush=True)
 
 
@@ -60,18 +60,18 @@ def _losses(run: Path) -> list[dict[str, Any]]:
 
 
 def print_finished(run: dict[str, Any], trained_length: int, count: str) -> None:
-    """One line for a run that ended, where there is no terminal for a bar."""
+    """Print a line for a finished run if stderr is not a terminal."""
     if not sys.stderr.isatty():
         print(f"{count}: {describe_finished(run, trained_length)}", file=sys.stderr, flush=True)
 
 
 def describe_finished(run: dict[str, Any], trained_length: int) -> str:
-    """`rope, seed 0: 12.3 s, log perplexity 2.311 at 64, 5.870 at 1,024`: at the training length and the longest."""
+    """`rope, seed 0: 12.3 s, log perplexity 2.311 at 64, 5.870 at 1,024`: training length and longest length."""
     head = f"{run['encoding']}, seed {run['seed']}"
     if "failed" in run:
         return f"{head}: failed: {run['failed']}"
     rows = run.get("perplexity", {}).get("rows", ())
-    found = {row["length"]: row["log_perplexity"] for row in rows if "log_perplexity" in row}
-    lengths = dict.fromkeys(length for length in (trained_length, max(found, default=0)) if length in found)
-    numbers = ", ".join(f"{found[length]:.3f} at {length:,}" for length in lengths)
+    by_length = {row["length"]: row["log_perplexity"] for row in rows if "log_perplexity" in row}
+    lengths = dict.fromkeys(length for length in (trained_length, max(by_length, default=0)) if length in by_length)
+    numbers = ", ".join(f"{by_length[length]:.3f} at {length:,}" for length in lengths)
     return f"{head}: {run.get('took', 0):.1f} s, log perplexity {numbers or '–'}"

@@ -1,4 +1,4 @@
-"""Results kept in a file together with the question they answer, so that the same question is not measured twice."""
+"""Cache of results: each file stores a result with the request that produced it, so that nothing is measured twice."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Result = dict[str, Any]
 
 
 def load_result(file: Path, asked: Any) -> Result | None:
-    """The result in the file, if it answers the same question."""
+    """The cached result, or None if the file is missing, damaged, or answers another request."""
     try:
         content = read_json(file)
     except ValueError:  # damaged: measure again
@@ -21,12 +21,12 @@ def load_result(file: Path, asked: Any) -> Result | None:
 
 
 def save_result(file: Path, asked: Any, result: Result) -> None:
-    """Keep a result with its question."""
+    """Store a result with its request."""
     write_json(file, {"asked": asked, "found": result})
 
 
 def cached_result(file: Path, asked: Any, measure: Callable[[], Result]) -> Result:
-    """The result in the file; otherwise measured now and kept there."""
+    """The cached result, measured and stored first if necessary."""
     if (result := load_result(file, asked)) is None:
         save_result(file, asked, result := measure())
     return result

@@ -1,4 +1,4 @@
-"""How large a reproduction is: smoke (two minutes on a laptop), small (one GPU) or paper (a cluster)."""
+"""Scales of a reproduction: smoke (two minutes on a laptop), small (one GPU) and paper (a cluster)."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,30 +11,30 @@ from longfire.validation import hint
 
 @dataclass(frozen=True)
 class Scale:
-    """What replaces the paper's recipes, and how models are tested."""
+    """Replacements for the paper's recipes, and how models are tested."""
 
     name: str
     recipes: dict[str, Recipe]
-    """By the name of the paper's recipe."""
+    """Keyed by the name of the paper's recipe."""
     seeds: tuple[int, ...]
     multiples: tuple[float, ...]
     """Test lengths, as multiples of the training length."""
     corpus: str | None
-    """Default text. None: the embedded one. Empty: there is none."""
+    """Default corpus. None: the Python standard library. Empty: the user must pass one."""
     validation: str | None = None
-    """Text to test on, with the default text. None: a held-out part of it."""
+    """Text to test on, for the default corpus. None: a held-out part of it."""
     also: tuple[tuple[str, str], ...] = ()
-    """Default for other texts to test on, for entries that have some."""
+    """Default of `--also`, for entries that test on other texts."""
     tokens: int | None = None
     """Tokens to score at each length. None: all."""
     finetuning: dict[str, FinetuneRecipe] = field(default_factory=lambda: FINETUNE_RECIPES)
-    """By suite."""
+    """Keyed by suite."""
     questions: int | None = None
-    """Questions per task to test on. None: all."""
+    """Test questions per task. None: all."""
     data: str | None = None
-    """Default source of the tasks' rows."""
+    """Default of `--data`."""
     select: str = "dev"
-    """Which checkpoint of a fine-tuning run is tested."""
+    """Which checkpoint of a fine-tuning run to test."""
     trial: Trial | None = None
     """Limits of a quick trial on tasks."""
 
@@ -95,7 +95,7 @@ SCALES = {
 
 
 def scale_named(name: str) -> Scale:
-    """A scale, or an error that lists them."""
+    """Look up a scale; refuse an unknown name with a suggestion."""
     if name not in SCALES:
         raise ValueError(f"there is no scale named {name!r}. {hint(name, SCALES)}")
     return SCALES[name]

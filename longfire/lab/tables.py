@@ -1,6 +1,6 @@
 """The paper's theorem, tables and figures as data: what each one trains, and where its published numbers are.
 
-Importing the list loads nothing heavy, so `longfire reproduce --list` answers at once.
+Importing this module loads nothing heavy, so `longfire reproduce --list` is instant.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class TheoremEntry(Entry):
-    """Other encodings rewritten as FIRE. Nothing is trained."""
+    """Other encodings rewritten as FIRE, without training."""
 
     max_length: int
 
@@ -41,7 +41,7 @@ class SpeedEntry(Entry):
     """A name in `longfire.model.SIZES`."""
     length: int
     tokens: int
-    """Per batch."""
+    """Tokens per batch."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class LengthEntry(Entry):
 
     encodings: tuple[str, ...]
     reported: str = ""
-    """A table of `longfire.lab.reported`; empty where the paper only has a plot."""
+    """A table of `longfire.lab.reported`; empty if the paper has only a plot."""
     recipe: str = "base"
-    """The paper's recipe; a scale says which one replaces it."""
+    """The paper's recipe, which a scale may replace."""
     texts: bool = False
     """Whether the paper also tests on other texts."""
     draws_biases: bool = False
@@ -60,7 +60,7 @@ class LengthEntry(Entry):
     def comparison(
         self, scale: "Scale", corpus: Sequence[tuple[str, Any]], also: Sequence[tuple[str, str]] = (), **changes: Any
     ) -> "Comparison":
-        """The comparison at a scale, on a corpus. Entries with the same recipe share its runs."""
+        """The comparison at a scale, on a corpus. Entries with the same recipe share runs."""
         from longfire.lab.comparison import Comparison
 
         recipe = scale.recipes[self.recipe]
@@ -77,17 +77,17 @@ class LengthEntry(Entry):
 
 @dataclass(frozen=True)
 class TaskEntry(LengthEntry):
-    """The same models, fine-tuned and tested on tasks. RoPE-PI is added to RoPE."""
+    """The same models, fine-tuned and tested on tasks. RoPE is also tested as RoPE-PI."""
 
     task: str = ""
-    """A task or a suite, as `longfire finetune` takes it."""
+    """A task or suite, as in `longfire finetune`."""
     contexts: tuple[float, ...] = ()
-    """Lengths to test at, as multiples of the fine-tuning length. Empty: that length."""
+    """Test lengths, as multiples of the fine-tuning length. Empty: that length only."""
     stretches: tuple[int, ...] = (1,)
     """Target lengths of RoPE-PI, as multiples of the fine-tuning length; one row each."""
 
     def experiment(self, scale: "Scale", data: str | None) -> "Experiment":
-        """Fine-tuning at a scale, with the tasks' rows in a folder."""
+        """The fine-tuning experiment at a scale."""
         from longfire.lab.downstream.plan import Experiment
 
         recipe = scale.finetuning[TASKS[self.task].suite if self.task in TASKS else self.task]
@@ -103,17 +103,17 @@ class TaskEntry(LengthEntry):
         )
 
     def checkpoints(self, comparison: "Comparison", out: Path, length: int) -> list[str]:
-        """The trained models as `longfire finetune` takes them; the seeds of an encoding follow each other."""
-        found = []
+        """The trained models, as arguments of `longfire finetune`; all seeds of an encoding in a row."""
+        checkpoints = []
         for label in comparison.encodings:
             folders = [str(run.folder) for run in comparison.runs(out) if run.label == label]
-            found += folders
+            checkpoints += folders
             if label == "rope":
-                found += [f"{folder}:rope_pi={stretch * length}" for stretch in self.stretches for folder in folders]
-        return found
+                checkpoints += [f"{folder}:rope_pi={n * length}" for n in self.stretches for folder in folders]
+        return checkpoints
 
     def lengths(self, length: int) -> tuple[int, ...]:
-        """Test lengths for a fine-tuning length; those where an answer would take over a quarter are left out."""
+        """Test lengths for a fine-tuning length, without those where an answer could fill more than a quarter."""
         least = 4 * max(TASKS[task].max_answer for task in SUITES.get(self.task, (self.task,)))
         return tuple(n for n in (round(context * length) for context in self.contexts) if n >= least)
 
@@ -160,7 +160,7 @@ _ENTRIES: tuple[Entry, ...] = (
     TaskEntry(
         "narrative-qa",
         "Figure 3, Table 11",
-        "NarrativeQA at growing context",
+        "NarrativeQA by context length",
         ALL,
         task="narrative_qa",
         contexts=(1 / 16, 1 / 4, 1 / 2, 1, 2, 3, 4),
@@ -210,7 +210,7 @@ _ENTRIES: tuple[Entry, ...] = (
     LengthEntry(
         "ablation-final",
         "Table 7",
-        "FIRE's MLP of one hidden layer, with and without a final activation",
+        "FIRE's MLP with one hidden layer, with and without a final activation",
         FINAL_ACTIVATION,
         "final_activation",
     ),
@@ -219,4 +219,4 @@ _ENTRIES: tuple[Entry, ...] = (
     ),
 )
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
-"""By name, in the paper's order."""
+"""Keyed by name, in the paper's order."""

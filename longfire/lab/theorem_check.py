@@ -1,4 +1,4 @@
-"""Theorem 3.1 in numbers: how closely FIRE reproduces ALiBi, Kerple, T5 and Sandwich."""
+"""Theorem 3.1 in numbers: the error of FIRE as ALiBi, Kerple, T5 and Sandwich."""
 
 from typing import Any
 
@@ -13,23 +13,23 @@ NAMES = ("alibi", "kerple_log", "kerple_power", "t5", "sandwich")
 
 @torch.no_grad()
 def check_theorem(max_length: int = 2048, num_heads: int = 12, head_dim: int = 64) -> dict[str, Any]:
-    """The largest error over all pairs of positions below `max_length`, relative to the largest bias, in float64."""
+    """The maximum error over all pairs of positions below `max_length`, relative to the largest bias, in float64."""
     rows = []
     positions = torch.arange(max_length)
     for name in NAMES:
         torch.manual_seed(0)
         options = ENCODINGS[name].example
-        own = build_encoding(name, num_heads=num_heads, head_dim=head_dim, **options).double()
-        for parameter in own.parameters():
-            parameter.add_(torch.rand_like(parameter))  # stands in for training
-        fire = as_fire(own, max_length)
+        encoding = build_encoding(name, num_heads=num_heads, head_dim=head_dim, **options).double()
+        for parameter in encoding.parameters():
+            parameter.add_(torch.rand_like(parameter))  # as if trained
+        fire = as_fire(encoding, max_length)
         worst = largest = 0.0
         for block in positions.split(256):
-            seen = positions <= block[:, None]
-            theirs, ours = own(block, positions), fire(block, positions)
-            assert theirs is not None
-            assert ours is not None
-            worst = max(worst, float(((theirs - ours).abs() * seen).max()))
-            largest = max(largest, float((theirs.abs() * seen).max()))
+            causal = positions <= block[:, None]
+            expected, actual = encoding(block, positions), fire(block, positions)
+            assert expected is not None
+            assert actual is not None
+            worst = max(worst, float(((expected - actual).abs() * causal).max()))
+            largest = max(largest, float((expected.abs() * causal).max()))
         rows.append({"encoding": name, "max_length": max_length, "largest": largest, "error": worst / (largest or 1.0)})
     return {"provenance": provenance(), "setting": {"dtype": "float64", "max_length": max_length}, "rows": rows}

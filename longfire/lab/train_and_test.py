@@ -1,7 +1,7 @@
-"""One run of a comparison: one encoding with one seed, trained, and tested at every length.
+"""One run of a comparison: train one encoding with one seed and test it at every length.
 
-    RUN/perplexity.json, perplexity-TEXT.json   what it was tested on, and the results
-        learned.json                            what the encoding learned, and on which machine that was measured
+    RUN/perplexity.json, perplexity-TEXT.json   cached tests
+        learned.json                            what the encoding learned, and the machine that measured it
 
 Completed work is skipped and needs no weights, so runs can be collected from several machines without them.
 """
@@ -31,39 +31,39 @@ from longfire.training.callbacks import LOSSES, read_losses
 from longfire.validation import error_summary
 
 NEAR_QUERY = 128
-"""The query in the left half of the paper's figure of learned biases."""
+"""The query on the left of the paper's figure of learned biases."""
 
 Model = Callable[[], LongfireForCausalLM]
-"""Loads the model when something has to be measured."""
+"""Loads the model on first use."""
 
 
 def train_and_test(plan: ComparisonPlan, run: PlannedRun) -> dict[str, Any]:
-    """Carry out one run. A failure becomes part of the record and does not affect other runs."""
-    found: dict[str, Any] = {"encoding": run.label, "label": label_title(run.label), "seed": run.seed}
+    """Train and test one run. A failure is recorded and does not affect other runs."""
+    result: dict[str, Any] = {"encoding": run.label, "label": label_title(run.label), "seed": run.seed}
     started = time.perf_counter()
     try:
         if run.is_extension:
-            found["extended"] = {
+            result["extended"] = {
                 "from": label_title(EXTENSION_SOURCE),
                 "to": run.recipe.extend_to,
                 "steps": run.recipe.steps,
             }
         options = {"tracker": "none", "wait": True, **plan.options}
         folder = pretrain(run.recipe, plan.corpus, run.folder, planned=run.identity, **options)
-        found |= _training_record(run.folder)
+        result |= _training_record(run.folder)
         model = cache(lambda: _load(folder))
-        found |= _test(plan, run.folder, model)
-        found |= _measure_encoding(plan.comparison, run.folder, model)
+        result |= _test(plan, run.folder, model)
+        result |= _measure_encoding(plan.comparison, run.folder, model)
         if run.seed != plan.comparison.seeds[0]:
-            found["biases"] = []  # a record keeps those of one seed
-        found["checkpoint"] = str(folder.relative_to(plan.out))
+            result["biases"] = []  # the record has one seed's only
+        result["checkpoint"] = str(folder.relative_to(plan.out))
     except (KeyboardInterrupt, BrokenPipeError):
         raise
     except Exception as error:
-        found["failed"] = error_summary(error)
+        result["failed"] = error_summary(error)
     torch.compiler.reset()  # graphs compiled for one encoding are useless to the next
-    found["took"] = round(time.perf_counter() - started, 2)
-    return found
+    result["took"] = round(time.perf_counter() - started, 2)
+    return result
 
 
 def _training_record(run: Path) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _load(folder: Path) -> LongfireForCausalLM:
 
 
 def _test(plan: ComparisonPlan, run: Path, model: Model) -> dict[str, Any]:
-    """Perplexity by length on the held-out split, and on every other text."""
+    """Perplexity by length on the held-out split and on every other text."""
     comparison, corpus = plan.comparison, plan.corpus
     lengths = comparison.tested_lengths()
 
@@ -109,7 +109,7 @@ def _test(plan: ComparisonPlan, run: Path, model: Model) -> dict[str, Any]:
 
 
 def _measure_encoding(comparison: Comparison, run: Path, model: Model) -> dict[str, Any]:
-    """What the encodings of the layers learned, and the machine it was measured on."""
+    """What each layer's encoding learned, and the machine that measured it."""
     length = comparison.recipe.length
 
     def measure() -> dict[str, Any]:
@@ -125,22 +125,24 @@ def _measure_encoding(comparison: Comparison, run: Path, model: Model) -> dict[s
 
 
 def bias_queries(comparison: Comparison) -> list[int]:
-    """Queries whose biases are recorded, counted from 1: the paper's, the last in training and the last in any test."""
+    """Queries to record biases for, counted from 1: the paper's, the last in training, the last in any test."""
     longest = max(comparison.tested_lengths())
     return sorted({min(NEAR_QUERY, longest), min(comparison.recipe.length, longest), longest})
 
 
 @torch.no_grad()
 def _sample_biases(model: LongfireForCausalLM, queries: list[int]) -> list[dict[str, Any]]:
-    """The bias of each layer and head, at distances that grow geometrically."""
+    """The bias of each layer and head, at geometrically spaced distances."""
     rows = []
     device = next(model.parameters()).device
-    for query in (counted - 1 for counted in queries):
+    for query in (number - 1 for number in queries):
         distances = torch.logspace(0, math.log2(query + 1), 64, base=2, device=device).round().long().unique() - 1
         keys = (query - distances).flip(0)
         for layer, encoding in enumerate(model.model.encodings):
             bias = encoding(torch.tensor([query], device=device), keys) if encoding.has_bias else None
             for head, values in enumerate([] if bias is None else bias[:, 0].tolist()):
-                short = [round(value, 4) for value in values]
-                rows.append({"layer": layer, "head": head, "query": query, "positions": keys.tolist(), "values": short})
+                values = [round(value, 4) for value in values]
+                rows.append(
+                    {"layer": layer, "head": head, "query": query, "positions": keys.tolist(), "values": values}
+                )
     return rows

@@ -1,1 +1,1 @@
-"""What a person sees: tables, plots and pages."""
+"""Tables, plots and pages from records."""

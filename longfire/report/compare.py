@@ -1,4 +1,4 @@
-"""A comparison as a report: verdict, a table of log perplexity for each text, failures, and how it was run."""
+"""Report of a comparison: verdict, a table of log perplexity per text, failures, and how it was run."""
 
 from collections.abc import Callable
 from statistics import fmean
@@ -26,7 +26,7 @@ SAME_TEST = "by the same test"
 
 
 def compare_table(record: Record, *, bold: bool = False) -> str:
-    """The report for a terminal. The best cells are bold, or starred without bold type."""
+    """The report for a terminal. The best cells are bold, or starred if `bold` is False."""
     if not record["runs"]:
         return NO_RUNS
     blocks: list[Block] = [
@@ -40,21 +40,21 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
 
 
 def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", parameters: bool = False) -> list[Table]:
-    """A table for each text: encodings down, lengths across, mean ± deviation over seeds.
+    """A table per text: encodings as rows, lengths as columns, mean ± deviation over seeds.
 
-    Bold are the lowest mean of a length and, with enough seeds to test, those not significantly above it.
+    The lowest mean at a length is bold, and so are means not significantly above it, given enough seeds to test.
 
     Args:
-        record: of a comparison.
-        rule: how the significance test is described.
-        mark: how highlighted cells are described.
-        parameters: whether to add a column with the number of position parameters.
+        record: the record of a comparison.
+        rule: description of the significance test.
+        mark: description of highlighted cells.
+        parameters: add a column with the number of position parameters.
     """
     tables = []
-    for i, (name, one) in enumerate(texts_of(record).items()):
+    for i, (name, text_record) in enumerate(texts_of(record).items()):
         legend = "" if i else _legend(record, mark)
-        notes = [scored_text(one), legend, significance_summary(one, SAME_TEST if i else rule)]
-        tables.append(_table(one, f" on {name}" if i else "", " ".join(filter(None, notes)), parameters))
+        notes = [scored_text(text_record), legend, significance_summary(text_record, SAME_TEST if i else rule)]
+        tables.append(_table(text_record, f" on {name}" if i else "", " ".join(filter(None, notes)), parameters))
     return tables
 
 
@@ -68,13 +68,13 @@ def _table(record: Record, text: str, note: str, parameters: bool) -> Table:
     speeds = [_mean_of(line, "tokens_per_second", "{:,.0f}".format) for line in lines]
     if any(speed != "–" for speed in speeds):
         columns["tokens/s"] = speeds
-    best = [ranking(record, n) for n in lengths]
+    rankings = [ranking(record, n) for n in lengths]
     labels = [line.label for line in lines]
     return Table(
         [f"log perplexity{text} at", *columns],
         [list(row) for row in zip(labels, *columns.values(), strict=True)],
         highlights={
-            (labels.index(label), j) for j, one in enumerate(best, 1) if one for label in (one.best, *one.level)
+            (labels.index(label), j) for j, one in enumerate(rankings, 1) if one for label in (one.best, *one.level)
         },
         notes=[note] if note else [],
         swatches=[f"s{i}" for i in range(len(lines))],
@@ -91,7 +91,7 @@ def _legend(record: Record, mark: str) -> str:
 
 
 def scored_text(record: Record) -> str:
-    """How much text the numbers are based on: `Scored: 35 documents, 2.32M to 2.45M tokens at each length.`"""
+    """`Scored: 35 documents, 2.32M to 2.45M tokens at each length.`"""
     rows = [row for line in lines_of(record) for n in lengths_of(record) for row in line.rows(n).values()]
     tokens = amounts(row["tokens"] for row in rows if is_number(row.get("tokens")))
     documents = sorted({row["documents"] for row in rows if row.get("documents")})
@@ -109,5 +109,5 @@ def perplexity_cell(line: Line, length: int) -> str:
 
 
 def _mean_of(line: Line, key: str, shown: Callable[[float], str]) -> str:
-    found = [run[key] for run in line.runs if is_number(run.get(key))]
-    return shown(fmean(found)) if found else "–"
+    values = [run[key] for run in line.runs if is_number(run.get(key))]
+    return shown(fmean(values)) if values else "–"

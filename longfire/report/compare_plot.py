@@ -1,4 +1,4 @@
-"""Pictures of a comparison: perplexity by length, and training loss."""
+"""Plots of a comparison: perplexity by length, and training loss."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,18 +21,18 @@ from longfire.report.summary import (
 )
 
 HOLDS = 0.5
-"""Nats: an encoding holds while it stays within this of its log perplexity at the shortest length."""
+"""Nats: encodings that stay within this of their log perplexity at the shortest length count as extrapolating."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BAND = 0.08
 """Opacity of the bands over seeds."""
 MAX_LINES, MAX_LABEL = 8, 24
-"""The most lines, and the longest label in characters, to label at their ends; otherwise there is a legend."""
+"""With more lines, or longer labels, use a legend instead of labels at the line ends."""
 LABEL_GAP = 0.05
-"""Least distance between labels, as a share of the axis."""
+"""Minimum distance between labels, as a fraction of the axis."""
 
 
 def plot_compare(record: Record, folder: Path) -> list[Path]:
-    """Write perplexity.png, with panels for each text, and losses.png to a folder. Returns their paths."""
+    """Write perplexity.png, with panels for each text, and losses.png to a folder; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {f" on {name}": one for name, one in texts_of(record).items()}
     if len(texts) == 1:
@@ -72,14 +72,14 @@ def _save(panels: Sequence[Callable[[Any], None]], path: Path, *, legend: bool) 
 
 
 def _label_ends(axes: Any) -> None:
-    """Write each line's name beside its last point, far enough apart to read."""
+    """Label each line at its last point, with the labels spread apart."""
     low, high = axes.get_ylim()
     lines = [line for line in axes.lines if not line.get_label().startswith("_")]
     right = max((line.get_xdata()[-1] for line in lines), default=0)
     ends = {line: (line.get_ydata()[-1] - low) / (high - low) for line in lines if line.get_xdata()[-1] == right}
     shown = sorted((line for line, y in ends.items() if 0 <= y <= 1), key=lambda line: ends[line])
-    at = spread_apart([ends[line] for line in shown], LABEL_GAP)
-    for line, y in zip(shown, at, strict=True):
+    heights = spread_apart([ends[line] for line in shown], LABEL_GAP)
+    for line, y in zip(shown, heights, strict=True):
         axes.annotate(
             line.get_label(), (1, y), xycoords="axes fraction", xytext=(4, 0),
             textcoords="offset points", va="center", color=line.get_color(), fontsize=9, annotation_clip=False,
@@ -87,7 +87,7 @@ def _label_ends(axes: Any) -> None:
 
 
 def spread_apart(places: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
-    """Ascending places from low to high, moved up and down alike to be at least `gap` apart."""
+    """Move ascending places up and down equally, within [low, high], until they are at least `gap` apart."""
     middle = [fmean(pair) for pair in zip(_pushed_up(places, gap), _pushed_down(places, gap), strict=True)]
     inside = _pushed_up([max(low, place) for place in middle], gap)
     return _pushed_down([min(high, place) for place in inside], gap)
@@ -109,7 +109,7 @@ def _draw_zoomed(record: Record, suffix: str, axes: Any) -> None:
 
 
 def zoom_limits(record: Record) -> tuple[float, float] | None:
-    """Axis limits around the encodings that hold, if there are several and others leave them far behind."""
+    """Axis limits around the encodings that extrapolate, if there are several and others do not."""
     means = [[mean for n in lengths_of(record) if (mean := line.mean(n)) is not None] for line in lines_of(record)]
     means = [line for line in means if line]
     holding = [line for line in means if max(line) < line[0] + HOLDS]
@@ -140,7 +140,7 @@ def _draw_perplexity(record: Record, suffix: str, axes: Any) -> None:
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axes.minorticks_off()
     axes.axvline(trained, color="gray", linestyle="--", linewidth=1, zorder=1)
-    last = trained >= lengths[-1]  # there is only room on the left
+    last = trained >= lengths[-1]  # no room on the right
     axes.annotate(
         "training length", (trained, 1), xycoords=("data", "axes fraction"), xytext=(-5 if last else 5, -10),
         textcoords="offset points", ha="right" if last else "left", color="dimgray", fontsize=9, zorder=5,
@@ -164,7 +164,7 @@ def _draw_losses(record: Record, axes: Any) -> None:
         axes.fill_between(steps, low, high, color=line.colors[0], alpha=BAND, linewidth=0)
         tops.append(max(high[len(high) // 20 :]))
     if tops:
-        axes.set_ylim(top=max(tops) * 1.02)  # cuts off the first steps, which start far above
+        axes.set_ylim(top=max(tops) * 1.02)  # cut off the first steps, which are far above
     axes.set_xlabel("step")
     axes.set_ylabel("training loss")
     scratch = " from scratch" if extensions(record["runs"]) else ""
@@ -173,7 +173,7 @@ def _draw_losses(record: Record, axes: Any) -> None:
 
 
 def loss_curve(line: Line, points: int = 240) -> list[tuple[float, float, float, float]]:
-    """(step, mean, lowest, highest over seeds) of training from scratch, with neighbouring steps averaged if many."""
+    """(step, mean, min, max over seeds) of training from scratch; more than `points` steps are averaged."""
     by_step: dict[float, list[float]] = {}
     for run in [run for run in line.runs if not run.get("extended")]:
         for step, loss in thinned([pair for pair in run.get("losses", ()) if is_number(pair[1])], points):
@@ -182,7 +182,7 @@ def loss_curve(line: Line, points: int = 240) -> list[tuple[float, float, float,
 
 
 def thinned(pairs: Sequence[Sequence[float]], points: int) -> list[tuple[float, float]]:
-    """At most `points` pairs (step, loss), as means of neighbours."""
+    """At most `points` pairs (step, loss): means of neighbours."""
     size = -(-len(pairs) // points) or 1
     groups = [pairs[start : start + size] for start in range(0, len(pairs), size)]
     return [(fmean(step for step, _ in group), fmean(loss for _, loss in group)) for group in groups]

@@ -1,4 +1,4 @@
-"""A picture of scores on one task by context length."""
+"""Plot scores on one task by context length."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -12,11 +12,11 @@ from longfire.report.task_rows import Record, scores_on, seed_counts, training_l
 from longfire.tasks import TASKS
 
 OFFSET = 1.018
-"""Ratio between the lengths at which neighbouring lines are drawn, so that their intervals do not overlap."""
+"""Horizontal shift (a ratio) between neighbouring lines, so that their intervals do not overlap."""
 
 
 def plot_contexts(record: Record, task: str, path: Path) -> Path:
-    """Draw scores by length with 95 % intervals; for several seeds, means with their range."""
+    """Draw scores by length with 95 % intervals or, for several seeds, means with their range."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.2), layout="constrained")
@@ -37,11 +37,11 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
 
 
 def _ceiling(record: Record, task: str) -> float:
-    """Upper end of the axis: above all intervals, but at most three times the highest score, unless that is 0."""
-    found = [one for row in record["rows"] for one in scores_on(row, task).values()]
-    highest = max((one["score"] for one in found), default=0.0)
-    # a score of 0 on a few questions has an interval of nearly anything
-    tops = [one["interval"][1] for one in found if one["interval"] and (one["score"] or not highest)]
+    """Upper end of the axis: above all intervals, but at most three times the highest score unless that is 0."""
+    scores = [one for row in record["rows"] for one in scores_on(row, task).values()]
+    highest = max((one["score"] for one in scores), default=0.0)
+    # ignores scores of 0, whose intervals are huge for few questions
+    tops = [one["interval"][1] for one in scores if one["interval"] and (one["score"] or not highest)]
     top = max(tops, default=highest)
     return 1.12 * (min(top, 3 * highest) if highest else top) or 1.0
 
@@ -50,25 +50,25 @@ def _draw(axes: Any, record: Record, task: str) -> None:
     rows = record["rows"]
     colors = assign_colors([row["encoding"] for row in rows])
     for i, (row, (color, _)) in enumerate(zip(rows, colors, strict=True)):
-        found = {n * OFFSET ** (i - (len(rows) - 1) / 2): one for n, one in sorted(scores_on(row, task).items())}
-        if not found:
+        scores = {n * OFFSET ** (i - (len(rows) - 1) / 2): one for n, one in sorted(scores_on(row, task).items())}
+        if not scores:
             continue
         fire = row["encoding"] == "fire"
         look = {"color": color, "linewidth": 2.6 if fire else 1.4, "zorder": 4 if fire else 3, "markersize": 5}
         axes.plot(
-            [*found],
-            [one["score"] for one in found.values()],
+            [*scores],
+            [one["score"] for one in scores.values()],
             marker=MARKERS[i % len(MARKERS)],
             label=row["label"],
             **look,
         )
-        for x, one in found.items():
+        for x, one in scores.items():
             if one["interval"]:
                 _draw_interval(axes, x, one["interval"], color)
 
 
 def _draw_interval(axes: Any, x: float, ends: Sequence[float], color: Any) -> None:
-    """A bar with ends; if it leaves the axis, an arrow and a number."""
+    """Draw a bar with end marks; if it leaves the axis, an arrow and a number."""
     low, high = ends
     top = axes.get_ylim()[1]
     look = {"color": color, "alpha": 0.55, "zorder": 2}
@@ -85,8 +85,8 @@ def _draw_interval(axes: Any, x: float, ends: Sequence[float], color: Any) -> No
 def _draw_lengths(axes: Any, lengths: Sequence[int], marks: Mapping[int, str]) -> None:
     axes.set_xscale("log", base=2)
     ticks = sorted({*lengths, *marks})
-    near = any(after < 1.5 * before for before, after in pairwise(ticks))
-    axes.set_xticks(ticks, [f"{n:,}" for n in ticks], **({"rotation": 30, "ha": "right"} if near else {}))
+    crowded = any(after < 1.5 * before for before, after in pairwise(ticks))
+    axes.set_xticks(ticks, [f"{n:,}" for n in ticks], **({"rotation": 30, "ha": "right"} if crowded else {}))
     axes.minorticks_off()
     for (length, what), height in zip(marks.items(), (-10, -24), strict=False):
         axes.axvline(length, color="gray", linestyle="--", linewidth=1, zorder=1)
@@ -94,4 +94,4 @@ def _draw_lengths(axes: Any, lengths: Sequence[int], marks: Mapping[int, str]) -
             what, (length, 1), xycoords=("data", "axes fraction"), xytext=(5, height),
             textcoords="offset points", color="dimgray", fontsize=9,
         )  # fmt: skip
-    axes.set_xlabel("context and answer in tokens")
+    axes.set_xlabel("tokens of context and answer")

@@ -1,4 +1,4 @@
-"""How a comparison was run, sentence by sentence."""
+"""Describe in sentences how a comparison was run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,52 +17,52 @@ from longfire.report.summary import (
 Runs = Sequence[dict[str, Any]]
 
 NO_RUNS = "No run has finished yet."
-INTERRUPTED = "The experiment was interrupted: missing results were not run."
+INTERRUPTED = "The experiment was interrupted; missing results have not been run."
 PROTOCOLS = {
-    "paper": "documents are cut at each length, so longer lengths score tokens of longer documents",
+    "paper": "documents are cut to each length, so longer lengths only score longer documents",
     "paired": "the same tokens are scored at every length, with more or less context",
 }
 
 
 def description(record: Record) -> list[str]:
-    """Models, training, evaluation: a sentence each."""
+    """Sentences on models, training and evaluation."""
     if not record["runs"]:
         return [NO_RUNS]
     done = [run for run in record["runs"] if "failed" not in run]
     lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
-    split = "the dev split, which was not trained on," if record["setting"].get("split") == "dev" else "held-out text"
+    text = "the dev split, held out from training," if record["setting"].get("split") == "dev" else "held-out text"
     protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
     others = list(texts_of(record))[1:]
-    found = [
+    sentences = [
         _models(record, done),
         _training(record, done),
         _fire(record),
         *_extended(done),
-        f"Evaluation reads {split} in sequences of {lengths} tokens, one pass each"
+        f"Evaluation uses {text} in sequences of {lengths} tokens, one forward pass each"
         f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}.",
         "Log perplexity is the mean loss per token in nats; lower is better.",
-        f"Also evaluated on {join_words(others)}; none of their documents is in the corpus." if others else "",
+        f"Also evaluated on {join_words(others)}, which share no documents with the corpus." if others else "",
         INTERRUPTED if record.get("interrupted") else "",
     ]
-    return [sentence for sentence in found if sentence]
+    return [sentence for sentence in sentences if sentence]
 
 
 def extensions(runs: Runs) -> dict[tuple[str, int, int], list[str]]:
-    """(extended encoding, new length, steps) → labels of the encodings made that way."""
-    found: dict[tuple[str, int, int], dict[str, None]] = {}
+    """(extended encoding, new length, steps) → labels of its extensions."""
+    labels: dict[tuple[str, int, int], dict[str, None]] = {}
     for run in runs:
-        if made := run.get("extended"):
-            found.setdefault((made["from"], made["to"], made["steps"]), {})[label_of(run)] = None
-    return {made: list(labels) for made, labels in found.items()}
+        if extended := run.get("extended"):
+            labels.setdefault((extended["from"], extended["to"], extended["steps"]), {})[label_of(run)] = None
+    return {extension: list(names) for extension, names in labels.items()}
 
 
 def changes_to_fire(recipe: dict[str, Any]) -> str:
-    """How a recipe's FIRE differs from the paper's; empty if it does not."""
+    """How a recipe's FIRE differs from the paper's; empty if not at all."""
     options = recipe.get("encoding_options") or {}
     horizon = recipe["length"] if recipe.get("horizon") == "length" else recipe.get("horizon")
     parts = [
-        f"begins as {recipe['init']}" if recipe.get("init") else "",
-        f"has its horizon at {horizon:,} tokens" if horizon else "",
+        f"starts as {recipe['init']}" if recipe.get("init") else "",
+        f"has a horizon of {horizon:,} tokens" if horizon else "",
         "is shared by all layers" if recipe.get("share_position_encoding") else "",
         f"has {', '.join(f'{name}={value}' for name, value in options.items())}" if options else "",
     ]
@@ -70,12 +70,12 @@ def changes_to_fire(recipe: dict[str, Any]) -> str:
 
 
 def changes_in_rows(rows: Runs) -> str:
-    """The same for checkpoints on tasks: `FIRE (begins as kerple_log)`."""
-    found: list[str] = []
+    """The same for checkpoints on tasks: `FIRE (starts as kerple_log)`."""
+    changes: list[str] = []
     for row in rows:
-        if changed := changes_to_fire({"init": row.get("start"), "horizon": row.get("horizon")}):
-            found.append(f"{row['label']} ({changed})")
-    return join_words(list(dict.fromkeys(found)))
+        if change := changes_to_fire({"init": row.get("start"), "horizon": row.get("horizon")}):
+            changes.append(f"{row['label']} ({change})")
+    return join_words(list(dict.fromkeys(changes)))
 
 
 def _models(record: Record, done: Runs) -> str:
@@ -84,7 +84,7 @@ def _models(record: Record, done: Runs) -> str:
     size, seeds = amounts(run["parameters"] for run in done if run.get("parameters")), len(seeds_of(record))
     rate = (record["setting"].get("recipe") or {}).get("learning_rate")
     return (
-        f"Models{f' of {size} parameters' if size else ''} were trained from scratch with {join_words(labels)} "
+        f"Models{f' with {size} parameters' if size else ''} were trained from scratch with {join_words(labels)} "
         f"({f'{seeds} seeds' if seeds > 1 else 'one seed'}{f', learning rate {rate:g}' if rate else ''})."
     )
 
@@ -121,6 +121,6 @@ def _fire(record: Record) -> str:
 def _extended(done: Runs) -> list[str]:
     return [
         f"{join_words(labels)} extend{'s' * (len(labels) == 1)} {source}'s model to {length:,} tokens, with "
-        f"{steps:,} more step{'s' * (steps > 1)} of training at that length."
+        f"{steps:,} more training step{'s' * (steps > 1)} at that length."
         for (source, length, steps), labels in extensions(done).items()
     ]

@@ -1,4 +1,4 @@
-"""Scores on downstream tasks in the paper's layout: our rows, then the paper's for the same encodings."""
+"""Scores on downstream tasks in the paper's layout: our rows, then the paper's rows for the same encodings."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,20 +23,20 @@ from longfire.tasks import SUITES, TASKS
 from longfire.tasks.placeholder import is_placeholder
 
 Paper = Mapping[str, Sequence[Mapping[str, Any]]]
-"""The paper's rows by table: "scrolls", "glue", "narrative_qa"."""
+"""The paper's rows, keyed by table: "scrolls", "glue", "narrative_qa"."""
 
 METRICS = {"f1": "F1", "exact_match": "EM", "rouge_gm": "Rgm", "accuracy": "acc.", "group_exact_match": "EM"}
 DASH, INTERVAL, NEAR = "–", "  95 %", "≈"
 MAX_TASKS = 8
-"""The most tasks side by side, as in the paper's GLUE table; fewer on a narrow terminal."""
+"""Maximum number of tasks side by side, as in the paper's GLUE table; fewer on a narrow terminal."""
 SELECTED = {
-    "dev": "The model tested is each run's best on a dev split held out from the train split",
-    "validation": "The model tested is each run's best on this very validation split, as in the paper, which flatters "
-    "every score",
-    "loss": "The model tested is each run's lowest loss on a dev split held out from the train split",
-    "last": "The model tested is the last of each run",
+    "dev": "The tested model is each run's best on a dev split held out from the train split",
+    "validation": "The tested model is each run's best on the validation split itself, as in the paper, which inflates "
+    "all scores",
+    "loss": "The tested model is the one with each run's lowest loss on a dev split held out from the train split",
+    "last": "The tested model is the last one of each run",
 }
-PLACEHOLDERS = "The questions are placeholders: scores mean nothing."
+PLACEHOLDERS = "The questions are placeholders, so scores are meaningless."
 PAPERS_TRAINING = {
     "scrolls": "the full datasets, 25,000 steps of 128 × 8,192 tokens",
     "glue": "the full datasets, 25,000 steps of 256 × 1,024 tokens",
@@ -44,14 +44,14 @@ PAPERS_TRAINING = {
 
 
 def downstream_table(record: Record, paper: Paper, size: str | None = None) -> str:
-    """Scores, how to read them, and how they were obtained, for a terminal.
+    """The report for a terminal: scores, how to read them, and how they were obtained.
 
     A suite has a table per length, like the paper's; single tasks at several lengths have a table each.
 
     Args:
-        record: of `longfire finetune` or `longfire evaluate`.
-        paper: its rows.
-        size: of the paper's models (default: the nearest to ours).
+        record: the record of `longfire finetune` or `longfire evaluate TASK`.
+        paper: the paper's rows.
+        size: size of the paper's models to show. None: the closest to ours.
     """
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
     size = size or papers_size(record)
@@ -73,12 +73,12 @@ def downstream_table(record: Record, paper: Paper, size: str | None = None) -> s
 
 
 def length_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]] = ()) -> Table:
-    """Checkpoints down, lengths across; then the paper's at the same lengths."""
+    """Checkpoints, then the paper's models, as rows; lengths as columns."""
     lengths = record["setting"]["lengths"]
     rows = []
     for row in record["rows"]:
-        found = scores_on(row, task)
-        rows += _score_rows(row["label"], [found.get(n) for n in lengths])
+        by_length = scores_on(row, task)
+        rows += _score_rows(row["label"], [by_length.get(n) for n in lengths])
     if theirs := papers_lengths(record, paper):
         rows.append(["in the paper, base", *[""] * len(lengths)])
     rows += [[f"  {row['label']}", *(_number(row.get(str(n))) for n in lengths)] for row in theirs]
@@ -87,7 +87,7 @@ def length_table(record: Record, task: str, paper: Sequence[Mapping[str, Any]] =
 
 
 def suite_tables(record: Record, tasks: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Checkpoints down, then the paper's, tasks across in as many tables as the width needs. A suite has an average."""
+    """Checkpoints, then the paper's models, as rows; tasks as columns, in as many tables as the width requires."""
     for count in range(MAX_TASKS, 1, -1):
         blocks = [tasks[start : start + count] for start in range(0, len(tasks), count)]
         tables = [_suite_table(record, tasks, block, length, theirs) for block in blocks]
@@ -99,17 +99,17 @@ def suite_tables(record: Record, tasks: Sequence[str], length: int, theirs: Sequ
 def _suite_table(
     record: Record, tasks: Sequence[str], shown: Sequence[str], length: int, theirs: Sequence[Mapping[str, Any]]
 ) -> Table:
-    """Some of the tasks; with the last of them, averages over all, and over those that every row has if fewer."""
+    """One block of tasks. The last block of a suite has averages over all tasks and, if fewer, those every row has."""
     scores = [scores_at(row, length) for row in record["rows"]]
-    shared = [task for task in tasks if scores and all(task in found for found in scores)]
+    shared = [task for task in tasks if scores and all(task in by_task for by_task in scores)]
     averages: dict[str, Sequence[str]] = {}
     if tuple(tasks) == SUITES[TASKS[tasks[0]].suite] and shown[-1] == tasks[-1]:
         averages = {"Average": tasks} | ({f"of {len(shared)}": shared} if len(shared) < len(tasks) else {})
     rows = [[*row, *[""] * len(averages)] for row in _task_facts(scores, shown)]
-    for row, found in zip(record["rows"], scores, strict=True):
-        plain = {task: one["score"] for task, one in found.items()}
+    for row, by_task in zip(record["rows"], scores, strict=True):
+        plain = {task: one["score"] for task, one in by_task.items()}
         means = [_number(average(plain, chosen)) for chosen in averages.values()]
-        rows += _score_rows(row["label"], [found.get(task) for task in shown], means)
+        rows += _score_rows(row["label"], [by_task.get(task) for task in shown], means)
     if theirs:
         rows.append([f"in the paper, {theirs[0]['size']}", *[""] * (len(shown) + len(averages))])
     for paper in theirs:
@@ -120,10 +120,10 @@ def _suite_table(
 
 
 def _task_facts(scores: Sequence[dict[str, Record]], tasks: Sequence[str]) -> list[list[str]]:
-    """Rows above the scores: metric, number of questions, and chance if a task has one."""
+    """Rows above the scores: metric, number of questions and, if known, chance."""
 
     def first(task: str, key: str) -> Any:
-        return next((found[task].get(key) for found in scores if task in found), None)
+        return next((by_task[task].get(key) for by_task in scores if task in by_task), None)
 
     counts = [first(task, "groups") or first(task, "examples") for task in tasks]
     rows = [
@@ -136,7 +136,7 @@ def _task_facts(scores: Sequence[dict[str, Record]], tasks: Sequence[str]) -> li
 
 
 def _score_rows(label: str, scores: Sequence[Record | None], means: Sequence[str] = ()) -> list[list[str]]:
-    """Scores, marked if not above chance, and their intervals below them if there are any."""
+    """Scores, marked if not above chance, with their intervals, if any, in a second row."""
     cells = [f"{one['score']:.2f}{NEAR if one.get('near_chance') else ' '}" if one else _number(None) for one in scores]
     rows = [[label, *cells, *means]]
     if any(intervals := [interval(one) for one in scores]):
@@ -164,7 +164,7 @@ def describe_tasks(record: Record) -> str:
     parts.append(f"Tested on the {setting['split']} split of {data}, in {lengths} tokens{limit}.")
     if brief := setting.get("brief"):
         parts.append(
-            f"A trial run: up to {brief['rows']:,} questions per split, without those that do not fit, and answers of "
+            f"A trial run: up to {brief['rows']:,} questions per split, skipping those that do not fit, and answers of "
             f"up to {brief['max_answer']} tokens."
         )
     parts += [PLACEHOLDERS] if is_placeholder(setting["data"]) else []
@@ -174,7 +174,7 @@ def describe_tasks(record: Record) -> str:
 
 def describe_models(rows: Sequence[Record]) -> str:
     """Size, pretraining and earlier fine-tuning of the checkpoints, as far as known."""
-    text = f"{'models' if len(rows) > 1 else 'a model'} of {amounts(row['parameters'] for row in rows)} parameters"
+    text = f"{'models' if len(rows) > 1 else 'a model'} with {amounts(row['parameters'] for row in rows)} parameters"
     trained = sorted({row["trained_length"] for row in rows if row["trained_length"]})
     if trained:
         seen = amounts({row["tokens_seen"] for row in rows if row["tokens_seen"]})
@@ -191,44 +191,44 @@ def describe_models(rows: Sequence[Record]) -> str:
 
 
 def legend(record: Record, cited: Sequence[str]) -> str:
-    """Scores, marks, and the paper's rows of the cited suites."""
+    """How to read scores, marks and the paper's rows of the cited suites."""
     parts = ["Scores are 0 to 100, with 95 % intervals."]
     parts += [f"{NEAR}: not above {meaning}." for meaning in chance_levels(record).values()]
     if cited:
         parts.append(
             "The paper's rows: 125M parameters (base) or 350M (large), pretrained on C4, fine-tuned on "
-            f"{'; '.join(PAPERS_TRAINING[suite] for suite in cited)}, best model on validation. Do not compare them "
-            "with smaller models, shorter training or less data."
+            f"{'; '.join(PAPERS_TRAINING[suite] for suite in cited)}, best model on validation. They are not "
+            "comparable with smaller models, shorter training or less data."
         )
     return " ".join(parts)
 
 
 def chance_levels(record: Record) -> dict[str, str]:
-    """What the marked scores are not above, by its key in the record."""
+    """The baselines that marked scores are not above, by key in the record."""
     near = [one for row in record["rows"] for one in row["scores"] if one.get("near_chance")]
     options = any(one.get("chance") is not None and not TASKS[one["task"]].choices for one in near)
     meanings = {
         "chance": f"the best constant answer{' or option position' * options}",
-        "swapped": "the same answers given to questions about other documents",
+        "swapped": "the same answers swapped between documents",
     }
     return {name: meaning for name, meaning in meanings.items() if any(one.get(name) is not None for one in near)}
 
 
 def missing(record: Record) -> list[str]:
-    """Tasks without data, and failures."""
-    notes = [f"{task} is left out: {why}." for task, why in record["setting"]["missing"].items()]
+    """Missing tasks and failures."""
+    notes = [f"{task} is missing: {reason}." for task, reason in record["setting"]["missing"].items()]
     for row in record["rows"]:
         failed = [(part["mixture"], part["failed"]) for part in row.get("parts", ()) if "failed" in part]
         failed += [(f"{one['task']} at {one['length']:,}", one["failed"]) for one in row["scores"] if "failed" in one]
-        notes += [f"{row['label']} on {where} failed: {' '.join(why.split())}" for where, why in failed]
+        notes += [f"{row['label']} on {test} failed: {' '.join(reason.split())}" for test, reason in failed]
     return notes
 
 
-def interval(found: Record | None) -> str:
-    """`10.2…12.1`, or nothing."""
-    return "{:.1f}…{:.1f}".format(*found["interval"]) if found is not None and found["interval"] else ""
+def interval(score: Record | None) -> str:
+    """`10.2…12.1`, or empty."""
+    return "{:.1f}…{:.1f}".format(*score["interval"]) if score is not None and score["interval"] else ""
 
 
 def _number(value: float | None) -> str:
-    """With room for a mark after it."""
+    """A score, with room for a mark after it."""
     return f"{DASH} " if value is None else f"{value:.2f} "

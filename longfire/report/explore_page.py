@@ -1,6 +1,6 @@
-"""A page that plots a checkpoint's learned bias, per layer and head, for a query on a slider.
+"""A page that plots a checkpoint's learned bias per layer and head, with a slider for the query position.
 
-The page evaluates FIRE itself from its weights; other encodings are sampled.
+The page evaluates FIRE from its weights; other encodings are sampled.
 """
 
 import base64
@@ -24,16 +24,16 @@ from longfire.validation import load_without_code
 FAR = 16
 """The slider ends at this multiple of the training length."""
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.GELU: "gelu", Step: "step", Cosine: "cos"}
-"""Those the page can evaluate."""
+"""The activations that the page can evaluate."""
 DENSE = 256
-"""Up to this distance every one is sampled: T5's steps end at 128."""
+"""Sample every distance up to this one; T5's steps end at 128."""
 ABOUT = (
-    "A query attends to the keys before it, and its position adds a bias to the attention logits, plotted here for "
-    "each layer and head. Move the query past the training length to see what the model does untrained."
+    "The encoding adds a bias to the attention logits, which depends on the positions of query and key and is plotted "
+    "here for each layer and head. Move the query past the training length to see how the bias extrapolates."
 )
 HEADS = (
-    "How far back would a head look on average if all keys were equal? Much less far than a head without a bias: it is "
-    "local. Much farther: anti-local. Select a head to highlight it in its layer below."
+    "How far back does a head look on average if all keys are equal? Local heads look back much less far than a head "
+    "without a bias, anti-local heads much farther. Click a head to highlight it in its layer below."
 )
 
 
@@ -47,7 +47,7 @@ class LearnedBias:
     """The training length."""
     encodings: list[PositionEncoding]
     per_layer: bool
-    """Whether each layer has learned its own."""
+    """Whether each layer has its own encoding."""
 
     def __str__(self) -> str:
         horizon = getattr(self.encodings[0], "horizon", None)
@@ -58,27 +58,27 @@ class LearnedBias:
 
 
 def read_checkpoint(folder: Path) -> LearnedBias:
-    """The encodings in a folder that `save_pretrained` wrote, or in a run's folder."""
+    """Read the encodings from a folder written by `save_pretrained`, or from a run's folder."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     from longfire.model.loading import find_checkpoint  # the import registers longfire's models
 
-    found = find_checkpoint(folder)
-    shown = logging.is_progress_bar_enabled()
+    checkpoint = find_checkpoint(folder)
+    had_progress_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model: Any = load_without_code(AutoModelForCausalLM, found, dtype="auto", local_files_only=True)
+        model: Any = load_without_code(AutoModelForCausalLM, checkpoint, dtype="auto", local_files_only=True)
     finally:
-        if shown:
+        if had_progress_bar:
             logging.enable_progress_bar()
     encodings = [module for module in model.modules() if isinstance(module, PositionEncoding)]
     name = next((name for name, cls in ENCODINGS.items() if encodings and type(encodings[0]) is cls), None)
     if not any(encoding.has_bias for encoding in encodings):
-        own = f"its encoding is {name!r}" if name else f"a {model.config.model_type} model has its own encoding"
+        encoding = f"its encoding is {name!r}" if name else f"a {model.config.model_type} model has its own encoding"
         raise ValueError(
-            f"{folder} has no bias to plot: {own}, which adds none to the attention logits. longfire explore without a "
-            "checkpoint shows every encoding."
+            f"{folder} has no bias to plot: {encoding}, which adds none to the attention logits. longfire explore "
+            "without a checkpoint shows every encoding."
         )
     learned = any(True for encoding in encodings for _ in encoding.parameters())
     return LearnedBias(
@@ -91,7 +91,7 @@ def read_checkpoint(folder: Path) -> LearnedBias:
 
 
 def explore_page(checkpoints: Sequence[Path], path: Path) -> list[LearnedBias]:
-    """Write the page for one checkpoint, or two side by side; what was read from them."""
+    """Write the page for one checkpoint, or two side by side, and return what was read from them."""
     models = [read_checkpoint(Path(folder)) for folder in checkpoints]
     farthest = FAR * max(model.trained for model in models)
     names = _short_names([model.name for model in models])
@@ -126,7 +126,7 @@ def explore_table(models: Sequence[LearnedBias]) -> str:
             rows.append([*_parameters(model, i), *heads])
         columns = ["layer", "c", "L", "local", "anti-local", "even"]
         tables.append(Table(columns, rows, title=f"{model.name}: {model}"))
-    return render_text([*tables, "local, anti-local, even: heads, for a query at the training length."])
+    return render_text([*tables, "local, anti-local, even: number of heads, for a query at the training length."])
 
 
 def _parameters(model: LearnedBias, i: int) -> list[str]:
@@ -136,14 +136,14 @@ def _parameters(model: LearnedBias, i: int) -> list[str]:
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """The paths without the folders they share."""
+    """The paths without their common parent folders."""
     parts = [Path(name).parts for name in names]
     if len(parts) == 1:
         return [str(Path(*parts[0][-2:]))]
-    same = 0
-    while all(len(path) > same + 1 for path in parts) and parts[0][same] == parts[1][same]:
-        same += 1
-    return [str(Path(*path[same:])) for path in parts]
+    shared = 0
+    while all(len(path) > shared + 1 for path in parts) and parts[0][shared] == parts[1][shared]:
+        shared += 1
+    return [str(Path(*path[shared:])) for path in parts]
 
 
 def _body(models: Sequence[LearnedBias], names: Sequence[str]) -> str:
@@ -172,20 +172,21 @@ def _fire_section(fires: Sequence[tuple[LearnedBias, str]]) -> str:
 
 
 def formula(fire: PositionEncoding) -> str:
-    """What this FIRE computes with its options, and which queries share a curve."""
+    """The formula of this FIRE with its options, and which queries share a curve."""
     assert isinstance(fire, FIRE)
     threshold, horizon = fire.threshold is not None, f"{fire.horizon:,}" if fire.horizon else ""
     normalizer = "max(L, query)" if threshold else "query"
     if horizon:
         normalizer = f"min({normalizer}, {horizon})"
-        first = "up to L share one curve, and those " if threshold else ""
-        curve = (
-            f"Queries {first}from position {horizon} on, the horizon, share one{' too' if threshold else ' curve'}; "
-            f"{'between' if threshold else 'before'}, it stretches with the query. At distances beyond {horizon}, f's "
-            "input exceeds 1."
-        )
+        if threshold:
+            curve = (
+                f"Queries up to L share one curve, and so do queries from the horizon, {horizon}, on; in between, it"
+            )
+        else:
+            curve = f"Queries from the horizon, {horizon}, on share one curve; before, it"
+        curve += f" stretches with the query. At distances beyond {horizon}, the input of f exceeds 1."
     elif threshold:
-        curve = "Up to L all queries share one curve; beyond, it stretches with the query."
+        curve = "Queries up to L share one curve; beyond, it stretches with the query."
     else:
         curve = "The curve stretches with the query."
     psi = "log(c·x + 1)" if fire.log else "x"
@@ -193,7 +194,7 @@ def formula(fire: PositionEncoding) -> str:
 
 
 def bias_data(encoding: PositionEncoding, farthest: int) -> dict[str, Any]:
-    """For the page: the weights of a FIRE, or samples of the bias for queries up to `farthest`."""
+    """Data for the page: the weights of a FIRE, or samples of the bias for queries up to `farthest`."""
     learned = {
         "c": learned_c(encoding),
         "L": learned_L(encoding),
@@ -208,10 +209,13 @@ def bias_data(encoding: PositionEncoding, farthest: int) -> dict[str, Any]:
 
 
 def is_plain(fire: FIRE) -> bool:
-    """Whether ψ, the normaliser and f_θ are FIRE's own, with activations the page knows."""
-    own = all(getattr(type(fire), name) is getattr(FIRE, name) for name in ("psi", "normalized_distance", "f", "bias"))
+    """Whether the page can evaluate this FIRE: no overridden methods, and only known layers."""
+    methods = ("psi", "normalized_distance", "f", "bias")
+    overrides_none = all(getattr(type(fire), name) is getattr(FIRE, name) for name in methods)
     known = (nn.Linear, *ACTIVATIONS)
-    return own and all(type(layer) in known and getattr(layer, "approximate", "none") == "none" for layer in fire.mlp)
+    return overrides_none and all(
+        type(layer) in known and getattr(layer, "approximate", "none") == "none" for layer in fire.mlp
+    )
 
 
 def _weights(fire: FIRE) -> dict[str, Any]:
@@ -232,13 +236,13 @@ def _samples(encoding: PositionEncoding, query: int, ratio: float = 1.05, dense:
 
 
 def sample_distances(query: int, ratio: float, dense: int) -> list[int]:
-    """Every distance up to `dense`, then a geometric sequence; the last is that of the first key."""
+    """Every distance up to `dense`, then a geometric sequence up to the first key."""
     steps = math.ceil(math.log(max(query / dense, 1)) / math.log(ratio))
     sparse = {min(query - 1, round(dense * ratio**k)) for k in range(1, steps + 1)}
     return sorted({*range(min(query, dense + 1)), *sparse, query - 1})
 
 
 def _packed(values: Tensor) -> str:
-    """float32, little-endian, in base64: exact, and a third of the size of text."""
+    """Little-endian float32 in base64: exact, and a third the size of text."""
     numbers = values.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4")
     return base64.b64encode(numbers.tobytes()).decode("ascii")

@@ -1,4 +1,4 @@
-"""What failed in a comparison, with seeds, lengths and texts that failed alike in one line."""
+"""Failures of a comparison, one line for all seeds, lengths and texts that failed for the same reason."""
 
 import re
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ LENGTH = "\x00"
 
 def failures(record: Record) -> list[str]:
     """Failed runs, and failed lengths of successful runs."""
-    places: dict[tuple[str, str], dict[tuple[int, str], list[int]]] = {}
+    by_reason: dict[tuple[str, str], dict[tuple[int, str], list[int]]] = {}
     for run in record["runs"]:
         for length, text, reason in _failed(run):
-            places.setdefault((label_of(run), reason), {}).setdefault((length, text), []).append(run["seed"])
+            by_reason.setdefault((label_of(run), reason), {}).setdefault((length, text), []).append(run["seed"])
     return [
         f"{label}{_where(record, lengths, texts)}{_seeds(record, seeds)}: "
         f"{reason.replace(LENGTH, _listed(record, lengths))}"
-        for (label, reason), found in places.items()
-        for lengths, texts, seeds in _merged(found)
+        for (label, reason), places in by_reason.items()
+        for lengths, texts, seeds in _merged(places)
     ]
 
 
 def _failed(run: dict[str, Any]) -> Iterator[tuple[int, str, str]]:
-    """(length, text, reason): length 0 for the whole run, and an empty text for the corpus."""
+    """Yield (length, text, reason), with length 0 for the whole run and an empty text for the corpus."""
     if "failed" in run:
         yield 0, "", f"failed: {_one_line(run['failed'])}"
         return
@@ -37,7 +37,7 @@ def _failed(run: dict[str, Any]) -> Iterator[tuple[int, str, str]]:
 
 
 def _merged(places: dict[tuple[int, str], list[int]]) -> Iterator[tuple[list[int], list[str], list[int]]]:
-    """(lengths, texts, seeds) such that all of the seeds failed at all of the lengths on all of the texts."""
+    """Yield (lengths, texts, seeds) such that every seed failed at every length on every text."""
     lengths: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for (length, text), seeds in places.items():
         lengths.setdefault((text, tuple(seeds)), []).append(length)

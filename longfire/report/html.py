@@ -1,4 +1,4 @@
-"""Pages in one file: style, scripts and data inside, nothing loaded from a network."""
+"""Self-contained HTML pages: style, scripts and data inline, nothing loaded from the network."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from longfire.atomic_io import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
-"""Characters that could end a script element or a line of it, as JSON escapes."""
+"""JSON escapes for characters that could end a script element or a line of it."""
 
 
 def write_page(path: Path, *, title: str, body: str, data: object, scripts: Sequence[str], style: str = "") -> None:
@@ -21,9 +21,9 @@ def write_page(path: Path, *, title: str, body: str, data: object, scripts: Sequ
         path: the file; its folder is created if necessary.
         title: plain text.
         body: escaped HTML.
-        data: for the scripts, as JSON.
+        data: data for the scripts, written as JSON.
         scripts: files in the templates folder, in order.
-        style: CSS to add to the pages' own.
+        style: CSS to append to page.css.
     """
     text = Template(_template("page.html")).substitute(
         title=escape(title),
@@ -42,7 +42,7 @@ def section(name: str, title: str, about: str, content: str = "") -> str:
 
 
 def colors_css(colors: Mapping[str, tuple[str, str]]) -> str:
-    """A class per colour, with its variants for light and dark pages."""
+    """A CSS class per colour, with variants for light and dark mode."""
     light, dark = ("".join(f".{name}{{--c:{pair[i]}}}" for name, pair in colors.items()) for i in (0, 1))
     return f"\n{light}\n@media (prefers-color-scheme: dark) {{{dark}}}\n"
 
@@ -53,16 +53,16 @@ def facts_table(facts: Mapping[str, Any]) -> str:
     return f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>'
 
 
-def _flat(facts: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in facts.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{before}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{before}{name}", value
+            yield f"{prefix}{name}", value
 
 
 def display(value: object) -> str:
-    """A value for people: `12,345`, `yes`, `1, 2`; a dash for nothing."""
+    """Format a value for display: `12,345`, `yes`, `1, 2`; a dash for nothing."""
     if value is None or value in ({}, []):
         return "–"
     if isinstance(value, bool):

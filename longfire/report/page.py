@@ -1,4 +1,4 @@
-"""A comparison as report.html: one file that needs no network. Verdict, chart, table, then training and settings."""
+"""Write a comparison as report.html, one self-contained file: verdict, chart, table, then training and settings."""
 
 from html import escape
 from pathlib import Path
@@ -26,11 +26,12 @@ from longfire.report.verdict import verdict
 
 TITLE = "Train short, test long"
 HEADS = [COLORS[name] for name in ("kerple_log", "fire", "alibi", "t5", "yarn", "sinusoidal", "learned", "nope")]
-"""Colours of attention heads, in turn."""
-POSITIONS = "Loss of tokens early and late in a sequence{}. Positions up to the training length were seen in training."
+"""Colours of attention heads, used in turn."""
+POSITIONS = "Loss by position in the sequence{}. Training covered positions up to the training length."
 BIASES = (
-    "What each head adds to the attention logits of one query, relative to the head's maximum. A head with a falling "
-    "line looks near, one with a rising line looks far. Keys 10 below the maximum get practically no attention."
+    "The bias that each head adds to the attention logits of one query, relative to the head's maximum. Where the line "
+    "falls with distance, the head prefers near keys; where it rises, far keys. Keys 10 below the maximum get "
+    "practically no attention."
 )
 
 
@@ -38,10 +39,10 @@ def report_page(record: Record, path: Path, title: str = TITLE, reference: Table
     """Write report.html and return its path.
 
     Args:
-        record: of a comparison. In its `biases`, queries and key positions count from 0.
+        record: the record of a comparison. In its `biases`, queries and key positions count from 0.
         path: the file.
         title: plain text.
-        reference: the paper's numbers or a remark on them, shown after the table.
+        reference: the paper's numbers, or a remark, shown after the table.
     """
     lines = lines_of(record)
     data = {
@@ -68,7 +69,7 @@ def _points_by_label(record: Record) -> dict[str, list[list[Any]]]:
 
 
 def _points(line: Line, lengths: list[int]) -> list[list[Any]]:
-    """[length, mean, low, high, text to show at the pointer]."""
+    """[length, mean, low, high, tooltip]."""
     points: list[list[Any]] = []
     for n in lengths:
         mean, deviation = mean_and_deviation(line.values(n).values())
@@ -84,12 +85,12 @@ def _series(line: Line, i: int, lengths: list[int]) -> dict[str, Any]:
         "cls": f"s{i}",
         "strong": line.encoding == "fire",
         "losses": [[round(value, 5) for value in point] for point in loss_curve(line)],
-        "positions": {n: found for n in lengths if (found := _positions(line, n))},
+        "positions": {n: bins for n in lengths if (bins := _positions(line, n))},
     }
 
 
 def _interval(line: Line, length: int) -> str:
-    """The 95 % interval over documents, for a single run, which has no deviation over seeds."""
+    """The 95 % interval over documents of a single run, which has no deviation over seeds."""
     rows = list(line.rows(length).values())
     if len(rows) != 1 or not rows[0].get("interval"):
         return ""
@@ -98,7 +99,7 @@ def _interval(line: Line, length: int) -> str:
 
 
 def _positions(line: Line, length: int) -> list[list[float]]:
-    """[from, to, loss], the mean over seeds in each bin."""
+    """[from, to, mean loss over seeds] of each bin."""
     bins: dict[tuple[int, int], list[float]] = {}
     for row in line.rows(length).values():
         for part in row.get("by_position", ()):
@@ -109,7 +110,7 @@ def _positions(line: Line, length: int) -> list[list[float]]:
 
 def _biases(record: Record, lines: list[Line]) -> list[dict[str, Any]]:
     labels = {line.encoding: line.label for line in reversed(lines)}
-    found = []
+    biases = []
     for encoding, curves in (record.get("biases") or {}).items():
         layers: dict[int, list[dict[str, Any]]] = {}
         for curve in curves:
@@ -118,7 +119,7 @@ def _biases(record: Record, lines: list[Line]) -> list[dict[str, Any]]:
             head = {"head": curve["head"], "query": curve["query"], "points": points}
             layers.setdefault(curve["layer"], []).append(head)
         if layers:
-            found.append(
+            biases.append(
                 {
                     "label": labels.get(encoding, encoding),
                     "queries": sorted({curve["query"] for curve in curves}),
@@ -126,12 +127,12 @@ def _biases(record: Record, lines: list[Line]) -> list[dict[str, Any]]:
                 }
             )
     order = [line.label for line in lines]
-    return sorted(found, key=lambda one: order.index(one["label"]) if one["label"] in order else len(order))
+    return sorted(biases, key=lambda one: order.index(one["label"]) if one["label"] in order else len(order))
 
 
 def _body(record: Record, data: dict[str, Any], title: str, reference: Table | str | None) -> str:
     several, texts = len(seeds_of(record)) > 1, data["texts"]
-    spread = "Bands are the standard deviation over seeds." if several else "One seed."
+    spread = "Bands show the standard deviation over seeds." if several else "One seed."
     failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
     tables = [table.html() for table in comparison_tables(record, parameters=True)] if record["runs"] else []
     parts = [
@@ -147,7 +148,7 @@ def _body(record: Record, data: dict[str, Any], title: str, reference: Table | s
     parts.append(section("method", "How it was run", "", f"<p>{escape(' '.join(description(record)))}</p>{notes}"))
     if any(one["losses"] for one in data["series"]):
         scratch = " from scratch" if extensions(record["runs"]) else ""
-        band = "Mean, with a band from the lowest to the highest seed." if several else ""
+        band = "Mean over seeds; the band spans the lowest and highest seed." if several else ""
         parts.append(section("losses", f"Training loss{scratch}", band))
     if any(one["positions"] for one in data["series"]):
         about = POSITIONS.format(f" of {texts[0]['name']}" if len(texts) > 1 else "")
@@ -158,9 +159,9 @@ def _body(record: Record, data: dict[str, Any], title: str, reference: Table | s
 
 
 def _settings(record: Record) -> str:
-    setting, made = dict(record["setting"]), dict(record.get("provenance") or {})
+    setting, provenance = dict(record["setting"]), dict(record.get("provenance") or {})
     recipe, corpus = setting.pop("recipe", None) or {}, setting.pop("corpus", None) or {}
-    blocks = {"Comparison": setting, "Recipe": recipe, "Text": corpus, "Machine and versions": made}
+    blocks = {"Comparison": setting, "Recipe": recipe, "Text": corpus, "Hardware and versions": provenance}
     shown = "".join(
         f"<details><summary>{name}</summary>{facts_table(facts)}</details>" for name, facts in blocks.items() if facts
     )

@@ -1,17 +1,17 @@
-"""Perplexity by length: the answer in a sentence, then the table, then the method."""
+"""Report of perplexity by length: the answer in a sentence, the table, the method."""
 
 from typing import Any
 
 from longfire.report.table import Table, render_text
 
 HOLDS = 0.05
-"""Log perplexity a longer length may add and still be said to hold."""
+"""Maximum rise of log perplexity that still counts as holding, in nats."""
 
 Row = dict[str, Any]
 
 
 def perplexity_table(record: dict[str, Any]) -> str:
-    """For a terminal."""
+    """The report for a terminal."""
     paired = record["protocol"] == "paired"
     columns = ["length", "log perplexity", "95 % interval", *(["longer − shortest", "95 % interval"] if paired else [])]
     rows = [
@@ -32,7 +32,7 @@ def perplexity_table(record: dict[str, Any]) -> str:
 
 
 def verdict(record: dict[str, Any]) -> str:
-    """`Log perplexity 3.21 at 512, 3.25 at 8,192 (+0.04): holds past the training length.`, and how much was scored."""
+    """`Log perplexity 3.21 at 512, 3.25 at 8,192 (+0.04): holds past the training length.`, and the text scored."""
     rows = [row for row in record["rows"] if "log_perplexity" in row]
     if not rows:
         return "No length could be scored."
@@ -52,7 +52,7 @@ def verdict(record: dict[str, Any]) -> str:
 
 
 def _trend(change: float, base: Row, last: Row) -> str:
-    """Paired lengths have an interval of their difference: one that includes 0 is no change."""
+    """The change in words. Not significant if the paired difference has an interval that includes 0."""
     paired = last.get("difference", {})
     low, high = paired.get("interval", (0, 0)) if paired.get("from_length") == base["length"] else (0, 0)
     if abs(change) <= HOLDS:
@@ -64,8 +64,8 @@ def _trend(change: float, base: Row, last: Row) -> str:
 
 def _amount(row: Row) -> str:
     documents = row.get("documents")
-    held = f" of {documents:,} document{'s' * (documents != 1)}" if documents else ""
-    return f"{row['tokens']:,} tokens{held}"
+    source = f" of {documents:,} document{'s' * (documents != 1)}" if documents else ""
+    return f"{row['tokens']:,} tokens{source}"
 
 
 def _method(record: dict[str, Any]) -> str:
@@ -83,5 +83,5 @@ def _number(value: float | None, sign: str = "") -> str:
     return "–" if value is None else f"{value:{sign}.4f}"
 
 
-def _interval(found: Row) -> str:
-    return "{:.4f} … {:.4f}".format(*found["interval"]) if "interval" in found else "–"
+def _interval(row: Row) -> str:
+    return "{:.4f} … {:.4f}".format(*row["interval"]) if "interval" in row else "–"

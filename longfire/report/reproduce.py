@@ -1,4 +1,4 @@
-"""Reproductions of the paper's tables and figures beside its own numbers."""
+"""Reports of reproduced tables and figures, next to the paper's numbers."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def reproduced_table(record: Record, paper: PaperRows, bold: bool = False) -> st
 
 
 def reproduced_page(record: Record, path: Path, title: str, paper: PaperRows) -> Path:
-    """The same as report.html; returns its path."""
+    """Write the same as report.html and return its path."""
     return report_page(record, path, title, papers_table(paper) or NO_NUMBERS)
 
 
@@ -41,24 +41,24 @@ def papers_table(paper: PaperRows) -> Table | None:
 
 
 def heading(shows: str, what: str, record: Record) -> str:
-    """The paper's table or figure, or that this stands in for it, if the models are not the paper's."""
+    """The name of the table or figure, marked as scaled down if the models are not the paper's."""
     setting = record["setting"]
     if (setting.get("recipe") or {}).get("name") in PAPERS_RECIPES:
         return f"{shows}: {what}"
     sizes = [amount(run["parameters"]) for run in record["runs"] if run.get("parameters")]
-    models = f"models of {sizes[0]}" if sizes else "models"
-    return f"In place of {shows} ({what}): {models} trained at {setting['trained_length']:,}"
+    models = f"models with {sizes[0]} parameters" if sizes else "models"
+    return f"Scaled-down {shows} ({what}): {models}, trained at {setting['trained_length']:,}"
 
 
 def theorem_table(record: dict[str, Any]) -> Table:
-    """Theorem 3.1: the distance between FIRE and each encoding it is constructed to equal."""
+    """Theorem 3.1: the error of FIRE, constructed to equal each encoding."""
     rows = [
         [title_of(row["encoding"]), f"{row['max_length']:,}", f"{row['largest']:,.1f}", f"{row['error']:.2g}"]
         for row in record["rows"]
     ]
     return Table(
-        ["encoding", "positions to", "largest bias", "largest error ÷ it"],
+        ["encoding", "positions", "largest bias", "relative error"],
         rows,
-        title=f"Theorem 3.1: constructed, FIRE equals each of these up to rounding in {record['setting']['dtype']}.",
-        notes=["The error is the largest over all pairs of positions."],
+        title=f"Theorem 3.1: FIRE can equal each of these encodings, up to rounding in {record['setting']['dtype']}.",
+        notes=["Relative error: the largest error over all pairs of positions, divided by the largest bias."],
     )

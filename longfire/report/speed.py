@@ -1,4 +1,4 @@
-"""Speed records as tables for a terminal."""
+"""Tables of speed records, for a terminal."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,7 +10,7 @@ from longfire.bench.model_speed import DECODING, TRAINING
 from longfire.report.table import Block, Table, render_text
 
 LISTING = ("fire", "sdpa")
-"""The paper's listing: FIRE's bias as one tensor, passed to PyTorch."""
+"""The paper's listing: FIRE's bias as one tensor, passed to PyTorch's SDPA."""
 LENGTHS_OF = {FORWARD: "tokens", TRAINING: "tokens", DECODING: "tokens in the cache"}
 
 Record = dict[str, Any]
@@ -18,14 +18,14 @@ Row = dict[str, Any]
 
 
 def speed_table(record: Record) -> str:
-    """The record of `longfire bench`: what was measured where, the tables, and why numbers are missing."""
+    """The report of `longfire bench`: what was measured and where, the tables, and why numbers are missing."""
     subject, stopped = record["setting"]["subject"], "; interrupted" if record.get("interrupted") else ""
     head, *blocks = {"bias": _bias, "attention": _attention, "model": _model}[subject](record)
     return render_text([f"{head}; {machine(record)}{stopped}", *blocks, _missing(record["rows"])])
 
 
 def machine(record: Record) -> str:
-    """The GPU or CPU and the version of torch."""
+    """The GPU or CPU, and the version of torch."""
     hardware, torch = record["provenance"]["hardware"], f"torch {record['provenance']['versions']['torch']}"
     if record["setting"].get("device") == "cuda":
         return f"{hardware['gpu']}, {torch}"
@@ -34,12 +34,12 @@ def machine(record: Record) -> str:
 
 
 def number(value: float | None) -> str:
-    """With two decimals below 10, else one."""
+    """Two decimals below 10, else one."""
     return "–" if value is None else f"{value:,.2f}" if value < 10 else f"{value:,.1f}"
 
 
 def _bias(record: Record) -> list[Block]:
-    """Encodings down, lengths across: milliseconds, then megabytes."""
+    """Encodings as rows, lengths as columns: milliseconds, then megabytes."""
     setting = record["setting"]
     lengths = setting["lengths"]
     cells = {(row["encoding"], row["n"]): row for row in record["rows"]}
@@ -53,7 +53,7 @@ def _bias(record: Record) -> list[Block]:
 
 
 def _attention(record: Record) -> list[Block]:
-    """A table for each length: milliseconds and megabytes, also relative to attention without a bias."""
+    """A table per length: milliseconds and megabytes, absolute and relative to attention without a bias."""
     setting = record["setting"]
     rows = [row for row in record["rows"] if FORWARD in row or "not run" not in row]
     bases = BASELINES[setting["device"]]
@@ -81,7 +81,7 @@ def _attention(record: Record) -> list[Block]:
 
 
 def _model(record: Record) -> list[Block]:
-    """A table for each kind and length, the fastest first, relative to RoPE on each of its kernels."""
+    """A table per kind and length, fastest first, with times relative to RoPE on each of its kernels."""
     setting, tables = record["setting"], []
     for kind, n in dict.fromkeys((row["kind"], row["n"]) for row in record["rows"]):
         rows = [row for row in record["rows"] if (row["kind"], row["n"]) == (kind, n)]
@@ -103,7 +103,7 @@ def _model(record: Record) -> list[Block]:
 
 
 def batch_and_type(record: Record) -> str:
-    """What was passed forward: `16 × 2,048 tokens, bfloat16, compiled`."""
+    """The forward pass: `16 × 2,048 tokens, bfloat16, compiled`."""
     setting = record["setting"]
     row = next((row for row in record["rows"] if row["kind"] == FORWARD), None)
     size = [f"{row['batch']} × {row['n']:,} tokens"] if row and "batch" in row else []
@@ -111,7 +111,7 @@ def batch_and_type(record: Record) -> str:
 
 
 def best_rows(record: Record) -> list[Row]:
-    """For each kind, length and encoding, the row on the fastest engine."""
+    """The fastest engine's row for each kind, length and encoding."""
     best: dict[tuple[str, int, str], Row] = {}
     for row in record["rows"]:
         key = row["kind"], row["n"], row["encoding"]
@@ -121,7 +121,7 @@ def best_rows(record: Record) -> list[Row]:
 
 
 def _names(row: Row) -> tuple[str, str]:
-    """Encoding and engine."""
+    """Display names of encoding and engine."""
     if row["encoding"] == NO_BIAS:
         return NO_BIAS, {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "sdpa": "SDPA"}[row["engine"]]
     listing = (row["encoding"], row["engine"]) == LISTING
@@ -133,7 +133,7 @@ def _ratio_header(baseline: str) -> str:
 
 
 def _launch_overhead(rows: Sequence[Row]) -> str:
-    """What eager Python takes where times are those of replayed CUDA graphs."""
+    """Eager times, where the tables have times of replayed CUDA graphs."""
     eager = [
         f"{row['encoding']} n={row['n']} {number(row[FORWARD]['eager_ms'])}"
         for row in rows
@@ -142,41 +142,41 @@ def _launch_overhead(rows: Sequence[Row]) -> str:
     if not eager:
         return ""
     return (
-        "Where a CUDA graph can hold the call, times are those of replayed graphs: GPU time alone. Launched from eager "
-        f"Python, forward takes, in ms: {', '.join(eager)}."
+        "Calls that a CUDA graph can capture are timed as replayed graphs: GPU time only. Forward launched from eager "
+        f"Python, in ms: {', '.join(eager)}."
     )
 
 
 def _sharing(record: Record) -> str:
-    """What sharing one FIRE among layers saves."""
-    found: dict[int, list[str]] = {}
+    """What sharing one FIRE across layers saves."""
+    by_length: dict[int, list[str]] = {}
     for row in record["rows"]:
         if row["encoding"] == FIRE_S and BOTH in row.get("÷ not shared", {}):
-            found.setdefault(row["n"], []).append(f"{row['engine']} {number(row['÷ not shared'][BOTH])}")
-    if not found:
+            by_length.setdefault(row["n"], []).append(f"{row['engine']} {number(row['÷ not shared'][BOTH])}")
+    if not by_length:
         return ""
-    ratios = "; ".join(f"n={n} {', '.join(engines)}" for n, engines in found.items())
+    ratios = "; ".join(f"n={n} {', '.join(engines)}" for n, engines in by_length.items())
     layers = record["setting"]["shared_layers"]
-    return f"{FIRE_S}: per layer, with one bias computed for {layers} layers. Fwd+bwd ÷ one FIRE per layer: {ratios}."
+    return f"{FIRE_S}: time per layer, with one bias for {layers} layers. Fwd+bwd ÷ one FIRE per layer: {ratios}."
 
 
 def _missing(rows: Sequence[Row]) -> list[str]:
-    """Why cells are empty: a line for each reason."""
+    """Why cells are empty, one line per reason."""
     reasons: dict[str, list[Row]] = {}
     for row in rows:
         for status in ("not run", "wrong", "failed"):
             if status in row:
                 reason = row[status] if status == "not run" else f"{status}: {row[status]}"
                 reasons.setdefault(reason, []).append(row)
-    return [f"{_cases(found, rows)}: {reason}" for reason, found in reasons.items()]
+    return [f"{_cases(affected, rows)}: {reason}" for reason, affected in reasons.items()]
 
 
-def _cases(found: Sequence[Row], rows: Sequence[Row]) -> str:
-    """The rows by name; an engine alone where these are all its rows."""
+def _cases(affected: Sequence[Row], rows: Sequence[Row]) -> str:
+    """The names of the affected rows; just the engine if all its rows are affected."""
     names = []
-    for row in found:
+    for row in affected:
         engine = row.get("engine")
-        if engine and "not run" in row and all(other in found for other in rows if other.get("engine") == engine):
+        if engine and "not run" in row and all(other in affected for other in rows if other.get("engine") == engine):
             names.append(engine)
         else:
             names.append(" ".join(part for part in (row.get("kind"), row["encoding"], engine, f"n={row['n']}") if part))

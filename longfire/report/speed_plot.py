@@ -1,4 +1,4 @@
-"""Speed records as pictures."""
+"""Plots of speed records."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ STYLES: tuple[tuple[Any, str], ...] = (
     ((0, (5, 1, 1, 1, 1, 1)), "D"),
     ((0, (1, 3)), "v"),
 )
-"""Lines and markers of engines, in order. Baselines are dashed."""
+"""Line styles and markers of engines, in order. Baselines are dashed."""
 BASELINE_LOOKS = {
     "flash": ("SDPA flash, no bias", "black"),
     "cudnn": ("SDPA cuDNN, no bias", "gray"),
@@ -25,8 +25,8 @@ BASELINE_LOOKS = {
 }
 MODEL_PANELS = {
     FORWARD: ("forward, milliseconds", "ms", 1.0),
-    TRAINING: ("training, thousand tokens a second", "tokens/s", 1e-3),
-    DECODING: ("decoding, tokens a second", "tokens/s", 1.0),
+    TRAINING: ("training, thousand tokens per second", "tokens/s", 1e-3),
+    DECODING: ("decoding, tokens per second", "tokens/s", 1.0),
 }
 
 Record = dict[str, Any]
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def plot_speed(record: Record, path: Path) -> None:
-    """Time and memory by length: a colour per encoding, a style per engine, attention without a bias dashed."""
+    """Plot time and memory by length: a colour per encoding, a style per engine, no bias dashed."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -53,7 +53,7 @@ def plot_speed(record: Record, path: Path) -> None:
             return {"color": BASELINE_LOOKS[engine][1], "linestyle": "--", "linewidth": 2, "zorder": 4}
         style, marker = STYLES[engines.index(engine) % len(STYLES)]
         fire = name in FIRE_COLORS
-        thick = name == "fire"  # FIRE-S often lies on top of it, and both should show
+        thick = name == "fire"  # stays visible under FIRE-S, which often coincides
         size = {"linewidth": 2.4 if thick else 1.2, "markersize": 7 if thick else 4}
         return {"color": colors[name], "linestyle": style, "marker": marker, **size} | (
             {"zorder": 3, "alpha": 1} if fire else {"zorder": 2, "alpha": 0.75}
@@ -66,7 +66,7 @@ def plot_speed(record: Record, path: Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
-        axes.set_xlabel("tokens in a sequence")
+        axes.set_xlabel("sequence length in tokens")
         axes.set_title(title)
         axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(mpl.ticker.StrMethodFormatter("{x:,g}"))
@@ -93,19 +93,19 @@ def _lines(rows: list[Row], key: str) -> dict[tuple[str, str], list[tuple[int, f
 
 def _attention_title(record: Record) -> str:
     setting = record["setting"]
-    amount = f"{setting['tokens']:,} tokens in all" if setting["tokens"] else "one sequence"
+    amount = f"{setting['tokens']:,} tokens per batch" if setting["tokens"] else "one sequence"
     heads = f"{setting['heads']} heads of {setting['head_dim']}"
     return f"Causal attention with position biases: {heads}, {setting['dtype']}, {amount}. {machine(record)}"
 
 
 def plot_model(record: Record, path: Path) -> None:
-    """Forward by encoding, as in the paper's figure, with training and decoding beside it."""
+    """Plot forward times by encoding, as in the paper's figure, next to training and decoding."""
     from matplotlib.figure import Figure
 
     best = best_rows(record)
     rows = [row for row in record["rows"] if row in best or (row["kind"] == TRAINING and "ms" in row)]
     kinds = [kind for kind in MODEL_PANELS if any(row["kind"] == kind for row in rows)]
-    panels = max(1, len(kinds))  # an empty one if nothing was measured
+    panels = max(1, len(kinds))  # one empty panel if nothing was measured
     figure = Figure(figsize=(5.2 * panels, 5.6), layout="constrained")
     for axes, kind in zip(figure.subplots(1, panels, squeeze=False)[0], kinds, strict=False):
         _plot_bars(axes, kind, [row for row in rows if row["kind"] == kind])
@@ -116,7 +116,7 @@ def plot_model(record: Record, path: Path) -> None:
 
 
 def _plot_bars(axes: Any, kind: str, rows: list[Row]) -> None:
-    """A bar for each row, the longest sequences below, the slowest of a length first."""
+    """Draw a bar per row, longest sequences at the bottom, slowest first within a length."""
     title, key, factor = MODEL_PANELS[kind]
     bars = sorted(rows, key=lambda row: (-row["n"], -row["ms"]))
     values = [row[key] * factor for row in bars]

@@ -1,4 +1,4 @@
-"""The content of a comparison's record: a line per encoding, texts, lengths, seeds, means and deviations."""
+"""Read a comparison's record: a line per encoding, texts, lengths, seeds, means and deviations."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -24,12 +24,12 @@ COLORS = {  # on white, on black
     "fire-s": ("#f2789f", "#ffb3c7"),
 }
 SPARE = [("#e07b00", "#ffae42"), *(COLORS[name] for name in ("sinusoidal", "learned", "sandwich", "yarn", "rope_pi"))]
-"""For encodings without a colour, and for a second line of the same encoding."""
+"""Colours for encodings without one, and for a second line of the same encoding."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One encoding with all of its seeds."""
+    """One encoding with all its seeds."""
 
     label: str
     encoding: str
@@ -47,7 +47,7 @@ class Line:
         }
 
     def values(self, length: int) -> dict[int, float]:
-        """Log perplexity at a length, by seed; seeds without a finite number are left out."""
+        """Log perplexity at a length, by seed, without seeds that have no finite number."""
         rows = self.rows(length).items()
         return {seed: float(row["log_perplexity"]) for seed, row in rows if is_number(row.get("log_perplexity"))}
 
@@ -62,7 +62,7 @@ def is_number(value: object) -> bool:
 
 
 def assign_colors(encodings: Sequence[str]) -> list[tuple[str, str]]:
-    """A colour for each line of a chart: the encoding's own, or a spare one if it has none or it is in use."""
+    """A colour for each line of a chart: the encoding's, or a spare one if it has none or it is taken."""
     spare = iter(SPARE * len(encodings))
     return [
         COLORS[one] if one in COLORS and one not in encodings[:i] else next(spare) for i, one in enumerate(encodings)
@@ -70,7 +70,7 @@ def assign_colors(encodings: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def lines_of(record: Record) -> list[Line]:
-    """A line per encoding in order of first run, including those that failed."""
+    """A line per encoding, in order of its first run, including encodings that failed."""
     runs = record["runs"]
     encodings = {label_of(run): str(run["encoding"]) for run in reversed(runs)}
     labels = list(dict.fromkeys(map(label_of, runs)))
@@ -82,12 +82,12 @@ def lines_of(record: Record) -> list[Line]:
 
 
 def texts_of(record: Record) -> dict[str, Record]:
-    """A record for each evaluation text by name: the corpus first, then the others."""
-    found = {str((record["setting"].get("corpus") or {}).get("name") or "corpus"): record}
+    """A record per evaluation text, by name: the corpus first, then the others."""
+    texts = {str((record["setting"].get("corpus") or {}).get("name") or "corpus"): record}
     for name in dict.fromkeys(name for run in record["runs"] for name in run.get("also", {})):
         runs = [{**run, "perplexity": run["also"].get(name, {})} if "also" in run else run for run in record["runs"]]
-        found[f"{name} (second text)" if name in found else name] = {**record, "runs": runs}
-    return found
+        texts[f"{name} (second text)" if name in texts else name] = {**record, "runs": runs}
+    return texts
 
 
 def label_of(run: dict[str, Any]) -> str:
@@ -96,17 +96,17 @@ def label_of(run: dict[str, Any]) -> str:
 
 
 def lengths_of(record: Record) -> list[int]:
-    """The evaluation lengths, ascending."""
+    """The test lengths, ascending."""
     return sorted(record["setting"]["lengths"])
 
 
 def seeds_of(record: Record) -> list[int]:
-    """The requested seeds; without a list of them, those of the runs."""
+    """The requested seeds or, if the record does not list them, those of the runs."""
     return list(record["setting"].get("seeds") or dict.fromkeys(run["seed"] for run in record["runs"]))
 
 
 def mean_and_deviation(values: Iterable[float]) -> tuple[float | None, float | None]:
-    """The mean, and the standard deviation (n − 1) of two or more."""
+    """The mean and, for two or more values, the sample standard deviation."""
     numbers = list(values)
     return (fmean(numbers) if numbers else None), (stdev(numbers) if len(numbers) > 1 else None)
 
@@ -128,7 +128,7 @@ def amount(number: float) -> str:
 
 
 def amounts(numbers: Iterable[float]) -> str:
-    """The range of several amounts: `1M to 2M`, or one of them if they look the same."""
+    """The range of several amounts: `1M to 2M`, or a single one if both ends look the same."""
     ordered = sorted(numbers)
     return " to ".join(dict.fromkeys([amount(ordered[0]), amount(ordered[-1])])) if ordered else ""
 

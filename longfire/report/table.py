@@ -1,4 +1,4 @@
-"""One table model, and reports made of paragraphs and tables: text for a terminal, Markdown and HTML for pages."""
+"""One table model, rendered as text, Markdown and HTML, and reports made of paragraphs, tables and lists."""
 
 import re
 import sys
@@ -13,34 +13,34 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def width() -> int:
-    """Columns available to a report: the terminal's, within bounds; the maximum when writing to a file."""
+    """Columns available to a report: the terminal's, within bounds, or the maximum when writing to a file."""
     columns = get_terminal_size((MAX_WIDTH, 24)).columns if sys.stdout.isatty() else MAX_WIDTH
     return min(MAX_WIDTH, max(MIN_WIDTH, columns))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under named columns, with the same content as text, Markdown and HTML."""
+    """Rows of cells under named columns."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: int = 1
-    """Number of leading columns that are left-aligned; the others are right-aligned."""
+    """Number of left-aligned leading columns; the others are right-aligned."""
     highlights: Collection[tuple[int, int]] = ()
-    """(row, column) of cells in bold."""
+    """(row, column) of bold cells."""
     title: str = ""
     notes: Sequence[str] = ()
     """Paragraphs below the table."""
     swatches: Sequence[str] = ()
-    """HTML only: a CSS class per row, for the colour of its line in a chart."""
+    """HTML only: a CSS class per row, the colour of its line in a chart."""
     shaded: int | None = None
-    """HTML only: a column with a shaded background."""
+    """HTML only: the column with a shaded background."""
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, *, bold: bool = False) -> str:
-        """For a terminal. Highlighted cells are bold, or starred if the terminal has no bold."""
+        """The table for a terminal. Highlighted cells are bold, or starred if `bold` is False."""
         starred = {column for _, column in self.highlights} if not bold else set()
 
         def cell(i: int, j: int, content: str) -> str:
@@ -64,7 +64,7 @@ class Table:
         return "\n\n".join(filter(None, [self.title, lines, *map(_wrap, self.notes)]))
 
     def markdown(self) -> str:
-        """For a page on GitHub or the documentation site."""
+        """The table for a Markdown page."""
         rule = ["---" if column < self.left else "--:" for column in range(len(self.columns))]
         rows = [
             [f"**{content}**" if (i, j) in self.highlights else content for j, content in enumerate(row)]
@@ -74,7 +74,7 @@ class Table:
         return "\n\n".join(filter(None, [self.title, lines, *self.notes]))
 
     def html(self) -> str:
-        """For a report: scrolls sideways, with the first column fixed. Cells are plain text and escaped here."""
+        """The table for an HTML page. It scrolls sideways with a fixed first column; cells are escaped here."""
         head = "".join(f'<th scope="col"{self._shade(j)}>{_html_head(one)}</th>' for j, one in enumerate(self.columns))
         rows = "".join(
             f"<tr>{''.join(self._html_cell(i, j) for j in range(len(row)))}</tr>" for i, row in enumerate(self.rows)
@@ -98,11 +98,11 @@ class Table:
 
 
 Block = str | Table | list[str]
-"""Part of a report: a paragraph, a table, or a list with bullets. Empty paragraphs and lists are left out."""
+"""Part of a report: a paragraph, a table or a bullet list. Empty paragraphs and lists are skipped."""
 
 
 def render_text(blocks: Iterable[Block], *, bold: bool = False) -> str:
-    """A report for a terminal."""
+    """Render a report for a terminal."""
 
     def text(block: Block) -> str:
         if isinstance(block, Table):
@@ -113,7 +113,7 @@ def render_text(blocks: Iterable[Block], *, bold: bool = False) -> str:
 
 
 def places(rows: Iterable[Mapping[str, object]]) -> int:
-    """The number of decimals of a table read from a file: those of its most precise number."""
+    """The number of decimals of the most precise number in a table."""
     numbers = (value for row in rows for value in row.values() if isinstance(value, float))
     return max((len(str(value).partition(".")[2]) for value in numbers), default=0)
 
@@ -127,6 +127,6 @@ def _visible_width(cell: str) -> int:
 
 
 def _html_head(column: str) -> str:
-    """A column's name, with what it has in brackets in small print below it."""
+    """A column's name, with the part in brackets in small print below."""
     name, bracket, remark = column.removesuffix(")").partition(" (")
     return f"{escape(name)}<small>{escape(remark)}</small>" if bracket else escape(column)

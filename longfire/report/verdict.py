@@ -1,4 +1,4 @@
-"""The result of a comparison in a few sentences: who holds past the training length, and who is best there."""
+"""The result of a comparison in a few sentences: which encodings extrapolate, and which is best."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,20 +9,17 @@ from longfire.report.significance import ENOUGH, FEW, Ranking, ranking
 from longfire.report.summary import Line, Record, join_words, lengths_of, lines_of, seeds_of, texts_of
 
 NOTHING, SMALL = 0.005, 0.05
-"""Nats: rises up to the first count as none; up to the second an encoding stays within a bound."""
+"""Nats: a rise up to the first counts as none, up to the second as small."""
 UNTRAINED = 0.65
-"""Share of a uniform guess's log perplexity (about that of a unigram model). Above it, nothing is concluded."""
+"""Models above this fraction of a uniform guess's log perplexity (about a unigram model) get no verdict."""
 FEW_DOCUMENTS, FEW_TOKENS = 10, 30_000
-"""At a length. With fewer, the ranking may differ on other documents."""
+"""With less text than this at a length, the ranking may differ on other documents."""
 LISTED = 4
-"""The most encodings to name one by one."""
+"""Maximum number of encodings to name one by one."""
 
 
 def verdict(record: Record) -> str:
-    """The result on the corpus's own text, and who is best on other texts.
-
-    Differences are only called significant if the test says so. A barely trained model yields no verdict.
-    """
+    """The result on the corpus, and the best encoding on other texts. Barely trained models get no verdict."""
     lines = lines_of(record)
     if not lines:
         return NO_RUNS
@@ -62,18 +59,18 @@ def _extrapolation(record: Record, lines: Sequence[Line], base: int, far: int) -
         return []
     names, rises, ends = _with_extensions(record), dict[str, float](), dict[int, list[str]]()
     for line in lines:
-        found = _rises(line, base, [n for n in lengths_of(record) if n > base])
-        if far in found:
-            rises[names.get(line.label, line.label)] = max(found.values())
+        by_length = _rises(line, base, [n for n in lengths_of(record) if n > base])
+        if far in by_length:
+            rises[names.get(line.label, line.label)] = max(by_length.values())
         elif line.values(base):
-            ends.setdefault(max(found, default=base), []).append(line.label)
+            ends.setdefault(max(by_length, default=base), []).append(line.label)
     groups = _rise_groups(rises, base)
     trained = record["setting"]["trained_length"]
-    past = f"{far / trained:.3g}× the training length"
-    where = f"Up to {past} ({far:,} tokens)" if base == trained else f"From {base:,} to {far:,} tokens ({past})"
+    multiple = f"{far / trained:.3g}× the training length"
+    span = f"Up to {multiple} ({far:,} tokens)" if base == trained else f"From {base:,} to {far:,} tokens ({multiple})"
     return [
-        *([f"{where}, {'; '.join(groups)}."] if groups else []),
-        *(f"{_names(those)} ha{'s' if len(those) == 1 else 've'} no result past {n:,}." for n, those in ends.items()),
+        *([f"{span}, {'; '.join(groups)}."] if groups else []),
+        *(f"{_names(ended)} ha{'s' if len(ended) == 1 else 've'} no result past {n:,}." for n, ended in ends.items()),
     ]
 
 
@@ -86,8 +83,8 @@ def _rise_groups(rises: Mapping[str, float], base: int) -> list[str]:
         groups.append(f"{_names(flat)} lose{'s' * (len(flat) == 1)} nothing")
     if close:
         bound = math.ceil(100 * max(rises[label] for label in close)) / 100
-        verb, whose = ("stays", "its") if len(close) == 1 else ("stay", "their")
-        groups.append(f"{_names(close)} {verb} within {bound:.2f} of {whose} log perplexity at {base:,}")
+        stay, their = ("stays", "its") if len(close) == 1 else ("stay", "their")
+        groups.append(f"{_names(close)} {stay} within {bound:.2f} of {their} log perplexity at {base:,}")
     if len(lost) > LISTED:
         (low, least), (high, most) = lost[0], lost[-1]
         groups.append(f"{len(lost)} encodings lose {low:.2f} ({least}) to {high:.2f} nats ({most})")
@@ -100,31 +97,31 @@ def _rise_groups(rises: Mapping[str, float], base: int) -> list[str]:
 
 
 def _rises(line: Line, base: int, longer: Sequence[int]) -> dict[int, float]:
-    """Mean change of log perplexity from the base length to each longer one, over the seeds that have both."""
-    before, found = line.values(base), {}
+    """Mean rise of log perplexity from the base length to each longer one, over the seeds that have both."""
+    at_base, rises = line.values(base), {}
     for length in longer:
-        if changes := [value - before[seed] for seed, value in line.values(length).items() if seed in before]:
-            found[length] = fmean(changes)
-    return found
+        if changes := [value - at_base[seed] for seed, value in line.values(length).items() if seed in at_base]:
+            rises[length] = fmean(changes)
+    return rises
 
 
 def _with_extensions(record: Record) -> dict[str, str]:
-    """Names of encodings whose training length is not the others': `YaRN (extended to 2,048)`."""
-    made = extensions([run for run in record["runs"] if "failed" not in run])
-    return {label: f"{label} (extended to {to:,})" for (_, to, _), labels in made.items() for label in labels}
+    """Names of extended encodings: `YaRN (extended to 2,048)`."""
+    extended = extensions([run for run in record["runs"] if "failed" not in run])
+    return {label: f"{label} (extended to {to:,})" for (_, to, _), labels in extended.items() for label in labels}
 
 
 def _best(record: Record, base: int, far: int) -> list[str]:
-    """At the longest length; at the training length as well if that is another."""
-    found = [(n, ranked) for n in dict.fromkeys([far, base]) if (ranked := ranking(record, n))]
-    if len(found) == 2 and found[0][1].best == found[1][1].best:
-        found.pop()
-    means = {(line.label, n): line.mean(n) for line in lines_of(record) for n, _ in found}
+    """The best encoding at the longest length and, if a different one, at the training length."""
+    rankings = [(n, ranked) for n in dict.fromkeys([far, base]) if (ranked := ranking(record, n))]
+    if len(rankings) == 2 and rankings[0][1].best == rankings[1][1].best:
+        rankings.pop()
+    means = {(line.label, n): line.mean(n) for line in lines_of(record) for n, _ in rankings}
     trained = record["setting"]["trained_length"]
     return [
         f"At {'the training length' if n == trained else f'{n:,} tokens'}, {ranked.best} has the lowest log "
         f"perplexity ({means[ranked.best, n]:.3f}){_lead(record, ranked)}."
-        for n, ranked in found
+        for n, ranked in rankings
     ]
 
 
@@ -133,23 +130,24 @@ def _lead(record: Record, ranked: Ranking) -> str:
     if len(seeds_of(record)) < ENOUGH:
         return ""
     if not ranked.level and not ranked.behind:
-        return "; not tested for lack of a seed"
+        return "; not tested, because a seed is missing"
     rivals, sign = (ranked.level, ", not significantly") if ranked.level else (ranked.behind, ", significantly")
     if len(rivals) == 1 or (ranked.level and ranked.behind):
         return f"{sign} ahead of {_names(rivals)}"
-    return f"{sign} ahead of {'any' if ranked.level else 'every'} other{' with all seeds' * bool(ranked.untested)}"
+    others = "any other" if ranked.level else "all others"
+    return f"{sign} ahead of {others}{' with all seeds' * bool(ranked.untested)}"
 
 
 def _best_on_other_texts(record: Record, far: int) -> list[str]:
-    found: dict[tuple[str, str], list[str]] = {}
+    texts: dict[tuple[str, str], list[str]] = {}
     for name, one in list(texts_of(record).items())[1:]:
         if ranked := ranking(one, far):
-            found.setdefault((ranked.best, _lead(one, ranked)), []).append(name)
-    return [f"On {join_words(names)}, {best} is lowest{lead}." for (best, lead), names in found.items()]
+            texts.setdefault((ranked.best, _lead(one, ranked)), []).append(name)
+    return [f"On {join_words(names)}, {best} is lowest{lead}." for (best, lead), names in texts.items()]
 
 
 def _caveats(record: Record, lines: Sequence[Line], length: int) -> list[str]:
-    """Too few seeds for a test, or little text."""
+    """Warnings about few seeds and little text."""
     caveats = []
     if len(lines) > 1 and (seeds := len(seeds_of(record))) < ENOUGH:
         caveats.append(f"With {FEW[seeds]}, differences are not tested for significance.")

@@ -120,7 +120,7 @@ def test_missing_task_leaves_a_mean_of_the_others():
     assert cells(page, "FIRE") == [["missing", "71.14", "60.00", f"{mean:.2f}"]]
     assert cells(page, "FIRE-S") == [["missing", "71.04", "60.00", "–"]]  # the paper has its average alone
     assert cells(page, "Cb<br><small>accuracy</small>") == [["–", "missing", "missing"]]
-    assert "- cb is left out: has no train split of cb." in page
+    assert "- cb is missing: has no train split of cb." in page
 
 
 def test_seeds_share_a_row_and_a_column():

@@ -1,4 +1,4 @@
-"""`longfire bench`, as a person types it."""
+"""`longfire bench` on the command line."""
 
 import json
 
@@ -42,7 +42,7 @@ class Stopped(Reference):
 
 @pytest.mark.parametrize(("engine", "status"), [(Right(), 0), (Wrong(), 1), (Stopped(), 130)])
 def test_attention(engine, status, tmp_path, capsys, monkeypatch):
-    """A wrong engine costs the others nothing; an interrupted run keeps what it has."""
+    """A wrong engine does not affect the others; an interrupted benchmark keeps its measurements."""
     monkeypatch.setitem(ENGINES, engine.name, engine)
     out = tmp_path / "deep" / "bench.json"
     command = ["bench", "attention", "--device", "cpu", "--lengths", "16", "--encodings", "fire", *SMALL]

@@ -43,7 +43,7 @@ def test_a_dry_run(capsys):
         (["--corpus", "nowhere"], ["there is no file or folder nowhere"]),
         (["--also", "play"], ["--also takes NAME=PATH, such as latex=papers/, not 'play'"]),
         (["--also", "gone=none", "--also", "tests=."], ["--also gone=none: there is no file or folder none"]),
-        (["--also", "play=.", "--also", "play=/"], ["play: given more than once"]),
+        (["--also", "play=.", "--also", "play=/"], ["play: listed more than once"]),
     ],
 )
 def test_mistakes_are_found_by_a_dry_run(arguments, messages, capsys):
@@ -57,7 +57,7 @@ def test_mistakes_are_found_by_a_dry_run(arguments, messages, capsys):
     ("asked", "tokens"), [(["--test-tokens", "all"], None), (["--test-tokens", "99"], 99), ([], 32768)]
 )
 def test_test_tokens(asked, tokens, monkeypatch):
-    """`all`, the default on a GPU, makes a CPU find what a GPU has tested."""
+    """With `all`, the default on a GPU, a CPU reuses the tests of a GPU."""
     seen = []
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("longfire.commands.compare.run_comparison", lambda comparison, *_: seen.append(comparison) or 0)
@@ -86,7 +86,7 @@ def arguments(tmp_path, monkeypatch):
 
 
 def test_end_to_end(arguments, tmp_path, capsys):
-    """A table, the numbers, plots and a report, which a refused command leaves alone."""
+    """Prints a table and writes record, plots and report, which a refused command does not touch."""
     assert main(arguments) == 0
     shown, said = capsys.readouterr()
     assert re.search(
@@ -104,7 +104,7 @@ def test_end_to_end(arguments, tmp_path, capsys):
 
 
 def test_a_closed_pipe_does_not_fail_a_run(arguments, tmp_path, monkeypatch, capsys):
-    """`compare 2>&1 | head -n 1`: the status is no success, and what was done is kept. The next command resumes."""
+    """`compare 2>&1 | head -n 1` ends with status 141 and keeps completed runs; the next command resumes."""
 
     def closed(monitor, text):
         if monitor.run.name == "alibi-0":

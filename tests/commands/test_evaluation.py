@@ -1,4 +1,4 @@
-"""`longfire evaluate perplexity`, as a person types it."""
+"""`longfire evaluate perplexity` on the command line."""
 
 import json
 import math
@@ -86,7 +86,7 @@ def test_the_numbers_are_those_of_a_plain_loop(texts, checkpoint, record_of):
 
 
 def test_training_text_is_reported(texts, checkpoint, tmp_path, record_of, capsys):
-    """By the split in the training corpus; elsewhere by content, as far as it is known."""
+    """By split in the training corpus, by content elsewhere, as far as known."""
     corpus = load_corpus(texts, tokenizer=checkpoint, progress=False)
     corpus.save_description(checkpoint)
     held_out, part = corpus.validation.num_documents + corpus.dev.num_documents, tmp_path / "part"
@@ -116,7 +116,7 @@ def test_training_text_is_reported(texts, checkpoint, tmp_path, record_of, capsy
     assert "note" not in record
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "one.txt").write_text("".join(file.read_text() for file in sorted(texts.iterdir())))
-    record, shown = found(tmp_path / "all", "all")  # all of it was trained on, as other documents
+    record, shown = found(tmp_path / "all", "all")  # all trained on, as different documents
     assert record["trained_on"]["documents"] == 0
     assert "not recognised" in shown
     (checkpoint / "corpus.npy").unlink()

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness on a longfire checkpoint, offline, on local files, as a person types it."""
+"""`longfire evaluate --harness` on a longfire checkpoint, offline, with local files."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_perplexity_of_whole_texts(evaluated):
     assert results["facts_perplexity"]["bits_per_byte,none"] == pytest.approx(bits, rel=1e-4)
 
 
-def test_written(evaluated):
+def test_generated_answers(evaluated):
     model, tokenizer, results, answers = evaluated
     for document, answer in zip(DOCUMENTS, answers["facts_written"], strict=True):
         ids = tokenizer(document["question"], return_tensors="pt").input_ids
@@ -83,12 +83,12 @@ def test_written(evaluated):
     assert results["facts_written"]["exact_match,none"] == 0
 
 
-def test_no_form_is_an_error(capsys):
+def test_evaluate_without_a_subject_is_an_error(capsys):
     assert main(["evaluate"]) == 2
     assert "longfire evaluate --harness run --model hf" in capsys.readouterr().err
 
 
-def test_arguments_are_the_harnesss_own(capsys, monkeypatch):
+def test_the_harness_parses_its_arguments(capsys, monkeypatch):
     pytest.importorskip("lm_eval")
     monkeypatch.setattr("lm_eval.__main__.setup_logging", lambda: None)
     before = list(sys.argv)

@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM as clusters send it."""
+"""Ctrl-C and SIGTERM."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def test_an_interrupted_command(stop, status, monkeypatch):
 
 
 def test_a_second_signal_is_ignored():
-    """And only an interrupt changes the status."""
+    """Only an interrupt changes the status."""
     with Sigterm() as stop:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -39,7 +39,7 @@ def test_a_second_signal_is_ignored():
 
 
 def test_forked_processes_terminate_at_once():
-    """Such as the workers of a pool: without a traceback."""
+    """Pool workers, for example, print no traceback."""
     ready, say = os.pipe()
     with Sigterm():
         child = os.fork()

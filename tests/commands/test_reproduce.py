@@ -19,12 +19,12 @@ IN_THE_PAPER = {
     *("Figure 1", "Figure 2", "Figure 3", "Figure 4", "Figure 5", "Figure 6", "Figure 7", "Figure 8"),
     *("Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "Table 6", "Table 7", "Table 11", "Table 13"),
 }
-"""All but Tables 8, 9, 10 and 12, which are settings."""
+"""All except Tables 8, 9, 10 and 12, which list hyperparameters."""
 STEPS = 4
 
 
 def test_the_list_covers_the_paper(capsys):
-    """`Figures 1 and 7` names two."""
+    """`Figures 1 and 7` counts as two."""
     assert main(["reproduce", "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == len(ENTRIES) == 18
@@ -52,7 +52,7 @@ def test_dry_runs(name, scale, capsys, tmp_path):
         assert f"{label}, seed {last + 1}" not in printed
     assert ("fine-tune:" in printed) == isinstance(entry, TaskEntry)
     if isinstance(entry, LengthEntry):
-        own = {"paper": "hub:c4", "small": str(text), "smoke": "the embedded text"}[scale]
+        own = {"paper": "hub:c4", "small": str(text), "smoke": "the Python standard library"}[scale]
         held_out = "hub:c4@validation" if scale == "paper" else "a held-out part"
         assert f"train on: {own}\ntest on: {held_out}" in printed
         assert (", arxiv (hub:arxiv@validation), github (" in printed) == (scale == "paper" and entry.texts)
@@ -60,7 +60,7 @@ def test_dry_runs(name, scale, capsys, tmp_path):
 
 
 def test_dry_runs_of_fine_tuning(capsys, tmp_path):
-    """With the tasks' rows, they are counted."""
+    """Questions are counted if the data is there."""
     dry = ["--dry-run", "--out", str(tmp_path / "out")]
     assert main(["reproduce", "narrative-qa", "--scale", "paper", *dry]) == 0
     tuned = capsys.readouterr().out.partition("fine-tune:\n")[2].splitlines()
@@ -87,7 +87,7 @@ def test_dry_runs_of_fine_tuning(capsys, tmp_path):
 
 @pytest.fixture
 def given(tmp_path, monkeypatch):
-    """A text and a folder, and a smoke scale of fewer steps."""
+    """Options for a small text, at a smoke scale with fewer steps."""
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
     smoke = SCALES["smoke"]
     short = {name: recipe.but(steps=STEPS, batch_size=4) for name, recipe in smoke.recipes.items()}
@@ -100,12 +100,12 @@ def given(tmp_path, monkeypatch):
 
 
 def test_entries_share_their_runs(given, tmp_path, capsys):
-    """A whole entry; others, and `longfire compare`, that train only what it has not."""
+    """After a whole entry, other entries and `longfire compare` train only what is missing."""
     out = tmp_path / "out" / "smoke"
     assert main(["reproduce", "ablation-activation", *given]) == 0
     printed = capsys.readouterr().out
     assert "Table 6 (FIRE's MLP with ReLU and GELU)" in printed
-    assert "  3.36  " in printed  # the paper's own
+    assert "  3.36  " in printed  # the paper's number
     record = json.loads((out / "ablation-activation" / "compare.json").read_text())
     assert [run["label"] for run in record["runs"]] == ["FIRE", "FIRE (activation=gelu)"]
     page = (out / "ablation-activation" / "report.html").read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def test_entries_share_their_runs(given, tmp_path, capsys):
 
 
 def test_tasks(given, tmp_path, capsys):
-    """NarrativeQA by context, with RoPE and RoPE-PI stretched to one and to four times the fine-tuning length."""
+    """NarrativeQA by context, with RoPE, and RoPE-PI extended to one and four times the fine-tuning length."""
     out, given = tmp_path / "out", [*given, "--encodings", "rope"]
     assert main(["reproduce", "narrative-qa", *given, "--scale", "small"]) == 2
     assert "needs the rows of its tasks: --data" in capsys.readouterr().err
@@ -141,10 +141,10 @@ def test_tasks(given, tmp_path, capsys):
     assert re.search("of (the )?9 rows of narrative_qa", capsys.readouterr().err)
     assert not out.exists()
     tasks = write_boxes(tmp_path / "tasks") / "scrolls" / "narrative_qa"
-    for file in (tasks / "train.jsonl", tasks / "validation.jsonl"):  # one of them has no room, and is left out
+    for file in (tasks / "train.jsonl", tasks / "validation.jsonl"):  # the first row does not fit and is skipped
         write(file, [rows[0], *(json.loads(line) for line in file.read_text().splitlines())])
     assert main(["reproduce", "narrative-qa", *given, "--data", str(tasks)]) == 0
-    assert "NarrativeQA at growing context" in capsys.readouterr().out
+    assert "NarrativeQA by context length" in capsys.readouterr().out
     record = json.loads((out / "smoke" / "narrative-qa" / "downstream.json").read_text())
     assert record["setting"]["lengths"] == [256, 512, 1024, 1536, 2048]
     assert [row["label"] for row in record["rows"]] == ["RoPE", "RoPE-PI 512", "RoPE-PI 2048"]
@@ -154,7 +154,7 @@ def test_tasks(given, tmp_path, capsys):
     assert made["setting"]["data"] == SCALES["smoke"].data
     assert [one["length"] for one in made["rows"][0]["scores"]] == [256, 512, 1024, 1536, 2048]
     given[-1] = "nope"
-    for seeds in (["1"], ["0", "1"]):  # added to what is there
+    for seeds in (["1"], ["0", "1"]):  # added to the existing results
         assert main(["reproduce", "narrative-qa", *given, "--seeds", *seeds]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^NoPE, seed 1  +\d", shown, re.MULTILINE)
@@ -182,7 +182,7 @@ def test_speed(tmp_path, capsys):
 
 
 def test_the_theorem(tmp_path, capsys, monkeypatch):
-    """To 512 tokens; the record that is kept is of 2,048."""
+    """Up to 512 tokens; the committed record has 2,048."""
     monkeypatch.setitem(ENTRIES, "theorem", replace(ENTRIES["theorem"], max_length=512))
     assert main(["reproduce", "theorem", "--out", str(tmp_path)]) == 0
     assert "Theorem 3.1" in capsys.readouterr().out
@@ -195,7 +195,7 @@ def test_the_theorem(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give the name of a table.*longfire reproduce --list"),
+        ([], "name a table or figure.*longfire reproduce --list"),
         (["perplexty-base"], "Did you mean 'perplexity-base'.*Known: theorem, perplexity-base, "),
         (["theorm"], "Did you mean 'theorem'"),
         (
@@ -211,7 +211,7 @@ def test_the_theorem(tmp_path, capsys, monkeypatch):
         (["theorem", "--scale", "bogus"], "there is no scale named 'bogus'.*Known: paper, small, smoke"),
         (["speed", "--scale", "smal", "--dry-run"], "there is no scale named 'smal'"),
         (["sharing", "--scale", "smal"], "there is no scale named 'smal'.*small"),
-        (["sharing", "--scale", "small"], "the scale small has no text of its own. Give one: --corpus"),
+        (["sharing", "--scale", "small"], "the scale small has no default corpus. Pass one: --corpus"),
     ],
 )
 def test_mistakes(words, message, capsys, tmp_path):

@@ -6,7 +6,7 @@ from longfire.cli import main
 from longfire.commands.training import settings
 
 
-def test_a_dry_run_says_everything(capsys):
+def test_a_dry_run_prints_the_full_recipe(capsys):
     assert main(["pretrain", "base", "--dry-run", "--encoding", "kerple_log", "--set", "max_grad_norm=0.5"]) == 0
     shown = capsys.readouterr().out
     for expected in (
@@ -21,7 +21,7 @@ def test_a_dry_run_says_everything(capsys):
 
 
 def test_an_encoding_is_named_as_in_a_comparison(capsys):
-    """With options, a start, and shared by the layers; and a folder of its own."""
+    """With options, an init, -s for sharing, and its own folder."""
     assert main(["pretrain", "small", "--dry-run", "--encoding", "fire-s:horizon=256,init=random"]) == 0
     shown = capsys.readouterr().out
     for expected in (
@@ -93,7 +93,7 @@ def test_a_text_that_cannot_be_trained_on_leaves_no_folder(command, text, messag
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_on_the_hub_is_not_looked_up_by_a_dry_run():
+def test_a_dry_run_does_not_access_the_hub():
     assert main(["pretrain", "tiny", "--dry-run", "--corpus", "hub:nobody/nothing"]) == 0
 
 

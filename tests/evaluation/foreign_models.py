@@ -1,4 +1,4 @@
-"""Small models of other people's, and of ours, to evaluate; and text to evaluate them on."""
+"""Small models from transformers and longfire, and text to evaluate them on."""
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def evaluate(model, split=None, lengths=(16, 32), **options):
 
 
 def plain_losses(model, windows, first=1):
-    """Losses (M, n − first), one window after the other, from all logits at once."""
+    """Losses (M, n − first), window by window, from all logits at once."""
     rows = []
     with torch.no_grad():
         for window in windows:
@@ -87,4 +87,4 @@ MODELS = {
     "cohere": (cohere, REPLAY),
     "hooked": (hooked, REPLAY),
 }
-"""And how their logits are computed."""
+"""Models, and how their logits are computed."""

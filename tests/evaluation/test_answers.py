@@ -1,4 +1,4 @@
-"""Batched, cached generation gives the tokens of a plain loop over single questions."""
+"""Batched, cached generation matches a plain loop over single questions."""
 
 import json
 import random
@@ -35,7 +35,7 @@ def letters(count, seed):
 
 
 def examples_of(*lengths):
-    """With documents of these lengths, all different."""
+    """Examples with different documents of these lengths."""
     return [
         Example(f"r{i}", f"{letters(5 + i, i)}?", letters(n, i), (f"right {i}", "so too"), f"d{i // 2}")
         for i, n in enumerate(lengths)
@@ -88,7 +88,7 @@ def texts(*arguments, **options):
 
 @torch.no_grad()
 def plain(model, examples=EXAMPLES, length=LENGTH, ends=(0,), new=TASK.max_answer):
-    """Without batches, padding or a cache."""
+    """Answers without batches, padding or a cache."""
     found = []
     for example in examples:
         ids = prompt_ids(example, number_tokenizer(), length - new)
@@ -185,7 +185,7 @@ def test_answers_come_back_in_order():
 
 
 def test_answers_are_saved_as_they_come(monkeypatch):
-    """Longest prompt first; a later error does not lose them."""
+    """Longest prompt first; a later error does not lose the answers so far."""
     examples, saved, continued = examples_of(10, 60, 20, 50), [], module._continue
 
     def twice(model, prompts):
@@ -291,7 +291,7 @@ def test_predictions_are_json_lines(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["fire", "rope"])
 def test_on_a_gpu(name, monkeypatch):
-    """As a plain loop; for long padded prompts in bfloat16, nothing quadratic in any layer."""
+    """Matches a plain loop; long padded prompts in bfloat16 need nothing quadratic."""
     model = small_model(name, vocab_size=V).cuda()
     assert texts(model) == plain(model)
     T = 8192
@@ -306,11 +306,11 @@ def test_on_a_gpu(name, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 12}, "leaves no room for a prompt: riddles's answers may take 12"),
+        ({"length": 12}, "leaves no room for a prompt, since answers of riddles may take 12"),
         ({"length": 0}, "length must be at least 1, not 0"),
         ({"length": 20}, "example r0: the question takes"),
         ({"batch_tokens": 0}, "batch must be at least 1"),
-        ({"vocab_size": SHAPE["vocab_size"]}, "vocabulary has 61 tokens: the tokenizer belongs to another model"),
+        ({"vocab_size": SHAPE["vocab_size"]}, "vocabulary has 61 tokens. Use the tokenizer the model was trained with"),
     ],
 )
 def test_refusals(options, message):

@@ -10,7 +10,7 @@ from tests.model.models import small_model
 
 @pytest.mark.parametrize("documents", [5, 40])
 def test_intervals_over_documents_cover_the_mean(documents):
-    """Losses that share their document's level."""
+    """Losses are correlated within a document."""
     random = np.random.default_rng(0)
     held, widths, runs, each = 0, [], 400, 8
     for run in range(runs):

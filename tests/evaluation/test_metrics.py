@@ -1,4 +1,4 @@
-"""Metrics against published examples, other evaluators, and properties that hold for any text."""
+"""Metrics against published examples, other evaluators and general properties."""
 
 import importlib
 import math
@@ -42,12 +42,12 @@ references = st.lists(texts, min_size=1, max_size=4)
 
 
 def answers(*rows, group=""):
-    """Of (prediction, reference, …)."""
+    """Answers from (prediction, reference, …)."""
     return [Answered(str(i), said, tuple(right), group) for i, (said, *right) in enumerate(rows)]
 
 
 def judged(*groups):
-    """MultiRC's kind: groups of (prediction, label)."""
+    """Groups of (prediction, label), as in MultiRC."""
     rows = [(f"q{number}", *row) for number, group in enumerate(groups) for row in group]
     return [Answered(str(i), said, (right,), group) for i, (group, said, right) in enumerate(rows)]
 
@@ -98,7 +98,7 @@ def test_each_rouge_has_its_own_best_reference():
 
 
 def test_line_breaks_and_case_do_not_matter_to_rouge():
-    """It is ROUGE-L, not Lsum: moving a sentence breaks the sequence, wherever lines end."""
+    """It is ROUGE-L, not Lsum: moving a sentence matters, line breaks do not."""
     spaces = rouge("d e f a b c", ["a b c d e f"])
     assert rouge("d e f\na b c\n", ["a b c\nd e f"]) == spaces
     assert spaces["rougeL"] == 50
@@ -149,7 +149,7 @@ def test_groups_count_as_a_whole():
     assert (found["score"], found["examples"], found["groups"]) == (50, 6, 4)
     shuffled = judged([right, right], [right, wrong], [wrong], [right])[::-1]
     assert METRICS["group_exact_match"](shuffled) == 50
-    with pytest.raises(ValueError, match="'0' has no group"):
+    with pytest.raises(ValueError, match="needs a group for each example; '0' has none"):
         METRICS["group_exact_match"](answers(right))
 
 
@@ -193,7 +193,7 @@ def test_the_order_of_examples_does_not_matter(metric):
     assert METRICS[metric](some) == pytest.approx(METRICS[metric](some[::-1]))
 
 
-def test_intervals_hold_the_score_and_narrow_with_more():
+def test_intervals_contain_the_score_and_narrow_with_more_answers():
     few = answers(*[("a", "a"), ("b", "a")] * 20)
     found, more = score("accuracy", few), score("accuracy", few * 25)
     (low, high), (lower, higher) = found["interval"], more["interval"]
@@ -215,7 +215,7 @@ def test_all_wrong_has_an_exact_interval():
 
 
 def test_questions_on_one_document_are_resampled_together():
-    """400 questions on twenty documents, each all right or all wrong, are as uncertain as twenty questions."""
+    """400 questions on 20 documents, each all right or all wrong, are as uncertain as 20 questions."""
     rows = [Answered(f"{i}", "x", ("xy"[i // 20 % 2],), f"d{i // 20}") for i in range(400)]
     found = score("f1", rows)
     assert found["interval_over"] == "groups"
@@ -302,13 +302,13 @@ def test_refusals():
     for metric in (f1, exact_match, rouge, metrics.accuracy):
         with pytest.raises(ValueError, match="no references"):
             metric("x", [])
-        with pytest.raises(TypeError, match="not one text"):
+        with pytest.raises(TypeError, match="not a string"):
             metric("x", "right")
     with pytest.raises(ValueError, match="Did you mean 'rouge_gm'"):
         score("rouge-gm", SCROLLS)
     with pytest.raises(ValueError, match="Known: f1"):
         chance("zzz", SCROLLS, LABELS)
-    with pytest.raises(ValueError, match="no answers to compute"):
+    with pytest.raises(ValueError, match="without answers"):
         score("f1", [])
 
 

@@ -1,4 +1,4 @@
-"""Perplexity by length: which tokens are scored under each protocol, and what a record holds."""
+"""Perplexity by length: the tokens each protocol scores, and the record."""
 
 import math
 import sys
@@ -17,7 +17,7 @@ from tests.model.models import small_model
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_model_that_knows_nothing(protocol):
-    """All tokens equally likely: log V at every length and position, and an interval of no width."""
+    """A uniform model has log V at every length and position, with an interval of width 0."""
     model = small_model()
     torch.nn.init.zeros_(model.lm_head.weight)
     for row in evaluate(model, lengths=(8, 16, 32), protocol=protocol)["rows"]:
@@ -173,7 +173,7 @@ def test_other_errors_of_a_model_are_recorded(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lengths": ()}, "no lengths"),
+        ({"lengths": ()}, "at least one length"),
         ({"lengths": (1,)}, "a length must be at least 2, not 1"),
         ({"protocol": "papr"}, "Did you mean 'paper'"),
         ({"tokens": 0}, "tokens must be at least 1"),

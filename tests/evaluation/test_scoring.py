@@ -1,4 +1,4 @@
-"""Losses of tokens: as all logits at once would give them, for any model, without holding these logits."""
+"""Token losses of any model match those from all logits at once, without materialising them."""
 
 import pytest
 import torch
@@ -93,7 +93,7 @@ def test_logits_are_never_all_in_memory(make, monkeypatch):
 
 
 def test_a_soft_cap_counts():
-    """Also if the probe tokens have logits far below it."""
+    """Even if the logits of the probe tokens are far below it."""
     model = gemma(final_logit_softcapping=3.0)
     with torch.no_grad():
         model.lm_head.weight.mul_(1e-3)
@@ -116,7 +116,7 @@ class Closed(LlamaForCausalLM):
 
 
 class Scaled(LlamaForCausalLM):
-    """Passes its decoder other embeddings than the decoder would compute."""
+    """Passes its decoder scaled embeddings."""
 
     def forward(self, input_ids=None, **options):
         embedded = self.model.embed_tokens(input_ids).clamp(min=0)

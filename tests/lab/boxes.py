@@ -1,4 +1,4 @@
-"""Rows to fine-tune on, small enough for a test: what is in the box, and three GLUE tasks."""
+"""Tiny tasks to fine-tune on: questions about boxes, and three GLUE tasks."""
 
 import json
 

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """Six files of the standard library, as a comparison takes them."""
+    """Six files of the standard library, as a comparison's corpus."""
     folder = tmp_path_factory.mktemp("text")
     for name in ("argparse", "ast", "calendar", "csv", "dis", "enum"):
         source = Path(sysconfig.get_paths()["stdlib"]) / f"{name}.py"

@@ -32,7 +32,7 @@ def perplexities(found):
 
 @pytest.fixture(scope="module")
 def compared(corpus, tmp_path_factory):
-    """fire, fire-s, learned and nope, trained once for all tests: the folder, the record, and all that was saved."""
+    """fire, fire-s, learned and nope, trained once for all tests: the folder, the record and every saved record."""
     out, saved = tmp_path_factory.mktemp("out"), []
     record = run(comparison(corpus), out, save=lambda record: saved.append(json.loads(json.dumps(record))))
     return out, record, saved
@@ -65,7 +65,7 @@ def test_the_record(compared):
 
 
 def test_what_fire_learned_is_recorded(compared):
-    """c, L and the look-back of each layer, once where layers share an encoding; biases of the first seed."""
+    """c, L and the look-back of each layer, once if layers share an encoding; biases of the first seed."""
     record = compared[1]
     fire, shared, learned, _ = record["runs"]
     assert [row["layer"] for row in fire["learned"]] == [0, 1]
@@ -80,7 +80,7 @@ def test_what_fire_learned_is_recorded(compared):
 
 
 def test_how_much_is_held_out(compared):
-    """Six files leave one to test on: the record says so, and that it is little."""
+    """Six files leave one to test on, and the record warns that this is too little."""
     out, record, _ = compared
     tokens = record["setting"]["corpus"]["splits"]["validation"]["tokens"]
     amount = f"1 document with {tokens:,} tokens, of which 512 tokens are scored at each length"
@@ -92,7 +92,7 @@ def test_how_much_is_held_out(compared):
 
 
 def test_completed_work_is_skipped(compared, trained, corpus):
-    """Other lengths, another split and labels in their old form are tested on the same models."""
+    """Other lengths, another split and old labels are tested with the same models."""
     record = compared[1]
     weights = trained / "runs" / "nope-0" / "model" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -107,7 +107,7 @@ def test_completed_work_is_skipped(compared, trained, corpus):
 
 
 def test_runs_tested_elsewhere_need_no_weights(compared, trained, corpus):
-    """The record says where they were tested."""
+    """The record names the machine that tested them."""
     for weights in trained.rglob("*.safetensors"):
         weights.unlink()
     for file in trained.rglob("learned.json"):
@@ -123,7 +123,7 @@ def test_runs_tested_elsewhere_need_no_weights(compared, trained, corpus):
 
 
 def test_damaged_files(compared, trained, corpus):
-    """Results are measured again; a run's own files are named."""
+    """Damaged results are measured again; a damaged recipe is an error."""
     fire = trained / "runs" / "fire-0"
     for name in ("perplexity.json", "learned.json"):
         (fire / name).write_text((fire / name).read_text()[:50])
@@ -162,7 +162,7 @@ def test_different_runs_in_the_folder_are_refused(trained, corpus, tmp_path):
 
 @pytest.mark.parametrize(("other", "failed"), [("fire-0", None), ("fire-s-0", "share_position_encoding: True there")])
 def test_a_run_that_another_command_trains_is_waited_for(other, failed, compared, corpus, tmp_path, caplog):
-    """And taken as it is, or refused if it turns out to be a different one."""
+    """Then it is used, or refused if its recipe is different."""
     fire = tmp_path / "runs" / "fire-0"
     fire.mkdir(parents=True)
     with ThreadPoolExecutor() as pool, FileLock(fire / ".lock"):
@@ -181,7 +181,7 @@ def test_a_run_that_another_command_trains_is_waited_for(other, failed, compared
 
 
 def test_extensions(corpus, tmp_path):
-    """YaRN and RoPE-PI continue from RoPE's run, whatever the order; once tested, they need no weights."""
+    """YaRN and RoPE-PI continue from RoPE's run, in any order; once tested, they need no weights."""
     asked = comparison(corpus, encodings=("yarn", "rope_pi:target_length=32", "rope"), seeds=(3,))
     record = run(asked, tmp_path)
     assert [(one["encoding"], one.get("failed")) for one in record["runs"]] == [(it, None) for it in asked.encodings]
@@ -190,7 +190,7 @@ def test_extensions(corpus, tmp_path):
     assert interpolated["extended"]["to"] == 32
     assert "extended" not in rope
     assert [len(one["losses"]) for one in (yarn, rope)] == [1, 3]
-    assert yarn["losses"][0][1] < rope["losses"][0][1]  # it continues, and does not start over
+    assert yarn["losses"][0][1] < rope["losses"][0][1]  # continued, not restarted
     done = json.loads((tmp_path / "runs" / "yarn-3" / "done.json").read_text())
     assert done["recipe"]["init_from"] == str(tmp_path / "runs" / "rope-3")
     config = json.loads((tmp_path / yarn["checkpoint"] / "config.json").read_text())
@@ -218,7 +218,7 @@ def test_two_jobs_give_the_same_numbers(compared, corpus, tmp_path):
 
 
 def test_stages_of_a_pool(corpus, tmp_path, monkeypatch):
-    """Extensions start after their source; a run that is given up has failed."""
+    """Extensions start after their source; a run whose process dies twice has failed."""
     stages = []
 
     def run_in_processes(work, plan, runs, jobs, **_):
@@ -248,7 +248,7 @@ def test_other_texts_are_tested_on(trained, corpus, tmp_path):
 
 
 def test_runs_of_an_earlier_release_are_found(corpus, tmp_path):
-    """By labels and folders with `start` for `init`."""
+    """Labels and folders with `start` instead of `init`."""
     asked = comparison(corpus, encodings=("fire:start=None,horizon=4",))
     (found,) = run(asked, tmp_path)["runs"]
     assert (found["encoding"], found["label"]) == ("fire:init=random,horizon=4", "FIRE (init=random, horizon=4)")
@@ -262,7 +262,7 @@ def test_runs_of_an_earlier_release_are_found(corpus, tmp_path):
 
 
 def test_the_bar_names_the_models_that_are_being_tested(tmp_path):
-    """Among the runs that are under way; the third waits for its turn."""
+    """Only among the running ones; the third has not started."""
     folders = [tmp_path / name for name in ("fire-0", "nope-0", "rope-0")]
     for folder in (folders[1], folders[2]):
         folder.mkdir()
@@ -286,7 +286,7 @@ def test_the_line_for_a_finished_run():
 
 
 def test_ctrl_c(corpus, tmp_path):
-    """Sent to all processes, as a terminal does: runs save a checkpoint, no traceback, no process left."""
+    """Sent to all processes, as by a terminal: runs save a checkpoint, without tracebacks or leftover processes."""
     out, source = tmp_path / "out", dict(corpus)["source"]
     command = [sys.executable, "-m", "longfire", "compare", "--corpus", source, "--tokenizer", "bytes", "--jobs", "2"]
     command += ["--out", str(out), "--steps", "100000", "--seeds", "0", "--encodings", "alibi", "nope"]
@@ -313,7 +313,7 @@ def test_ctrl_c(corpus, tmp_path):
 
 
 def alive_in(group):
-    """Processes of a group, zombies aside."""
+    """Processes of a group, except zombies."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""What a plan refuses before anything is trained, and what it says about the text."""
+"""Planning a comparison: refusals before training, and notes on the text."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.lab.comparisons import RECIPE, comparison
 
 
 def test_a_plan_travels_without_its_tokens(corpus, tmp_path):
-    """Workers map the same files, and compute no identity again."""
+    """Workers map the same files and do not recompute identities."""
     (tmp_path / "other.txt").write_text("All work and no play. " * 400)
     plan = plan_comparison(comparison(corpus, also=(("play", str(tmp_path / "other.txt")),)), tmp_path / "out", jobs=2)
     pickled = pickle.dumps(plan)
@@ -64,28 +64,30 @@ def test_another_text_that_cannot_be_tested_on_is_refused(content, message, corp
     (tmp_path / "good.txt").write_text("All work and no play. " * 400)
     (tmp_path / "bad.txt").write_bytes(content)
     also = tuple((name, str(tmp_path / f"{name}.txt")) for name in ("good", "bad"))
-    with pytest.raises(ValueError, match=f"--also bad: cannot be tested on: .*{message}"):
+    with pytest.raises(ValueError, match=f"--also bad: cannot test on this text: .*{message}"):
         plan_comparison(comparison(corpus, lengths=(16, 999), also=also), tmp_path / "out")
 
 
 def test_a_copy_of_the_corpus_is_no_other_text(corpus, tmp_path):
-    """Wherever it lies, and whatever newlines it ends with; what it holds besides is tested on."""
+    """Wherever it is, whatever newlines it ends with; its remaining documents are tested."""
     source, copy = Path(dict(corpus)["source"]), tmp_path / "copy"
     copy.mkdir()
     for file in source.iterdir():
         (copy / file.name).write_text(file.read_text() + "\n")
     os.link(source / "csv.txt", tmp_path / "linked.txt")
     for also in (copy, tmp_path / "linked.txt"):
-        with pytest.raises(ValueError, match="--also own: cannot be tested on: all its documents are in the corpus"):
+        with pytest.raises(
+            ValueError, match="--also own: cannot test on this text: all its documents are in the corpus"
+        ):
             plan_comparison(comparison(corpus, also=(("own", str(also)),)), tmp_path)
     (copy / "new.txt").write_text("All work and no play. " * 40)
     plan = plan_comparison(comparison(corpus, also=(("own", str(copy)),)), tmp_path)
     assert (plan.texts[0].left_out, plan.texts[0].split().num_documents) == (6, 1)
-    assert plan.notes[-1].startswith("6 of the 7 documents of own are left out")
+    assert plan.notes[-1].startswith("6 of the 7 documents of own are skipped")
 
 
 def test_other_texts_are_read_like_the_corpus(corpus, tmp_path, monkeypatch):
-    """The same field, as many documents, and without lines that cannot be read; datasets with a field keep theirs."""
+    """With the same field, document limit and skipping of bad lines; data sets with a known field keep it."""
     rows = [json.dumps({"body": f"{n}. All work and no play. " * 9}) for n in range(30)]
     (tmp_path / "other.jsonl").write_text("\n".join([*rows[:5], "{", *rows[5:]]))
     asked = comparison((*corpus, ("field", "body"), ("skip_bad", True), ("max_documents", 20)))

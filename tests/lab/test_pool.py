@@ -14,7 +14,7 @@ from longfire.lab.pool import run_in_processes
 
 
 def die_once(folder, task):
-    """Kill this process when it first meets the task `once`."""
+    """Kill this process the first time it gets the task `once`."""
     begun = Path(folder) / task
     if task == "once" and not begun.exists():
         begun.touch()
@@ -32,8 +32,8 @@ def test_a_task_whose_process_is_killed_starts_again(tmp_path):
 @pytest.mark.parametrize(
     ("begun", "expected"), [({"bad"}, {"bad": None, "good": 1}), (set(), {"bad": None, "good": None})]
 )
-def test_a_task_that_loses_its_process_twice_is_given_up(begun, expected, monkeypatch):
-    """If none had begun, all of them: a script without `if __name__ == "__main__"` must not be retried forever."""
+def test_a_task_whose_process_dies_twice_fails(begun, expected, monkeypatch):
+    """If none had begun, all fail: a script without `if __name__ == "__main__"` must not be retried forever."""
 
     def run_pool(work, shared, tasks, jobs, tick):
         if "bad" in tasks:

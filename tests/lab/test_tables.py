@@ -1,4 +1,4 @@
-"""The paper's tables as data: they are what the paper reports, and scales replace its recipes sensibly."""
+"""The paper's tables as data: entries match what the paper reports, and scales keep its proportions."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_other_scales_keep_the_papers_proportions(scale):
     base, large, short = (
         ENTRIES[f"perplexity-{name}"].comparison(SCALES[scale], ()).recipe for name in ("base", "large", "512")
     )
-    assert len({base.name, large.name, short.name}) == 3  # each in a folder of its own
+    assert len({base.name, large.name, short.name}) == 3  # each in its own folder
     assert (large.length, large.batch_size) == (base.length, base.batch_size)
     assert SIZES[large.size]["hidden_size"] > SIZES[base.size]["hidden_size"]
     assert 4 * short.length == base.length

@@ -1,4 +1,4 @@
-"""A real browser for the tests of pages: Chromium, driven by Playwright."""
+"""A real browser for testing pages: Chromium, driven by Playwright."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ def without_browser():
 
 @contextmanager
 def a_browser():
-    """The open browser, or a new one that is closed afterwards: a process has one at a time."""
+    """The open browser, or a new one that is closed afterwards; only one per process."""
     if OPEN:
         yield OPEN[0]
         return
@@ -43,7 +43,7 @@ def a_browser():
 
 @contextmanager
 def looking_at(browser, path, width=1200, height=900, scheme="light"):
-    """Open a file. Nothing may be written to the console, and nothing but the file may be requested."""
+    """Open a file. Fails on console output and on requests for anything but the file."""
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
     messages, requests = [], []
     page.on("console", lambda message: messages.append(message.text))
@@ -66,7 +66,7 @@ def settle(page):
 
 
 def curves(page, where):
-    """The paths of the curves in a part of the page, by label."""
+    """The SVG paths of the curves in part of the page, by label."""
     found = page.eval_on_selector_all(
         f"{where} path.curve", "nodes => nodes.map(node => [node.dataset.label, node.getAttribute('d')])"
     )

@@ -17,7 +17,7 @@ TIMES = {  # milliseconds and megabytes at 2048 tokens
 
 
 def attention_record():
-    """As if from a GPU: 4× the time at 4× the length; a dense bias runs out of memory at the longest."""
+    """A GPU record with 4× the time at 4× the length, where a dense bias runs out of memory at the longest."""
     rows = []
     for n, batch, factor in ((2048, 16, 1), (8192, 4, 4), (32768, 1, 16)):
         for (encoding, engine), (forward, both, memory) in TIMES.items():
@@ -54,12 +54,12 @@ def attention_record():
 
 LABELS = {"fire": "FIRE", "alibi": "ALiBi", "kerple_log": "Kerple-log", "rope": "RoPE", "nope": "NoPE"}
 RISE = {"fire": 0.02, "alibi": -0.01, "kerple_log": 0.0, "rope": 0.35, "nope": 0.45}
-"""Added by each doubling past the training length."""
+"""Rise per doubling past the training length."""
 LEVEL = {"fire": 2.10, "alibi": 2.16, "kerple_log": 2.13, "rope": 2.20, "nope": 2.45}
 
 
 def perplexity(level, rise, lengths=(64, 128, 256, 512, 1024), trained=64):
-    """As `perplexity_by_length` returns it."""
+    """A record in the form of `perplexity_by_length`."""
     rows = []
     for n in lengths:
         value = level + rise * max(0, math.log2(n / trained))
@@ -75,12 +75,12 @@ def perplexity(level, rise, lengths=(64, 128, 256, 512, 1024), trained=64):
 
 
 def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
-    """As `longfire compare` writes it: FIRE leads near the training length, ALiBi far beyond it."""
+    """A record in the form of `longfire compare`: FIRE leads near the training length, ALiBi far beyond it."""
     runs = []
     for encoding in encodings:
         for seed in seeds:
             wobble = 0.004 * math.sin(7 * seed + len(encoding))
-            common = 0.03 * seed  # seeds differ more than encodings, and shift all of them alike
+            common = 0.03 * seed  # seeds differ more than encodings, but shift all encodings equally
             losses = [[step, LEVEL[encoding] + 3.5 * math.exp(-step / 60) + common] for step in range(10, 601, 10)]
             run = {
                 "encoding": encoding,
@@ -140,7 +140,7 @@ def compare_record(encodings=tuple(LABELS), seeds=(0, 1, 2), layers=2, heads=2):
 
 
 def with_other_texts(record):
-    """The same, evaluated on two more texts: a harder and an easier one."""
+    """The record with two more evaluation texts, a harder and an easier one."""
     for run in record["runs"]:
         encoding, noise = run["encoding"], 0.01 * run["seed"]
         run["also"] = {
@@ -151,7 +151,7 @@ def with_other_texts(record):
 
 
 def record_of(values, lengths=(64,)):
-    """{label: [log perplexity of seed 0, 1, …]} at every length; None is a run that failed."""
+    """A record from {label: [log perplexity of seed 0, 1, …]}, equal at every length; None is a failed run."""
     seeds = list(range(max(map(len, values.values()))))
     record = compare_record(seeds=seeds)
     record["setting"]["lengths"] = list(lengths)

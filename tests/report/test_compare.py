@@ -50,7 +50,7 @@ def test_the_table():
 
 
 def test_bold_without_a_test():
-    """One seed: the lowest mean, and no word of significance. One encoding: nothing."""
+    """With one seed, the lowest mean, without claiming significance; with one encoding, nothing."""
     (table,) = comparison_tables(record_of({"a": [2.0], "b": [1.0]}))
     assert set(table.highlights) == {(1, 1)}
     assert "Bold: lowest." in table.notes[0]
@@ -59,7 +59,7 @@ def test_bold_without_a_test():
     assert "Bold" not in str(table.notes)
 
 
-def test_columns_are_left_out_or_added():
+def test_optional_columns():
     record = compare_record()
     (table,) = comparison_tables(record, parameters=True)
     assert table.columns[-2] == "parameters (for position)"
@@ -81,7 +81,7 @@ def test_a_report_opens_with_the_verdict_and_ends_with_the_method():
     record = compare_record() | {"notes": ["A note."]}
     text, bold = compare_table(record), compare_table(record, bold=True)
     assert words(text).startswith(words(verdict(record)))
-    assert text.index("tokens/s") < text.index("Models of")
+    assert text.index("tokens/s") < text.index("Models with")
     assert text.endswith("A note.")
     assert "*: lowest" in words(text)
     assert "Bold: lowest" in words(bold)
@@ -124,19 +124,19 @@ def test_the_description_has_the_facts():
 def test_the_description_has_changes_to_fire_and_extensions():
     record = compare_record()
     recipe = record["setting"]["recipe"] = {**record["setting"]["recipe"], "init": "kerple_log", "horizon": 64}
-    assert "FIRE begins as kerple_log and has its horizon at 64 tokens." in description(record)
+    assert "FIRE starts as kerple_log and has a horizon of 64 tokens." in description(record)
     recipe["horizon"] = "length"  # the training length
-    assert "has its horizon at 64 tokens" in " ".join(description(record))
+    assert "has a horizon of 64 tokens" in " ".join(description(record))
     named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
     assert "unless its label says otherwise" in " ".join(description(named))
     recipe |= {"share_position_encoding": True, "encoding_options": {"log": False}, "horizon": None}
-    assert "FIRE begins as kerple_log, is shared by all layers and has log=False." in description(record)
+    assert "FIRE starts as kerple_log, is shared by all layers and has log=False." in description(record)
     for run in record["runs"]:
         if run["encoding"] in ("nope", "rope"):
             run["extended"] = {"from": "ALiBi", "to": 256, "steps": 10}
     text = " ".join(description(record))
     assert "with FIRE, ALiBi and Kerple-log (3 seeds)" in text
-    assert "RoPE and NoPE extend ALiBi's model to 256 tokens, with 10 more steps" in text
+    assert "RoPE and NoPE extend ALiBi's model to 256 tokens, with 10 more training steps" in text
 
 
 def test_failures_are_dashes_and_listed():
@@ -160,7 +160,7 @@ def test_failures_are_dashes_and_listed():
 
 
 def test_similar_failures_are_merged():
-    """Learned positions end at one length, whichever is longer and whatever the text."""
+    """Learned positions fail at every longer length, on every text."""
     record = with_other_texts(compare_record(("fire", "nope"), seeds=(0, 1)))
     for run in record["runs"][:2]:
         for found in (run["perplexity"], *run["also"].values()):

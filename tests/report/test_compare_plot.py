@@ -1,4 +1,4 @@
-"""Pictures of a comparison."""
+"""Plots of a comparison."""
 
 import math
 from itertools import pairwise
@@ -13,7 +13,7 @@ from tests.report.records import compare_record, record_of, with_other_texts
 
 @pytest.fixture
 def figures(monkeypatch):
-    """Figures instead of files."""
+    """Collect figures instead of writing files."""
     found = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: found.append(self))
     return found
@@ -112,14 +112,14 @@ def test_each_text_has_a_panel_and_a_zoom(tmp_path, figures):
     assert titles(figures[4]) == ["Perplexity by length, one seed", "Zoomed in"]
 
 
-def test_the_zoom_shows_what_holds():
+def test_the_zoom_shows_encodings_that_extrapolate():
     assert zoom_limits(record_of({"fire": [2.0], "alibi": [2.1], "rope": [2.2], "nope": [9.0]})) is None  # one length
     record = compare_record()
     low, high = zoom_limits(record)
     held = [line for line in lines_of(record) if line.encoding in ("fire", "alibi", "kerple_log")]
     seen = [fmean(line.values(n).values()) for line in held for n in record["setting"]["lengths"]]
     assert low < min(seen) < max(seen) < high < min(max(seen) + 0.1, 3.0)
-    for run in record["runs"]:  # an encoding that degrades is the best before
+    for run in record["runs"]:  # an encoding that degrades is best at the start
         if run["encoding"] == "nope":
             run["perplexity"]["rows"][0]["log_perplexity"] = min(seen) - 0.5
     assert zoom_limits(record)[0] < min(seen) - 0.5

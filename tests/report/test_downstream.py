@@ -1,4 +1,4 @@
-"""Scores on downstream tasks: tables in the paper's layout, and pictures by length."""
+"""Scores on downstream tasks: tables in the paper's layout, and plots by length."""
 
 import re
 import sys
@@ -30,14 +30,14 @@ def test_a_whole_suite_has_the_papers_layout_and_its_average():
     assert cells(table, "FIRE") == [["10.00", "11.00", "12.00", "13.00", "14.00", "15.00", "16.00", "13.00"]]
     assert cells(table, "  95 %")[0][0] == "8.8…12.8"
     assert cells(table, "  FIRE") == [["16.24", "82.93", "14.58", "9.55", "15.87", "16.31", "24.02", "25.64"]]
-    assert "  Kerple" not in table  # which is not among ours
-    assert "FIRE: a model of 23.1M parameters, pretrained on 105M tokens in sequences of 512." in words(table)
+    assert "  Kerple" not in table  # not among our encodings
+    assert "FIRE: a model with 23.1M parameters, pretrained on 105M tokens in sequences of 512." in words(table)
     assert "held out from the train split" in words(table)
     assert "The paper's rows: 125M parameters" in words(table)
 
 
-def test_what_is_missing_is_missing():
-    """No average then, but the mean of those that all have, called so; the paper's over the same."""
+def test_an_incomplete_suite_has_no_average():
+    """Instead, a labelled mean over the tasks that every row has, for the paper's rows too."""
     there = [task for task in SUITES["scrolls"] if task != "contract_nli"]
     rows = [
         row("FIRE", "fire", [one(task, 10.0) for task in there]),
@@ -53,11 +53,11 @@ def test_what_is_missing_is_missing():
     theirs = (16.24 + 14.58 + 9.55 + 15.87 + 16.31) / 5
     assert cells(table, "  FIRE")[0][-2:] == ["25.64", f"{theirs:.2f}"]
     assert cells(table, "in 2,048 tokens")[0][-2:] == ["of", "5"]
-    assert "– contract_nli is left out: has no train split of contract_nli." in table
+    assert "– contract_nli is missing: has no train split of contract_nli." in table
     assert "– RoPE on quality failed: DivergedError: the loss is nan" in table
 
 
-def test_glue_is_in_two_blocks_and_what_is_near_chance_is_marked():
+def test_glue_has_two_blocks_and_marks_scores_near_chance():
     scores = [
         one(task, 60.0, near=task == "wsc", **({"groups": 5} if task == "multirc" else {})) for task in SUITES["glue"]
     ]
@@ -65,8 +65,8 @@ def test_glue_is_in_two_blocks_and_what_is_near_chance_is_marked():
     first, second = cells(table, "FIRE-S")
     assert first == ["60.00"] * 8
     assert second == [*["60.00"] * 6, "60.00≈", "60.00"]
-    assert cells(table, "  FIRE-S")[1][-1] == "71.04"  # the average alone is known
-    assert cells(table, "questions")[1][4] == "5"  # of which MultiRC's score is the mean
+    assert cells(table, "  FIRE-S")[1][-1] == "71.04"  # only the average is known
+    assert cells(table, "questions")[1][4] == "5"  # MultiRC counts groups
     assert "≈: not above the best constant answer." in words(table)
     guessed = record(["quality"], [row("FIRE", "fire", [one("quality", 24.0, near=True)])])
     assert "≈: not above the best constant answer or option position." in words(downstream_table(guessed, PAPER))
@@ -74,7 +74,7 @@ def test_glue_is_in_two_blocks_and_what_is_near_chance_is_marked():
 
 @pytest.mark.parametrize(("columns", "abreast"), [(200, 8), (100, 6), (80, 4), (40, 2)])
 def test_a_narrow_terminal_has_fewer_tasks_abreast(columns, abreast, monkeypatch):
-    """But not fewer columns than 60."""
+    """But at least 60 columns."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))
     shown = downstream_table(
@@ -83,10 +83,10 @@ def test_a_narrow_terminal_has_fewer_tasks_abreast(columns, abreast, monkeypatch
     assert max(map(len, shown.splitlines())) <= min(120, max(60, columns))
     found = [len(found) for found in cells(shown, "FIRE")]
     assert found[:-1] == [abreast] * ((15 - 1) // abreast)
-    assert sum(found) == 15 + 1  # and the average
+    assert sum(found) == 15 + 1  # plus the average
 
 
-def test_seeds_of_one_encoding_have_their_mean_below_them():
+def test_the_mean_follows_the_seeds_of_an_encoding():
     rows = [
         row(label, label.lower(), [one(task, 50.0 + by) for task in SUITES["scrolls"][:-1]], seed=seed)
         for label, seed, by in (("FIRE", 0, 0), ("FIRE", 1, 2), ("RoPE", 0, 4), ("FIRE", 2, 1))
@@ -98,7 +98,7 @@ def test_seeds_of_one_encoding_have_their_mean_below_them():
     names = [re.split("  +", line.strip())[0] for line in lines]
     assert names == ["FIRE, seed 0", "FIRE, seed 1", "FIRE, seed 2", "FIRE, mean of 3", "RoPE"]
     means = re.split("  +", lines[3].strip())[1:]
-    assert means == [*["51.00"] * 6, "–", "–", "51.00"]  # QuALITY was tested with one seed alone
+    assert means == [*["51.00"] * 6, "–", "–", "51.00"]  # QuALITY was tested with one seed only
 
 
 def test_one_task_has_one_column_and_no_average():
@@ -119,7 +119,7 @@ def test_the_papers_models_of_the_nearest_size(parameters, size, average):
     assert cells(downstream_table(shown, PAPER, size), "  FIRE")[0][-1] == average
 
 
-def test_beside_fire_without_its_parts_stands_the_same():
+def test_ablated_fire_is_shown_next_to_the_papers_ablation():
     without = {"init_L": 128.0, "log": False, "threshold": None}
     parts = {"FIRE (log=False, threshold=None)": without, "FIRE": {"init_L": 128.0, "horizon": 512}}
     scores = [one(task, 60.0) for task in SUITES["glue"]]
@@ -128,14 +128,14 @@ def test_beside_fire_without_its_parts_stands_the_same():
     assert cells(table, "  FIRE without log and threshold")[-1][-1] == "69.06"
     assert cells(table, "  FIRE")[-2][-1] == "71.14"
     assert "FIRE without threshold" not in table
-    rows[0]["options"] = {"threshold": "fixed"}  # which the paper has not
+    rows[0]["options"] = {"threshold": "fixed"}  # not in the paper
     assert "FIRE without log" not in downstream_table(record(SUITES["glue"], rows), PAPER)
-    rows[0] |= {"encoding": "somebodys", "options": {"knob": 1}}  # which is not registered here
+    rows[0] |= {"encoding": "somebodys", "options": {"knob": 1}}  # not registered
     assert cells(downstream_table(record(SUITES["glue"], rows), PAPER), "  FIRE")[-1][-1] == "71.14"
 
 
-def test_the_paper_is_left_out_if_it_has_nothing():
-    """On the encoding, the lengths, or the task."""
+def test_the_paper_is_skipped_if_it_has_no_numbers():
+    """For the encoding, the lengths or the task."""
     scores = [one("wnli", 50.0, length) for length in (512, 1024)]
     for shown in (
         record(["squality"], [row("YaRN", "yarn", [one("squality", 3.0)])]),
@@ -145,14 +145,14 @@ def test_the_paper_is_left_out_if_it_has_nothing():
         assert "paper" not in downstream_table(shown, PAPER)
 
 
-def test_nothing_is_there_yet():
+def test_an_empty_record():
     table = downstream_table(record(["qmsum"], [row("FIRE", "fire", [])], interrupted=True), PAPER)
     assert cells(table, "FIRE") == [["–"]]
     assert "interrupted" in words(table)
 
 
 @pytest.mark.parametrize(
-    ("select", "fact"), [("validation", "flatters"), ("loss", "lowest loss"), ("last", "the last of each run")]
+    ("select", "fact"), [("validation", "inflates"), ("loss", "lowest loss"), ("last", "the last one of each run")]
 )
 def test_how_the_model_was_selected(select, fact):
     shown = downstream_table(record(["qmsum"], [row("FIRE", "fire", [])], select=select), PAPER)
@@ -174,12 +174,12 @@ def test_marks_and_failures_by_length():
     shown["rows"][0]["scores"][2] = {"task": "narrative_qa", "length": 16384, "failed": "OutOfMemoryError: it ended"}
     table = downstream_table(shown, PAPER)
     assert cells(table, "FIRE") == [["6.00", "8.00≈", "–"]]
-    assert "≈: not above the same answers given to questions about other documents." in words(table)
+    assert "≈: not above the same answers swapped between documents." in words(table)
     assert "FIRE on narrative_qa at 16,384 failed: OutOfMemoryError: it ended" in table
 
 
-def test_a_picture_by_length(tmp_path):
-    """Also where all scores are 0, one length has none, or a checkpoint has none at all."""
+def test_a_plot_by_length(tmp_path):
+    """Even if all scores are 0, a length is missing, or a checkpoint has no scores."""
     poor = sweep()
     poor["rows"][0]["scores"] = [one("narrative_qa", 0.0, 512, interval=None)]
     poor["rows"][1]["scores"] = []
@@ -187,7 +187,7 @@ def test_a_picture_by_length(tmp_path):
         assert plot_contexts(shown, "narrative_qa", tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_seeds_by_length_are_rows_with_a_mean_and_one_line(tmp_path):
+def test_seeds_by_length_are_rows_with_a_mean_in_tables_and_one_line_in_plots(tmp_path):
     shown = sweep()
     others = [
         {**one, "seed": 1, "scores": [{**of, "score": of["score"] + 1} for of in one["scores"]]}
@@ -204,7 +204,7 @@ def test_seeds_by_length_are_rows_with_a_mean_and_one_line(tmp_path):
 
 
 def test_long_intervals(tmp_path, monkeypatch):
-    """One that leaves the axis says where it ends; if all scores are 0, the axis has room for all."""
+    """An interval that leaves the axis is labelled with its end; if all scores are 0, the axis fits all."""
     drawn = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self.axes[0]))
     short, long, zeros = sweep(), sweep(), sweep()

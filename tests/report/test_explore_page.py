@@ -1,4 +1,4 @@
-"""The page of a checkpoint's learned biases: what the file holds, and what a browser shows."""
+"""The page of a checkpoint's learned biases: the file, and what a browser shows."""
 
 import json
 import re
@@ -97,7 +97,7 @@ def test_other_encodings_in_the_page(browser, tmp_path, name):
         for query in QUERIES:
             expected = bias_of(encodings[0], query, some_distances(query)).double()
             found = in_the_page(page, 0, query, some_distances(query))
-            # sampled: exact for the first 256, then straight lines over 5 % of the distance
+            # sampled: exact up to distance 256, then linear over 5 % of the distance
             torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-5)
             near = [d for d in some_distances(query) if d <= 256]
             torch.testing.assert_close(found[:, : len(near)], expected[:, : len(near)], rtol=1e-6, atol=1e-6)
@@ -138,7 +138,7 @@ def test_look_back():
     assert look_back(alibi, 1).tolist() == [1.0] * 4
 
 
-def test_the_file_needs_no_other(path):
+def test_the_file_is_self_contained(path):
     text = path.read_text(encoding="utf-8")
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, flags=re.DOTALL)[1])
@@ -244,11 +244,11 @@ def test_a_phone(browser, tmp_path):
 
 def test_the_formula_is_that_of_the_model(tmp_path):
     published = formula(FIRE(2))
-    assert "ψ(max(L, query)) ) with ψ(x) = log(c·x + 1). Up to L" in published
+    assert "ψ(max(L, query)) ) with ψ(x) = log(c·x + 1). Queries up to L" in published
     assert published.endswith("beyond, it stretches with the query.")
     with_horizon = formula(FIRE(2, horizon=2048))
     assert "ψ(min(max(L, query), 2,048)) )" in with_horizon
-    assert "up to L share one curve, and those from position 2,048 on, the horizon, share one too" in with_horizon
+    assert "up to L share one curve, and so do queries from the horizon, 2,048, on" in with_horizon
     linear = formula(FIRE(2, log=False, threshold=None))
     assert linear == "FIRE is f( ψ(distance) ÷ ψ(query) ) with ψ(x) = x. The curve stretches with the query."
 
@@ -286,7 +286,7 @@ def test_command(tmp_path, saved, capsys, monkeypatch):
     assert page.with_name("trained-runs-other.html").is_file()
 
 
-def test_errors_are_for_people(tmp_path, capsys):
+def test_errors_are_readable(tmp_path, capsys):
     save(tmp_path / "rope", "rope")
     (tmp_path / "empty").mkdir()
     for names, message in (

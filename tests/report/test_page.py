@@ -1,4 +1,4 @@
-"""report.html: what is in the file, and what a browser shows."""
+"""report.html: the file, and what a browser shows."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def report(tmp_path):
     return report_page(compare_record(), tmp_path / "new" / "report.html")
 
 
-def test_the_file_needs_no_other(report):
+def test_the_file_is_self_contained(report):
     text = report.read_text(encoding="utf-8")
     assert not re.search(r"\b(src|href)\s*=\s*(?![\"']?data:)", text)
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
@@ -38,7 +38,7 @@ def test_the_file_needs_no_other(report):
 def test_the_answer_comes_first(report):
     """Verdict, chart, table, method, in this order."""
     text = report.read_text(encoding="utf-8")
-    parts = (verdict(compare_record()), 'id="perplexity"', 'id="numbers"', "Scored: 30 documents", "Models of 820k")
+    parts = (verdict(compare_record()), 'id="perplexity"', 'id="numbers"', "Scored: 30 documents", "Models with 820k")
     assert sorted(parts, key=text.index) == list(parts)
     assert '<strong>2.127</strong> <span class="spread">± 0.030</span>' in text
     assert text.count("<strong>") == 6
@@ -64,7 +64,7 @@ def test_data_for_the_charts(report, tmp_path):
 
 
 def test_extended_models_and_several_biases(tmp_path):
-    """Losses are those of training from scratch; biases have the order of the table."""
+    """Losses are of training from scratch; biases are in the order of the table."""
     record = compare_record()
     for run in record["runs"]:
         if run["encoding"] == "nope":
@@ -120,7 +120,7 @@ def test_charts_draw(browser, report):
 
 
 def test_curves_are_labelled_at_their_ends(browser, report):
-    """In their order and apart from each other; a phone has no room for that."""
+    """In order and without overlap; not on a phone, which has no room."""
     with looking_at(browser, report) as page:
         labels = page.locator("#perplexity text.end")
         assert labels.all_text_contents() == ["NoPE", "RoPE", "FIRE", "Kerple-log", "ALiBi"]
@@ -157,7 +157,7 @@ def test_the_legend_hides_a_line_in_every_chart(browser, report):
             assert set(curves(page, f"#{name}")) == set(LABELS.values()) - {"NoPE"}
             button = page.locator(f"#{name} .legend button", has_text="NoPE")
             assert button.get_attribute("aria-pressed") == "false"
-        assert curves(page, "#perplexity")["FIRE"] != before  # the others have more room
+        assert curves(page, "#perplexity")["FIRE"] != before  # the axis is rescaled
         page.locator("#losses .legend button", has_text="NoPE").click()
         assert curves(page, "#perplexity")["FIRE"] == before
         for one in page.locator("#perplexity .legend button").all():
@@ -186,7 +186,7 @@ def test_pointer_and_keys_show_values(browser, report):
 
 
 def test_choices(browser, tmp_path):
-    """Length for positions; encoding, query and axis for biases."""
+    """The length for positions; encoding, query and axis for biases."""
     record = compare_record()
     record["biases"]["alibi"] = [row for row in record["biases"]["fire"] if row["query"] == 63 and row["layer"] == 0]
     with looking_at(browser, report_page(record, tmp_path / "report.html")) as page:
@@ -224,7 +224,7 @@ def test_a_phone(browser, report, scheme):
 
 
 def test_long_labels_leave_room_for_numbers(browser, tmp_path):
-    """On a desktop all columns are in sight; on a phone they scroll past the labels, which stay."""
+    """On a desktop all columns are visible; on a phone they scroll while the labels stay."""
     record = compare_record()
     for run in record["runs"]:
         run["label"] += " (horizon=32, hidden_layers=1, activation=gelu)"
@@ -259,7 +259,7 @@ def test_data_is_escaped(tmp_path):
     assert text.count("</script>") == 2
 
 
-def test_data_is_text_to_a_browser(browser, tmp_path):
+def test_a_browser_treats_data_as_text(browser, tmp_path):
     with looking_at(browser, report_page(evil_record(), tmp_path / "report.html")) as page:
         assert page.locator("img").count() == 0
         assert EVIL + "fire" in curves(page, "#perplexity")

@@ -1,4 +1,4 @@
-"""Perplexity by length in a terminal: the answer first."""
+"""Perplexity by length in a terminal, the answer first."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_verdict(values, trained, answer):
     assert answer in verdict(record_of(values, trained))
 
 
-def test_a_paired_change_within_its_interval_is_none():
+def test_a_paired_change_whose_interval_includes_0_is_not_significant():
     record = record_of({512: 3.0, 1024: 3.2}, 512)
     record["rows"][1] |= {"tokens": 9 * 512, "difference": {"from_length": 512, "interval": [-0.1, 0.5]}}
     answer = "3.00 at 512, 3.20 at 1,024 (+0.20): no significant change past the training length."

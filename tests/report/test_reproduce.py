@@ -1,4 +1,4 @@
-"""Reproductions beside the paper's numbers."""
+"""Reproductions next to the paper's numbers."""
 
 from longfire.lab.reported import reported
 from longfire.lab.scales import PAPERS
@@ -15,12 +15,12 @@ from longfire.report.reproduce import (
 from tests.report.records import compare_record
 
 
-def test_beside_the_papers_numbers():
+def test_a_table_with_the_papers_numbers():
     table = papers_table(reported("perplexity"))
     assert table.columns == ["in the paper, trained at 2,048", "512", "1,024", "2,048", "4,096", "8,192"]
     rows = {label: cells for label, *cells in table.rows}
     assert rows["FIRE"] == ["3.149", "3.083", "3.054", "3.046", "3.056"]
-    assert "YaRN" not in rows  # the paper has a figure of it
+    assert "YaRN" not in rows  # the paper has only a figure
     assert papers_table(reported("sharing")).rows[-1] == ["FIRE-S", "3.22", "3.14", "3.10", "3.09", "3.10"]
     shown = reproduced_table(compare_record(), reported("perplexity"))
     assert shown.startswith(compare_table(compare_record()))
@@ -35,7 +35,7 @@ def test_theorem():
     assert "float64" in str(table)
 
 
-def test_a_page_beside_the_papers_numbers(tmp_path):
+def test_a_page_with_the_papers_numbers(tmp_path):
     path = reproduced_page(compare_record(), tmp_path / "report.html", "Figure 1: <all>", reported("perplexity"))
     page = path.read_text(encoding="utf-8")
     assert "<title>Figure 1: &lt;all&gt;</title>" in page
@@ -47,12 +47,12 @@ def test_a_page_beside_the_papers_numbers(tmp_path):
     assert NO_NUMBERS in page
 
 
-def test_a_table_by_the_papers_own_recipe_is_called_so():
+def test_only_the_papers_recipes_get_the_papers_title():
     record = compare_record()
     assert tuple(PAPERS) == PAPERS_RECIPES
     for name in ("base", "large", "base-512"):
         record["setting"]["recipe"]["name"] = name
         assert heading("Table 3", "FIRE's parts", record) == "Table 3: FIRE's parts"
-    record["setting"]["recipe"] |= {"name": "small-large", "size": "base"}  # in place of large models
-    title = "In place of Table 3 (FIRE's parts): models of 820k trained at 64"
+    record["setting"]["recipe"] |= {"name": "small-large", "size": "base"}  # replaces the large model
+    title = "Scaled-down Table 3 (FIRE's parts): models with 820k parameters, trained at 64"
     assert heading("Table 3", "FIRE's parts", record) == title

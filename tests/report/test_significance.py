@@ -1,4 +1,4 @@
-"""Which differences between encodings are significant, and what is said about it."""
+"""Significance of differences between encodings, and its summary."""
 
 import math
 import random
@@ -12,10 +12,10 @@ from tests.report.records import record_of
 @pytest.mark.parametrize(
     ("ours", "theirs", "significant"),
     [
-        ([1.0, 2.0, 3.0], [1.1, 2.1, 3.1], True),  # far less than the seeds differ, but the same in each
+        ([1.0, 2.0, 3.0], [1.1, 2.1, 3.1], True),  # far less than between seeds, but equal for each seed
         ([1.0, 1.0, 1.0], [1.1, 1.12, 1.15], True),
         ([1.0, 1.0, 1.0], [1.1, 1.2, 1.3], False),  # t is 3.46: significant only one-sided
-        ([1.0, 1.0, 1.0], [1.01, 1.01, 1.5], False),  # a single seed makes most of it
+        ([1.0, 1.0, 1.0], [1.01, 1.01, 1.5], False),  # mostly due to one seed
         ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], False),
         ([1.0, 1.0, 1.0], [1.1, 1.1, None], None),  # a seed is missing
         ([1.0, 1.0], [1.1, 1.1], None),
@@ -30,14 +30,14 @@ def test_a_lead_over_one_other(ours, theirs, significant):
 
 
 def test_every_other_encoding_is_tested():
-    """The third is far behind in two seeds of three: not significantly, although the second is."""
+    """The third is far behind in two of three seeds, but not significantly, although the second is."""
     record = record_of({"fire": [1.0, 1.0, 1.0], "alibi": [1.1, 1.1, 1.1], "t5": [0.9, 1.5, 1.5]})
     ranked = ranking(record, 64)
     assert (ranked.best, "t5" in ranked.level) == ("fire", True)
     assert ranking(record_of({"fire": [1.0, 1.0, 1.0]}), 64) is None
 
 
-def test_summary_counts_pairs_and_names_what_is_level_with_the_best():
+def test_summary_counts_pairs_and_names_encodings_level_with_the_best():
     a, b = [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]
     assert significance_summary(record_of({"a": a})) == ""
     assert significance_summary(record_of({"a": a, "b": b}), "x") == "1 of 1 pairwise differences are significant (x)."
@@ -59,7 +59,7 @@ def test_summary_says_what_cannot_be_tested():
     assert "no two encodings have every seed" in significance_summary(record_of(missing))
     three = significance_summary(record_of(missing | {"c": [3.0, 3.0, 3.0]}))
     assert three.startswith("1 of 1 ")
-    assert three.endswith("lack of a seed: b.")
+    assert three.endswith("a seed is missing: b.")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_summary_says_what_cannot_be_tested():
     [(4.303, 2, 0.05), (2.776, 4, 0.05), (3.055, 12, 0.01), (3.646, 24, 0.00129), (5.841, 3, 0.01)],
 )
 def test_two_sided_p_values(t, degrees, p):
-    """As in tables of Student's t: numbers of mean t/√n and variance 1."""
+    """Samples with mean t/√n and variance 1 give the values in tables of Student's t."""
     by_seed = [t / math.sqrt(3)] * 3
     assert p_value(by_seed, (1.0, degrees)) == pytest.approx(p, rel=0.01)
 
@@ -83,14 +83,14 @@ def error_rate(encodings, seeds, spread=(0.01,), shift=0.0, draws=1500):
 
 
 def test_equal_encodings_differ_in_at_most_five_percent_of_lengths():
-    """As `RULE` says, whether or not seeds shift all encodings alike. The bounds are 5 % and two standard errors."""
+    """As `RULE` says, whether or not seeds shift all encodings. The bounds are 5 % plus two standard errors."""
     assert 0.03 < error_rate(2, 3) < 0.062
     for encodings, seeds, shift in ((5, 3, 0.05), (7, 3, 0.0), (7, 5, 0.05)):
         assert error_rate(encodings, seeds, shift=shift) < 0.05 + 0.012
 
 
 def test_unequal_scatter_hardly_raises_the_error():
-    """One with sixty times the others' deviation, which pooling alone calls different in one length of six."""
+    """One encoding has 60 times the deviation; plain pooling would call it different at one length in six."""
     assert error_rate(7, 3, spread=[0.005] * 6 + [0.3]) < 0.09
     assert error_rate(7, 5, spread=[0.005] * 6 + [0.3]) < 0.05
 

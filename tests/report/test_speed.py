@@ -1,4 +1,4 @@
-"""Speed records as tables and pictures."""
+"""Tables and plots of speed records."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ MODEL_TIMES = {
 
 
 def model_record(**changes):
-    """As if from a GPU; the numbers are invented."""
+    """A GPU record with invented numbers."""
     rows = []
     for kind, times in MODEL_TIMES.items():
         for (encoding, engine), ms in times.items():
@@ -80,7 +80,7 @@ def test_attention_table():
     assert "t5 fused – – – – – – –" in lines
     assert "– fire sdpa n=32768, alibi sdpa n=32768: forward + backward: out of memory (151 GB)" in lines
     assert "– t5 fused n=32768: wrong: output: error 1.2e-01 where …" in lines
-    assert "one bias computed for 12 layers" in shown
+    assert "one bias for 12 layers" in shown
     assert "n=2048 fused 0.90" in shown
     assert max(map(len, shown.splitlines())) <= 120
     assert "interrupted" not in shown
@@ -117,7 +117,7 @@ def test_model_table():
     assert lines[0] == "base model, bfloat16, compiled; NVIDIA H200, torch 2.11.0+cu130"
     forward = lines.index("forward, 16 × 2,048 tokens")
     assert lines[forward + 2] == "encoding engine ms tokens/s ÷ rope (sdpa flash) ÷ rope (sdpa cudnn)"
-    assert lines[forward + 4 : forward + 8] == [  # the fastest first, what failed last
+    assert lines[forward + 4 : forward + 8] == [  # fastest first, failures last
         "rope sdpa cudnn 16.00 2,048,000 0.80 1.00",
         "rope sdpa flash 20.00 1,638,400 1.00 1.25",
         "fire fused 24.00 1,365,333 1.20 1.50",
@@ -162,21 +162,21 @@ def test_ratios_of_the_results_follow_from_their_times(h200):
 
 
 @pytest.mark.parametrize("rows", [22, 3, 0])
-def test_picture_of_attention(rows, tmp_path):
+def test_plot_of_attention(rows, tmp_path):
     record = attention_record()
     plot_speed(record | {"rows": record["rows"][:rows]}, tmp_path / "speed.png")
     assert is_png(tmp_path / "speed.png")
 
 
 @pytest.mark.parametrize("rows", [slice(10), slice(1), slice(0), slice(9, 10)])
-def test_picture_of_models(rows, tmp_path):
-    """Also of none, interrupted at once, and of failures alone."""
+def test_plot_of_models(rows, tmp_path):
+    """Even without rows, and with failures only."""
     record = model_record()
     plot_model(record | {"rows": record["rows"][rows]}, tmp_path / "model.png")
     assert is_png(tmp_path / "model.png")
 
 
-def test_picture_of_the_results(h200, tmp_path):
+def test_plot_of_the_results(h200, tmp_path):
     from matplotlib.image import imread
 
     plot_model(h200, tmp_path / "model.png")

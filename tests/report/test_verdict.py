@@ -1,4 +1,4 @@
-"""The verdict on a comparison: what it concludes, and what it must not."""
+"""The verdict on a comparison, and when it must not conclude anything."""
 
 import math
 
@@ -15,15 +15,15 @@ def changed(record, encoding, length, value):
     return record
 
 
-def test_who_holds_who_loses_and_who_is_best():
+def test_extrapolation_and_the_best():
     said = verdict(compare_record())
     assert said.startswith("Up to 16× the training length (1,024 tokens), ALiBi and Kerple-log lose nothing; ")
     assert "FIRE loses 0.08 nats, RoPE 1.40 and NoPE 1.80." in said
-    assert "At 1,024 tokens, ALiBi has the lowest log perplexity (2.148), significantly ahead of every other" in said
+    assert "At 1,024 tokens, ALiBi has the lowest log perplexity (2.148), significantly ahead of all others" in said
     assert "At the training length, FIRE has the lowest" in said
 
 
-def test_a_small_loss_is_a_bound():
+def test_small_losses_are_reported_as_a_bound():
     record = compare_record(("fire", "rope"), seeds=(0,))
     for length, value in ((64, 2.1), (128, 2.0), (256, 2.111), (512, 2.1), (1024, 2.0)):
         changed(record, "fire", length, value)
@@ -44,9 +44,9 @@ def test_a_lead_that_is_not_significant():
     assert "not significantly ahead of b." in verdict(record_of(far))
     missing = verdict(record_of({"a": [1.0, 1.0, None], "b": [2.0, 2.0, 2.0]}))
     assert "a has the lowest" in missing
-    assert "not tested for lack of a seed" in missing
+    assert "not tested, because a seed is missing" in missing
     partly = {"a": [1.0, 1.0, 1.0], "b": [2.0, 2.0, 2.0], "c": [3.0, 3.0, 3.0], "d": [2.0, 2.0, None]}
-    assert "significantly ahead of every other with all seeds" in verdict(record_of(partly))
+    assert "significantly ahead of all others with all seeds" in verdict(record_of(partly))
 
 
 def test_one_encoding_and_one_length():
@@ -90,7 +90,7 @@ def test_many_encodings_are_counted():
     assert "7 encodings lose 0.10 (e0) to 0.70 nats (e6)" in verdict(record)
 
 
-def test_extended_models_are_not_taken_for_ones_trained_short():
+def test_extended_models_are_named_as_extended():
     record = compare_record()
     for run in record["runs"]:
         if run["encoding"] == "rope":
@@ -100,7 +100,7 @@ def test_extended_models_are_not_taken_for_ones_trained_short():
 
 def test_other_texts_have_their_own_best():
     said = verdict(with_other_texts(compare_record()))
-    assert "On latex, Kerple-log is lowest, significantly ahead of every other. On code, ALiBi is lowest, " in said
+    assert "On latex, Kerple-log is lowest, significantly ahead of all others. On code, ALiBi is lowest, " in said
 
 
 def test_barely_trained_models_and_little_text():

@@ -1,1 +1,1 @@
-"""Fine-tune checkpoints on tasks and test them, or test them as they are."""
+"""Fine-tune checkpoints on tasks and test them, or test them without fine-tuning."""

@@ -1,4 +1,4 @@
-"""The checkpoints of an experiment: how they are given, labelled and described in the record."""
+"""The checkpoints of an experiment: parsing, labels, and their description in the record."""
 
 import re
 from collections import Counter
@@ -29,39 +29,39 @@ EXTENDED = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A checkpoint to fine-tune or to test, optionally with RoPE extended."""
+    """A checkpoint to fine-tune or test, optionally with RoPE extended."""
 
     given: str
-    """As on the command line."""
+    """As written on the command line."""
     folder: Path
-    """Where its config.json is."""
+    """The folder of its config.json."""
     config: Any
-    """Including the extension."""
+    """Includes the extension."""
     label: str
     encoding: str
-    """A name in `ENCODINGS`, with -s if shared by all layers; the model type for other models."""
+    """A name in `ENCODINGS`, with -s if shared by all layers; for other models, the model type."""
     key: str
-    """For folder names: depends on the weights and the extension only."""
+    """Names its folders. Depends only on the weights and the extension."""
     extension: tuple[str, int] | None = None
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The checkpoint's tokenizer."""
         if not any((self.folder / name).is_file() for name in TOKENIZER_FILES):
             raise ValueError(f"{self.folder} has no tokenizer. Save the model's tokenizer there.")
-        found: Any = load_without_code(AutoTokenizer, self.folder, local_files_only=True)
-        if not isinstance(found, PreTrainedTokenizerFast):
+        tokenizer: Any = load_without_code(AutoTokenizer, self.folder, local_files_only=True)
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ValueError(
-                f"the tokenizer in {self.folder} is a {type(found).__name__}; a fast tokenizer (tokenizer.json) is "
-                f"needed."
+                f"the tokenizer in {self.folder} must be a fast tokenizer (tokenizer.json), not a "
+                f"{type(tokenizer).__name__}."
             )
-        return found
+        return tokenizer
 
     def initial_model(self) -> Path | LongfireForCausalLM:
-        """What fine-tuning starts from."""
+        """The model to fine-tune."""
         return self.folder if self.extension is None else extend(self.folder, *self.extension)
 
     def load(self, device: str | None, dtype: str | None) -> tuple[Any, Any]:
-        """Model and tokenizer."""
+        """Load model and tokenizer."""
         model, tokenizer = load_for_testing(self.folder, device, dtype)
         return model if self.extension is None else extend(model, *self.extension), tokenizer
 
@@ -77,7 +77,7 @@ class Candidate:
             raise ValueError(f"{self.given}: {error}") from error
 
     def describe(self) -> dict[str, Any]:
-        """For the record: what the checkpoint is, and what it was trained on, as far as known."""
+        """The checkpoint and, as far as known, its training, for the record."""
         run, pretraining = run_record(self.folder), pretrained_by(self.folder)
         finetuning = run if "chosen_by" in run else {}
         recipe, on = finetuning.get("recipe", {}), finetuning.get("identity", {}).get("on", {})
@@ -108,29 +108,29 @@ class Candidate:
         if init is not None:
             return None if init == RANDOM else str(init)
         name = self.encoding.removesuffix(SHARED)
-        known = name in ENCODINGS and has_starts(ENCODINGS[name]) and not recipe.get("init_from")
-        return recipe.get("init") if known else None
+        has_init = name in ENCODINGS and has_starts(ENCODINGS[name]) and not recipe.get("init_from")
+        return recipe.get("init") if has_init else None
 
 
 def load_for_testing(folder: Path, device: str | None = None, dtype: str | None = None) -> tuple[Any, Any]:
-    """Model and tokenizer in a folder; in bfloat16 on a GPU by default."""
+    """Load model and tokenizer from a folder, by default in bfloat16 on a GPU."""
     on_gpu = torch.cuda.is_available() if device is None else device != "cpu"
     return load_model(folder, None, device, dtype or ("bfloat16" if on_gpu else None))
 
 
-def load_candidates(given: Sequence[str | Path]) -> list[Candidate]:
-    """Each checkpoint, FOLDER or FOLDER:rope_pi=N or FOLDER:yarn=N. Labels are unique, except among seeds."""
-    if not given:
-        raise ValueError("give at least one checkpoint.")
-    found = [_candidate(str(one)) for one in given]
-    counts = Counter(one.key for one in found)
-    if twice := [one.given for one in found if counts[one.key] > 1]:
-        raise ValueError(f"the checkpoint {twice[-1]} is given twice. Give it once.")
+def load_candidates(checkpoints: Sequence[str | Path]) -> list[Candidate]:
+    """Load FOLDER, FOLDER:rope_pi=N or FOLDER:yarn=N. Labels are unique, except that seeds share one."""
+    if not checkpoints:
+        raise ValueError("pass at least one checkpoint.")
+    loaded = [_candidate(str(checkpoint)) for checkpoint in checkpoints]
+    counts = Counter(one.key for one in loaded)
+    if repeated := [one.given for one in loaded if counts[one.key] > 1]:
+        raise ValueError(f"the checkpoint {repeated[-1]} is listed twice. Pass it once.")
     for suffix in (_length_suffix, _options_suffix):
-        shared = _shared_labels(found)
-        found = [replace(one, label=one.label + suffix(one, shared.get(one.label, []))) for one in found]
-    unclear = {label for label, same in _shared_labels(found).items() if not are_seeds([c.describe() for c in same])}
-    return [replace(one, label=f"{one.label} ({one.given})") if one.label in unclear else one for one in found]
+        shared = _shared_labels(loaded)
+        loaded = [replace(one, label=one.label + suffix(one, shared.get(one.label, []))) for one in loaded]
+    ambiguous = {label for label, same in _shared_labels(loaded).items() if not are_seeds([c.describe() for c in same])}
+    return [replace(one, label=f"{one.label} ({one.given})") if one.label in ambiguous else one for one in loaded]
 
 
 def _candidate(given: str) -> Candidate:
@@ -139,7 +139,7 @@ def _candidate(given: str) -> Candidate:
     config: Any = load_without_code(AutoConfig, folder, local_files_only=True)
     if extension is not None:
         if not isinstance(config, LongfireConfig):
-            raise ValueError(f"{given}: only a longfire model can be extended; this is a {config.model_type!r} model.")
+            raise ValueError(f"{given}: only longfire models can be extended; this is a {config.model_type!r} model.")
         config.position_encoding = extended_encoding(config, *extension)
     label, encoding = _name_encoding(config, Path(source))
     target = "" if extension is None else f"-{extension[1]}"
@@ -148,31 +148,31 @@ def _candidate(given: str) -> Candidate:
 
 
 def _parse_extension(given: str) -> tuple[str, tuple[str, int] | None]:
-    """Folder and extension."""
-    matched = EXTENDED.fullmatch(given)
-    if matched is None or Path(given).exists():
+    """Split off the extension: `runs/rope-0:yarn=4096` → ("runs/rope-0", ("yarn", 4096))."""
+    match = EXTENDED.fullmatch(given)
+    if match is None or Path(given).exists():
         return given, None
-    one_of(f"the extension of {matched['folder']}", matched["name"], EXTENSIONS)
-    if not matched["length"].isdigit():
-        raise ValueError(f"{given}: the length to extend to must be a whole number, not {matched['length']!r}.")
-    at_least("the length to extend to", int(matched["length"]), 1)
-    return matched["folder"], (matched["name"], int(matched["length"]))
+    one_of(f"the extension of {match['folder']}", match["name"], EXTENSIONS)
+    if not match["length"].isdigit():
+        raise ValueError(f"{given}: the length to extend to must be a whole number, not {match['length']!r}.")
+    at_least("the length to extend to", int(match["length"]), 1)
+    return match["folder"], (match["name"], int(match["length"]))
 
 
 def _name_encoding(config: Any, folder: Path) -> tuple[str, str]:
     """Label and encoding; other models are labelled with their folder's name."""
-    own = encoding_options(config)
-    name = own.pop("name", None)
+    options = encoding_options(config)
+    name = options.pop("name", None)
     if name not in ENCODINGS:
         return folder.name, str(config.model_type)
     shared = getattr(config, "share_position_encoding", False) and ENCODINGS[name].scope == "layer"
     encoding = name + (SHARED if shared else "")
-    return label_title(encoding) + _in_brackets(changed_options(name, own)), encoding
+    return label_title(encoding) + _in_brackets(changed_options(name, options)), encoding
 
 
-def _shared_labels(found: Sequence[Candidate]) -> dict[str, list[Candidate]]:
-    counts = Counter(one.label for one in found)
-    return {label: [one for one in found if one.label == label] for label in counts if counts[label] > 1}
+def _shared_labels(candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+    counts = Counter(one.label for one in candidates)
+    return {label: [one for one in candidates if one.label == label] for label in counts if counts[label] > 1}
 
 
 def _length_suffix(one: Candidate, same_label: list[Candidate]) -> str:
@@ -181,7 +181,7 @@ def _length_suffix(one: Candidate, same_label: list[Candidate]) -> str:
 
 
 def _options_suffix(one: Candidate, same_label: list[Candidate]) -> str:
-    """The options in which they differ."""
+    """The options that tell candidates with the same label apart."""
     others = [_with_defaults(encoding_options(other.config)) for other in same_label]
     own = encoding_options(one.config)
     return _in_brackets({key: value for key, value in own.items() if any(o.get(key) != value for o in others)})
@@ -192,7 +192,7 @@ def _in_brackets(options: dict[str, Any]) -> str:
 
 
 def encoding_options(config: Any) -> dict[str, Any]:
-    """The encoding's name and options, `init` aside; empty for other models."""
+    """The encoding's name and options except `init`; empty for other models."""
     options = dict(getattr(config, "position_encoding", None) or {})
     options.pop("init", None)
     return options

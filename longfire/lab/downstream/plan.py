@@ -1,4 +1,4 @@
-"""An experiment on tasks as one checked plan. Everything that can be refused is refused here, before training."""
+"""Turn an experiment on tasks into one plan. All checks happen here, before training."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ from longfire.training.run import as_json
 from longfire.validation import at_least, describe_differences, differences, one_of
 
 SELECT = ("dev", "validation", "loss", "last")
-"""Which model of a run is tested: the best by its answers on dev or on validation, by its loss on dev, or the last."""
+"""Which model of a run to test: the best by dev score, validation score or dev loss, or the last."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class Experiment:
     name: str
     """A task, tasks joined by +, a suite, or "all"."""
     data: str | Path | None
-    """A source as `longfire.tasks.load_examples` takes it."""
+    """A source for `longfire.tasks.load_examples`."""
     recipe: FinetuneRecipe | None = None
-    """None: test checkpoints as they are."""
+    """None: test without fine-tuning."""
     select: str = "dev"
     """One of `SELECT`."""
     lengths: tuple[int, ...] = ()
-    """To test at. Empty: the recipe's length, or the one that the first checkpoint was trained at."""
+    """Test lengths. Empty: the recipe's length, or the first checkpoint's training length."""
     limit: int | None = None
     """Maximum number of test questions per task. None: all."""
     dev_examples: int = 64
-    """Maximum number of dev questions per task to choose a model by."""
+    """Maximum number of dev questions per task for selecting a model."""
     split: str = "validation"
-    """To test on."""
+    """The split to test on."""
     trial: Trial | None = None
     """Limits for a quick trial."""
 
@@ -61,7 +61,7 @@ class Experiment:
 
     @property
     def mixtures(self) -> list[Mixture]:
-        """Tasks that are trained together."""
+        """Groups of tasks that are trained together."""
         return mixtures_of(self.name)
 
     @property
@@ -71,79 +71,79 @@ class Experiment:
 
     @property
     def requires_all(self) -> bool:
-        """Whether a task that the data lacks is an error. Suites do without it."""
+        """Whether a task missing from the data is an error. Suites skip missing tasks."""
         return self.name not in (*SUITES, ALL)
 
     @property
     def trained_length(self) -> int:
-        """Length to fine-tune at; 0 if nothing is trained."""
+        """Fine-tuning length; 0 without fine-tuning."""
         return 0 if self.recipe is None else self.recipe.length
 
     def test_lengths(self) -> list[int]:
-        """In ascending order; empty if the checkpoints decide."""
+        """Test lengths in ascending order; empty if the checkpoints decide."""
         return sorted(set(self.lengths)) or ([self.trained_length] if self.recipe else [])
 
 
 @dataclass(frozen=True)
 class Part:
-    """One checkpoint and one mixture: a fine-tuning run and its tests, or only the tests."""
+    """One checkpoint and one mixture: a fine-tuning run and its tests, or tests only."""
 
     candidate: Candidate
     mixture: Mixture
     folder: Path
-    """Of the run; of the checkpoint's tests, if nothing is trained."""
+    """The run's folder or, without fine-tuning, the folder of the tests."""
     identity: dict[str, Any]
     """What the run is trained on, for `longfire.training.finetune`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked experiment. Its questions exist and fit, its checkpoints have positions for the lengths."""
+    """A checked experiment: its questions exist and fit, and its checkpoints support the lengths."""
 
     experiment: Experiment
     out: Path
     candidates: list[Candidate]
     questions: dict[str, Questions]
     missing: dict[str, str]
-    """Tasks that the data lacks, and why."""
+    """Missing tasks, with reasons."""
     lengths: list[int]
     tokenizers: dict[str, Any]
-    """By hash."""
+    """Keyed by hash."""
     parts: list[Part]
 
     def setting(self) -> dict[str, Any]:
-        """For the record."""
-        one = self.experiment
+        """The experiment's setting, for the record."""
+        experiment = self.experiment
         common = {
-            "name": one.name,
-            "tasks": one.tasks,
+            "name": experiment.name,
+            "tasks": experiment.tasks,
             "missing": self.missing,
             "lengths": self.lengths,
-            "data": str(one.data or "hub"),
-            "split": one.split,
-            "limit": one.limit,
+            "data": str(experiment.data or "hub"),
+            "split": experiment.split,
+            "limit": experiment.limit,
         }
-        if one.recipe is None:
+        if experiment.recipe is None:
             return {"kind": "evaluate", **common}
         return {
             "kind": "finetune",
             **common,
-            "mixtures": [asdict(mixture) for mixture in _present(one.mixtures, self.questions)],
-            "recipe": asdict(one.recipe),
-            "select": one.select,
-            "length": one.recipe.length,
-            "dev_examples": one.dev_examples,
-            **({} if one.trial is None else {"brief": asdict(one.trial)}),
+            "mixtures": [asdict(mixture) for mixture in _available(experiment.mixtures, self.questions)],
+            "recipe": asdict(experiment.recipe),
+            "select": experiment.select,
+            "length": experiment.recipe.length,
+            "dev_examples": experiment.dev_examples,
+            **({} if experiment.trial is None else {"brief": asdict(experiment.trial)}),
         }
 
 
 def plan(experiment: Experiment, checkpoints: Sequence[str | Path], out: Path) -> Plan:
-    """Load and check everything that an experiment needs.
+    """Load and check everything an experiment needs.
 
     Args:
         experiment: What to fine-tune and test on.
-        checkpoints: FOLDER, or FOLDER:rope_pi=N or FOLDER:yarn=N for a checkpoint with RoPE extended to N tokens.
-        out: The results folder. One that holds a different experiment is refused.
+        checkpoints: FOLDER, or FOLDER:rope_pi=N or FOLDER:yarn=N to extend a RoPE checkpoint to N tokens.
+        out: The results folder. Refused if it contains a different experiment.
     """
     recipe = experiment.recipe
     candidates = load_candidates(checkpoints)
@@ -154,9 +154,9 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path], out: Path) -
             raise ValueError(f"{candidate.given} is a {kind!r} model; only longfire models can be fine-tuned.")
         candidate.check_length(max(*lengths, experiment.trained_length))
     _check_folder(out, experiment)
-    own = {one.key: one.tokenizer() for one in candidates}
-    hashes = {key: tokenizer_hash(tokenizer) for key, tokenizer in own.items()}
-    tokenizers = {hashes[key]: tokenizer for key, tokenizer in own.items()}
+    by_candidate = {one.key: one.tokenizer() for one in candidates}
+    hashes = {key: tokenizer_hash(tokenizer) for key, tokenizer in by_candidate.items()}
+    tokenizers = {hashes[key]: tokenizer for key, tokenizer in by_candidate.items()}
     questions, missing = load_questions(experiment, list(tokenizers.values()), lengths)
     if recipe is None:
         tested = Mixture(experiment.name, tuple(questions))
@@ -164,7 +164,7 @@ def plan(experiment: Experiment, checkpoints: Sequence[str | Path], out: Path) -
     else:
         parts = [
             Part(one, mixture, out / "runs" / one.key / mixture.name, {**trained_on, "tokenizer": hashes[one.key]})
-            for mixture in _present(experiment.mixtures, questions)
+            for mixture in _available(experiment.mixtures, questions)
             for trained_on in [_identity(mixture, experiment.select, questions)]
             for one in candidates
         ]
@@ -176,14 +176,14 @@ def _trained_length(candidate: Candidate) -> int:
     row = candidate.describe()
     length: int | None = row["finetuned_length"] or row["trained_length"]
     if length is None:
-        raise ValueError(f"{candidate.given} does not say at which length it was trained. Give one (--length N).")
+        raise ValueError(f"the training length of {candidate.given} is unknown. Pass a length (--length N).")
     return length
 
 
-def _present(mixtures: Sequence[Mixture], questions: dict[str, Questions]) -> list[Mixture]:
-    """Mixtures of the tasks that the data has."""
-    present = [Mixture(one.name, tuple(task for task in one.tasks if task in questions)) for one in mixtures]
-    return [mixture for mixture in present if mixture.tasks]
+def _available(mixtures: Sequence[Mixture], questions: dict[str, Questions]) -> list[Mixture]:
+    """The mixtures without tasks that the data lacks."""
+    available = [Mixture(one.name, tuple(task for task in one.tasks if task in questions)) for one in mixtures]
+    return [mixture for mixture in available if mixture.tasks]
 
 
 def _identity(mixture: Mixture, select: str, questions: dict[str, Questions]) -> dict[str, Any]:
@@ -196,30 +196,30 @@ def _identity(mixture: Mixture, select: str, questions: dict[str, Questions]) ->
 
 
 def _check_runs(parts: Sequence[Part]) -> None:
-    """Refuse folders whose run was trained or judged on other questions."""
+    """Refuse folders that contain a run trained or selected on other questions."""
     for part in parts:
-        before = read_json(part.folder / "recipe.json").get("on", part.identity)
-        if other := [name for name, value in as_json(part.identity).items() if before.get(name) != value]:
+        existing = read_json(part.folder / "recipe.json").get("on", part.identity)
+        if different := [name for name, value in as_json(part.identity).items() if existing.get(name) != value]:
             raise ValueError(
-                f"{part.folder} already contains a run on other questions (different: {', '.join(other)}). Choose "
+                f"{part.folder} already contains a run on other questions (different: {', '.join(different)}). Choose "
                 f"another results folder, or delete that run."
             )
 
 
 def _check_folder(out: Path, experiment: Experiment) -> None:
-    """Refuse a folder with another experiment. Checkpoints, tasks and lengths may differ."""
+    """Refuse a folder that contains another experiment. Checkpoints, tasks and lengths may differ."""
     refuse_unwritable(out)
-    if not (before := read_record(out).get("setting")):
+    if not (existing := read_record(out).get("setting")):
         return
     kind = "evaluate" if experiment.recipe is None else "finetune"
-    if before["kind"] != kind:
-        raise ValueError(f"{out} contains the results of {before['kind']}. Choose another folder.")
+    if existing["kind"] != kind:
+        raise ValueError(f"{out} contains results of longfire {existing['kind']}. Choose another folder.")
     if experiment.recipe is None:
         return
-    there = {**{key: before.get(key) for key in ("select", "dev_examples")}, **before["recipe"]}
+    there = {**{key: existing.get(key) for key in ("select", "dev_examples")}, **existing["recipe"]}
     here = {"select": experiment.select, "dev_examples": experiment.dev_examples, **experiment.recipe.identity()}
-    if other := differences(there, as_json(here)):
+    if different := differences(there, as_json(here)):
         raise ValueError(
-            f"{out} already contains a different experiment ({describe_differences(other)}). Choose another folder, or "
-            f"delete that one."
+            f"{out} already contains a different experiment ({describe_differences(different)}). Choose another "
+            f"folder, or delete that one."
         )

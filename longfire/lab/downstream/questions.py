@@ -1,4 +1,4 @@
-"""The questions of an experiment: to train on, to choose the best model by, and to test on. All are known to fit."""
+"""The questions of an experiment, for training, model selection and testing, all checked to fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Questions:
-    """Of one task."""
+    """The questions of one task."""
 
     task: Task
     test: list[Example]
@@ -41,21 +41,21 @@ class Questions:
     dev: list[Example]
     """Cut from the train split, by document."""
     judge: list[Example]
-    """To choose the best model by: a sample of dev, or all of test."""
+    """For selecting the best model: a sample of dev, or all of test."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Limits for a quick trial. Questions that do not fit are left out instead of refused."""
+    """Limits for a quick trial. Questions that do not fit are skipped instead of refused."""
 
     rows: int
-    """Read only the first rows of a split."""
+    """Number of rows to read from each split."""
     max_answer: int
-    """Generate fewer tokens."""
+    """Maximum number of tokens to generate."""
 
 
 def mixtures_of(name: str) -> list[Mixture]:
-    """A task; several joined by + as one mixture; "scrolls": a mixture per task; "glue": one mixture; "all": both."""
+    """The mixtures of a task, of tasks joined by + (one mixture), "scrolls" (one per task), "glue" (one) or "all"."""
     if name == ALL:
         return [mixture for suite in SUITES for mixture in mixtures_of(suite)]
     if name == "scrolls":
@@ -73,26 +73,26 @@ def mixtures_of(name: str) -> list[Mixture]:
 def load_questions(
     experiment: "Experiment", tokenizers: Sequence[Any], lengths: Sequence[int]
 ) -> tuple[dict[str, Questions], dict[str, str]]:
-    """The questions of each task, checked to fit `lengths` with all tokenizers; and why other tasks are missing."""
+    """The questions of each task, checked to fit `lengths` with every tokenizer, and why tasks are missing."""
     path = Path(experiment.data or HUB).expanduser()
     if experiment.recipe is not None and path.is_file() and path.suffix.lower() != ".zip":
         raise ValueError(
-            f"{path} is one file, which would be both trained on and tested on. Give a folder with train.jsonl and "
-            f"validation.jsonl."
+            f"{path} is a single file, so training and test questions would be the same. Pass a folder with "
+            f"train.jsonl and validation.jsonl."
         )
-    found: dict[str, Questions] = {}
+    questions: dict[str, Questions] = {}
     missing: dict[str, str] = {}
     too_long: list[str] = []
     limits = LengthLimits(tokenizers, lengths, experiment.trained_length)
     for name in tqdm(experiment.tasks, "checking questions", unit="task", delay=1, leave=False, disable=None):
         try:
-            found[name] = _load_task(name, experiment, limits)
+            questions[name] = _load_task(name, experiment, limits)
             if experiment.trial is None:
-                limits.refuse_too_long(found[name], experiment.split)
+                limits.refuse_too_long(questions[name], experiment.split)
         except SplitNotFoundError as error:
             if experiment.requires_all:
                 raise
-            missing[name] = f"the data has no {error.split} split of it"
+            missing[name] = f"the data has no {error.split} split"
         except TooFewRowsError as error:
             if experiment.requires_all:
                 raise
@@ -102,9 +102,9 @@ def load_questions(
     if too_long:
         several = [f"the questions of {len(too_long)} tasks do not fit:"] if len(too_long) > 1 else []
         raise ValueError("\n  ".join([*several, *too_long]))
-    if not found:
-        raise FileNotFoundError(f"{experiment.data} has none of these tasks complete: {', '.join(experiment.tasks)}.")
-    return found, missing
+    if not questions:
+        raise FileNotFoundError(f"{experiment.data} has no complete task of: {', '.join(experiment.tasks)}.")
+    return questions, missing
 
 
 def _load_task(name: str, experiment: "Experiment", limits: "LengthLimits") -> Questions:
@@ -124,61 +124,61 @@ def _load_task(name: str, experiment: "Experiment", limits: "LengthLimits") -> Q
     rest, dev = split_train_dev(train)
     if not dev:
         raise ValueError(
-            f"{name} has too few training questions to cut a dev split from: {len(train)} on one document. Choose the "
-            f"model differently: --select validation, or last."
+            f"{name} has too few training questions for a dev split: {len(train)} on one document. Select the model "
+            f"another way: --select validation or --select last."
         )
     return Questions(task, test, rest, dev, sample(task, dev, experiment.dev_examples))
 
 
 def sample(task: Task, examples: Sequence[Example], number: int | None) -> list[Example]:
-    """About `number` of them, evenly spaced; whole groups, if those are scored as one."""
+    """About `number` examples, evenly spaced; whole groups for metrics that score groups."""
     if number is None or number >= len(examples):
         return list(examples)
     if task.metric != "group_exact_match":
         return [examples[i * len(examples) // number] for i in range(number)]
     groups = list(dict.fromkeys(example.group for example in examples))
-    wanted = max(1, round(number * len(groups) / len(examples)))
-    chosen = {groups[i * len(groups) // wanted] for i in range(wanted)}
+    count = max(1, round(number * len(groups) / len(examples)))
+    chosen = {groups[i * len(groups) // count] for i in range(count)}
     return [example for example in examples if example.group in chosen]
 
 
 class TooFewRowsError(ValueError):
-    """In a trial, too few rows of a task fit."""
+    """Raised in a trial if too few rows of a task fit."""
 
 
 class TooLongError(ValueError):
-    """Questions of a task do not fit."""
+    """Raised if questions of a task do not fit."""
 
 
 @dataclass(frozen=True)
 class LengthLimits:
-    """What questions and answers, which are never truncated, must fit."""
+    """The lengths that questions and answers must fit, since they are never truncated."""
 
     tokenizers: Sequence[Any]
     lengths: Sequence[int]
-    """To test at."""
+    """Test lengths."""
     trained: int
-    """To train at; 0 if nothing is trained."""
+    """Training length; 0 without fine-tuning."""
 
     @property
     def shortest(self) -> int:
-        """Models are tested at `lengths`, and judged at the training length."""
+        """The shortest length at which questions are answered: for tests, or for model selection while training."""
         return min([*self.lengths, *([self.trained] if self.trained else [])])
 
     def tokens_to_learn(self, example: Example) -> int:
-        """Question, cue and the longest reference."""
+        """Tokens of the question, the cue and the longest reference."""
         alone = [replace(example, document="")]
         rows = [row for tokenizer in self.tokenizers for row in training_rows(alone, tokenizer, UNBOUNDED)]
         return max((len(row["input_ids"]) for row in rows), default=0)
 
     def tokens_to_answer(self, example: Example, task: Task) -> int:
-        """Question, cue and the longest answer that may be generated."""
+        """Tokens of the question, the cue and the longest answer that may be generated."""
         alone = replace(example, document="")
         prompts = [prompt_ids(alone, tokenizer, UNBOUNDED) for tokenizer in self.tokenizers]
         return max(map(len, prompts), default=0) + task.max_answer
 
     def keep_fitting(self, task: Task, examples: list[Example], least: int, to_train: bool = False) -> list[Example]:
-        """Those that fit; training questions must fit with their own answers too."""
+        """The examples that fit; training examples must also fit with their references."""
         kept = [
             one
             for one in examples
@@ -189,42 +189,42 @@ class LengthLimits:
             purpose = "train" if to_train else "test"
             raise TooFewRowsError(
                 f"only {len(kept)} of {len(examples)} rows of {task.name} to {purpose} on fit {self.shortest:,} "
-                f"tokens, and {least} must. Give shorter questions and answers, or a larger scale."
+                f"tokens; at least {least} must. Pass rows with shorter questions and answers, or a larger --scale."
             )
         return kept
 
     def refuse_too_long(self, questions: Questions, split: str) -> None:
-        """Name the questions that do not fit; `split` is the one that is tested on."""
+        """Refuse questions that do not fit. `split` is the test split."""
         task = questions.task
         if self.trained:
             sizes = {one.id: self.tokens_to_learn(one) for one in (*questions.train, *questions.dev)}
             if (needed := max(sizes.values())) > self.trained:
                 raise TooLongError(
-                    f"{task.name}: {self.trained} tokens to train on are too few for "
-                    f"{_describe_excess(sizes, self.trained, 'train')}. Without their document they need up to "
-                    f"{needed}. Give a length of at least {needed} (--length {needed}), or remove those rows."
+                    f"{task.name}: a training length of {self.trained} is too short for "
+                    f"{_describe_excess(sizes, self.trained, 'train')}, which need up to {needed} tokens even without "
+                    f"their document. Pass a length of at least {needed} (--length {needed}), or remove those rows."
                 )
-        asked = ((split, questions.test), ("train", questions.dev))
-        by_split = [(name, {one.id: self.tokens_to_answer(one, task) for one in examples}) for name, examples in asked]
+        splits = ((split, questions.test), ("train", questions.dev))
+        by_split = [(name, {one.id: self.tokens_to_answer(one, task) for one in examples}) for name, examples in splits]
         if (needed := max(size for _, sizes in by_split for size in sizes.values())) > self.shortest:
             excess = filter(None, (_describe_excess(sizes, self.shortest, name) for name, sizes in by_split))
             raise TooLongError(
-                f"{task.name}: {self.shortest} tokens to test on are too few for {' and '.join(excess)}. Without their "
-                f"document, but with {task.max_answer} tokens for the answer, they need up to {needed}. Give lengths "
+                f"{task.name}: a length of {self.shortest} is too short for {' and '.join(excess)}, which need up to "
+                f"{needed} tokens even without their document ({task.max_answer} of them for the answer). Use lengths "
                 f"of at least {needed}, or remove those rows."
             )
 
 
 def _describe_excess(sizes: dict[str, int], length: int, split: str) -> str:
-    """`5 of 250 questions of the train split (12, 40, 7, …)`, by id; empty if all fit."""
+    """`5 of 250 questions of the train split (12, 40, 7, …)`, with ids; empty if all fit."""
     names = [name for name, size in sizes.items() if size > length]
     shown = ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
     return f"{len(names)} of {len(sizes)} questions of the {split} split ({shown})" if names else ""
 
 
 def fingerprint(examples: Sequence[Example]) -> str:
-    """A hash of questions and answers in their order."""
-    documents: dict[int, str] = {}  # shared by many questions
+    """Hash of questions and answers, in order."""
+    documents: dict[int, str] = {}  # each hashed once, because many questions share one
     for example in examples:
         if id(example.document) not in documents:
             documents[id(example.document)] = document_key(example.document)
@@ -232,5 +232,5 @@ def fingerprint(examples: Sequence[Example]) -> str:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """The same for tokenizers that produce the same tokens."""
+    """Hash of a tokenizer's rules, equal for tokenizers that produce the same tokens."""
     return short_hash(token_rules(tokenizer.backend_tokenizer))

@@ -1,9 +1,9 @@
-"""Carry out a plan: fine-tune checkpoints on tasks and test them, or test them as they are.
+"""Run a plan: fine-tune checkpoints on tasks and test them, or test them without fine-tuning.
 
     OUT/downstream.json               the record; later commands add to it
         runs/CHECKPOINT/MIXTURE/      a run of `longfire.training.finetune`
             test/TASK-LENGTH/         its answers and scores; TASK-LENGTH-limit-N/ for a subset of the questions
-        test/CHECKPOINT/TASK-LENGTH/  the same for a checkpoint that is tested as it is
+        test/CHECKPOINT/TASK-LENGTH/  the same for a checkpoint tested without fine-tuning
 
 Completed work is skipped; interrupted runs resume.
 """
@@ -56,20 +56,21 @@ def downstream(
     dtype: str | None = None,
     **options: Any,
 ) -> Record:
-    """Run what is not complete yet, and return the record.
+    """Run the incomplete parts of a plan, and return the record.
 
     Args:
-        plan: What `longfire.lab.downstream.plan.plan` returned.
-        save: Called with the record as it grows, on the first process.
-        tracker: For training: "tensorboard", "wandb", "trackio" or "none".
-        batch_tokens: Tokens in a batch when answering questions.
-        device: For checkpoints that are tested as they are. None: the GPU, if there is one.
-        dtype: Likewise. None: bfloat16 on a GPU, otherwise as saved.
+        plan: From `longfire.lab.downstream.plan.plan`.
+        save: Called with the record after each score, in the first process.
+        tracker: "tensorboard", "wandb", "trackio" or "none".
+        batch_tokens: Tokens per batch when answering questions.
+        device: For tests without fine-tuning. None: the GPU if there is one.
+        dtype: For tests without fine-tuning. None: bfloat16 on a GPU, otherwise as saved.
         options: Passed to `longfire.training.finetune`, which passes them to Hugging Face's TrainingArguments.
     """
     trains = plan.experiment.recipe is not None
     rows: dict[str, Record] = {
-        one.key: {**one.describe(), **({"parts": []} if trains else {}), "scores": []} for one in plan.candidates
+        candidate.key: {**candidate.describe(), **({"parts": []} if trains else {}), "scores": []}
+        for candidate in plan.candidates
     }
     record = start_record(plan.out, plan.setting(), list(rows.values()))
     save = save if is_first() else lambda record: None
@@ -98,8 +99,8 @@ def downstream(
 def _finetune_and_test(
     plan: Plan, part: Part, row: Record, train: Callable[[], tuple[Path, Record]], batch_tokens: int | None
 ) -> Iterator[Score]:
-    """Scores as they come. A failure goes into the record, and the next part is run."""
-    began = time.perf_counter()
+    """Yield scores as they are computed. A failure is recorded and does not affect other parts."""
+    started = time.perf_counter()
     entry: Record = {"mixture": part.mixture.name, "run": str(part.folder.relative_to(plan.out))}
     try:
         folder, trained = train()
@@ -107,13 +108,13 @@ def _finetune_and_test(
         _free_memory()
         load = cache(partial(load_for_testing, folder))
         yield from _test(plan, part, load, part.folder / "test", model=digest(folder), batch_tokens=batch_tokens)
-    except BrokenPipeError:  # the reader of our output is gone; the part did not fail
+    except BrokenPipeError:  # our output was closed; the part did not fail
         raise
     except Exception as error:
         entry["failed"] = describe_failure(error)
         say(f"failed: {entry['failed']}")
         row["scores"] = [one for one in row["scores"] if one["task"] not in part.mixture.tasks]
-    entry["took"] = round(time.perf_counter() - began, 2)
+    entry["took"] = round(time.perf_counter() - started, 2)
     row["parts"] = replace_by(["mixture"], row["parts"], [entry])
 
 
@@ -124,22 +125,22 @@ def _test_as_is(plan: Plan, part: Part, *, device: str | None, dtype: str | None
 
 
 def _test(plan: Plan, part: Part, load: Load, folder: Path, **options: Any) -> Iterator[Score]:
-    """On all tasks of the mixture, at all lengths."""
+    """Test all tasks of the mixture at all lengths."""
     experiment = plan.experiment
     for task in part.mixture.tasks:
-        asked = plan.questions[task]
+        questions = plan.questions[task]
         for length in plan.lengths:
-            where = folder / folder_name(task, length, experiment.limit, experiment.split)
-            yield score_or_failure(load, asked.task, asked.test, where, length=length, **options)
+            test_folder = folder / folder_name(task, length, experiment.limit, experiment.split)
+            yield score_or_failure(load, questions.task, questions.test, test_folder, length=length, **options)
 
 
 def _training_rows(plan: Plan, tasks: tuple[str, ...], tokenizer: str) -> tuple[Rows, Rows | None]:
-    """Rows to train on, and rows to choose a model by its loss on."""
-    length, own = plan.experiment.trained_length, plan.tokenizers[tokenizer]
+    """Rows to train on and, with `select="loss"`, rows for the dev loss. `tokenizer` is a hash."""
+    length, encode = plan.experiment.trained_length, plan.tokenizers[tokenizer]
     train = [example for task in tasks for example in plan.questions[task].train]
     judge = [example for task in tasks for example in plan.questions[task].judge]
-    rows = training_rows(train, own, length, progress=is_first())
-    return rows, training_rows(judge, own, length) if plan.experiment.select == "loss" else None
+    rows = training_rows(train, encode, length, progress=is_first())
+    return rows, training_rows(judge, encode, length) if plan.experiment.select == "loss" else None
 
 
 def _train(
@@ -151,7 +152,7 @@ def _train(
     batch_tokens: int | None,
     **options: Any,
 ) -> tuple[Path, Record]:
-    """The folder of the run's best model, and what the record says about the run."""
+    """Fine-tune; return the folder of the best model and the run's entry in the record."""
     candidate, tasks, select = part.candidate, part.mixture.tasks, plan.experiment.select
     tokenizer = candidate.tokenizer()
     rows, dev_rows = make_rows(tasks, part.identity["tokenizer"])
@@ -160,9 +161,9 @@ def _train(
 
     def judge(model: Any, step: int) -> float:
         """The mean of the tasks' scores."""
-        asked = [plan.questions[task] for task in tasks]
         return fmean(
-            METRICS[one.task.metric](answer_all(model, tokenizer, one.task, one.judge, **answering)) for one in asked
+            METRICS[one.task.metric](answer_all(model, tokenizer, one.task, one.judge, **answering))
+            for one in (plan.questions[task] for task in tasks)
         )
 
     folder = finetune(
@@ -190,13 +191,13 @@ def _train(
 
 
 def _label(row: Record, record: Record) -> str:
-    """With the seed, if rows share the label."""
+    """The row's label, with the seed if other rows share it."""
     shared = sum(one["label"] == row["label"] for one in record["rows"]) > 1
     return with_seed(row) if shared else str(row["label"])
 
 
 def _free_memory() -> None:
-    """Drop what was compiled and cached for the last model."""
+    """Drop the compiled graphs and cached memory of the last model."""
     torch.compiler.reset()
     if torch.cuda.is_available():
         gc.collect()
@@ -205,7 +206,7 @@ def _free_memory() -> None:
 
 @contextmanager
 def _single_thread(trial: bool) -> Iterator[None]:
-    """In a trial, whose models are so small that threads slow them down."""
+    """Use one thread in a trial, whose models are too small to gain from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if trial else before)
     try:

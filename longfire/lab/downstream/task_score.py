@@ -1,10 +1,10 @@
-"""Test a model on a task: answers and score in a folder, computed once.
+"""Test a model on a task; answers and score are computed once and kept in a folder.
 
-    FOLDER/predictions.jsonl          a line per question
+    FOLDER/predictions.jsonl          one line per question
            scores.json                the score, and what it was computed for
-           predictions.partial.jsonl  answers so far, while a test runs
+           predictions.partial.jsonl  the answers so far, while a test runs
 
-An interrupted test resumes. With several processes (torchrun), each answers a share, and a test starts over.
+Interrupted tests resume; with several processes (torchrun), which share the questions, they start over.
 """
 
 import json
@@ -44,20 +44,20 @@ def score_task(
     dtype: str | None = None,
     batch_tokens: int | None = None,
 ) -> Score:
-    """The score of a model on questions, read from the folder if it is there; the model is loaded only if needed.
+    """The score of a model on questions, from the folder if already there; otherwise loads the model and tests it.
 
-    `model` is the model's digest, `length` the maximum length of prompt and answer, `dtype` the precision if given.
+    `model` is the model's digest, `length` the maximum length of prompt and answer, `dtype` the requested precision.
     """
     asked = {
         **{"task": task.name, "metric": task.metric, "max_answer": task.max_answer, "length": length, "dtype": dtype},
         **{"examples": fingerprint(examples), "model": model},
     }
     if any(example.options for example in examples):
-        asked["chance"] = "of options"  # scores without this entry are older than chance among options
+        asked["chance"] = "of options"  # invalidates scores from before chance considered options
     partial = folder / PARTIAL
-    if (folder / PREDICTIONS).is_file() and (before := load_result(folder / SCORES, asked)) is not None:
-        partial.unlink(missing_ok=True)  # left by a process that was killed
-        return before
+    if (folder / PREDICTIONS).is_file() and (cached := load_result(folder / SCORES, asked)) is not None:
+        partial.unlink(missing_ok=True)  # left by a killed process
+        return cached
     loaded, tokenizer = load()
     options: dict[str, Any] = {"length": length, "batch_tokens": batch_tokens}
     if world_size() > 1:
@@ -66,75 +66,76 @@ def score_task(
         answered = answer_remaining(
             partial, asked, examples, lambda rest, save: answer_all(loaded, tokenizer, task, rest, save=save, **options)
         )
-    found = {"length": length, **summarize(task, answered), "dtype": str(loaded.dtype).removeprefix("torch.")}
+    result = {"length": length, **summarize(task, answered), "dtype": str(loaded.dtype).removeprefix("torch.")}
     if is_first():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SCORES).unlink(missing_ok=True)
         write_predictions(folder / PREDICTIONS, answered)
-        save_result(folder / SCORES, asked, found)
+        save_result(folder / SCORES, asked, result)
         partial.unlink(missing_ok=True)
-    return found
+    return result
 
 
 def score_or_failure(load: Load, task: Task, examples: Sequence[Example], folder: Path, **options: Any) -> Score:
-    """`score_task`; if it fails, the reason, so that other tests go on."""
+    """`score_task`, with a failure as the result, so that other tests continue."""
     try:
-        found = score_task(load, task, examples, folder, **options)
-    except BrokenPipeError:  # the reader of our output is gone; the test did not fail
+        result = score_task(load, task, examples, folder, **options)
+    except BrokenPipeError:  # our output was closed; the test did not fail
         raise
     except Exception as error:
-        found = {"task": task.name, "length": options["length"], "failed": describe_failure(error)}
-    result = f"failed: {found['failed']}" if "failed" in found else f"{found['score']:.2f}"
-    say(f"{task.name} in {options['length']:,} tokens, {len(examples):,} questions: {result}")
-    return found
+        result = {"task": task.name, "length": options["length"], "failed": describe_failure(error)}
+    outcome = f"failed: {result['failed']}" if "failed" in result else f"{result['score']:.2f}"
+    say(f"{task.name} in {options['length']:,} tokens, {len(examples):,} questions: {outcome}")
+    return result
 
 
 def describe_failure(error: Exception) -> str:
-    """One line for the record. Raises the error where other processes would wait for this one forever."""
+    """One line for the record. Re-raises the error if other processes would wait for this one forever."""
     if world_size() > 1 and not isinstance(error, ValueError):
         raise error
     return error_summary(error)
 
 
 def summarize(task: Task, answered: Sequence[Answered]) -> Score:
-    """Score and interval, and what an uninformed model would score.
+    """The score, its interval and a baseline.
 
-    That is `chance`: a constant answer, or a constant position among a question's options. For free-form answers it is
-    `swapped`: the same answers given to questions on other documents. `near_chance`: the interval is not above it.
+    The baseline is `chance`: the best constant answer, or constant position among a question's options. For free-form
+    answers it is `swapped`: the same answers swapped between documents. `near_chance`: the interval reaches down to it.
     """
-    found = {"task": task.name, **score(task.metric, answered), "chance": chance(task.metric, answered, task.choices)}
-    baseline = found["chance"]
+    result = {"task": task.name, **score(task.metric, answered), "chance": chance(task.metric, answered, task.choices)}
+    baseline = result["chance"]
     if baseline is None and (baseline := swapped(task.metric, answered)) is not None:
-        found["swapped"] = baseline
+        result["swapped"] = baseline
     if baseline is not None:
-        found["near_chance"] = found["interval"] is None or found["interval"][0] <= baseline
-    found["prompt_tokens"] = round(sum(one.prompt_tokens for one in answered) / len(answered), 1)
-    return found
+        result["near_chance"] = result["interval"] is None or result["interval"][0] <= baseline
+    result["prompt_tokens"] = round(sum(one.prompt_tokens for one in answered) / len(answered), 1)
+    return result
 
 
 def answer_all(
     model: Any, tokenizer: Any, task: Task, examples: Sequence[Example], *, share: bool = True, **options: Any
 ) -> list[Answered]:
-    """`answer`, with the questions shared among processes; `share=False` for a sharded model, which needs them all."""
+    """`answer`, with the questions shared among processes; pass `share=False` for a sharded model."""
     options["progress"] = is_first() and sys.stderr.isatty()
     if not share or not dist.is_initialized() or dist.get_world_size() == 1:
         return answer(model, tokenizer, task, examples, **options)
-    mine: dict[int, Answered] = {}
-    failed: Exception | None = None
+    own_answers: dict[int, Answered] = {}
+    failure: Exception | None = None
     try:
-        places = range(dist.get_rank(), len(examples), dist.get_world_size())
-        own = answer(model, tokenizer, task, [examples[i] for i in places], **options)
-        mine = dict(zip(places, own, strict=True))
+        indices = range(dist.get_rank(), len(examples), dist.get_world_size())
+        answers = answer(model, tokenizer, task, [examples[i] for i in indices], **options)
+        own_answers = dict(zip(indices, answers, strict=True))
     except Exception as error:  # every process must reach the collective below
-        failed = error
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, (mine, None if failed is None else f"{type(failed).__name__}: {failed}"))
-    if failed is not None:
-        raise failed
-    if others := [error for _, error in parts if error is not None]:
-        raise RuntimeError(f"another process failed: {others[0]}")
-    together = {place: one for part, _ in parts for place, one in part.items()}
-    return [together[place] for place in range(len(examples))]
+        failure = error
+    gathered: list[Any] = [None] * dist.get_world_size()
+    message = None if failure is None else f"{type(failure).__name__}: {failure}"
+    dist.all_gather_object(gathered, (own_answers, message))
+    if failure is not None:
+        raise failure
+    if messages := [message for _, message in gathered if message is not None]:
+        raise RuntimeError(f"another process failed: {messages[0]}")
+    merged = {index: one for part, _ in gathered for index, one in part.items()}
+    return [merged[index] for index in range(len(examples))]
 
 
 def answer_remaining(
@@ -143,13 +144,13 @@ def answer_remaining(
     examples: Sequence[Example],
     answer_rest: Callable[[list[Example], Callable[[Row], object]], list[Answered]],
 ) -> list[Answered]:
-    """Answers to all examples; those in the file are not generated again, new ones are appended as they come.
+    """Answers to all examples. Those in the file are reused; new ones are appended as they are generated.
 
-    The file's first line is `asked`, all that the answers depend on; a file with another first line is started over.
+    The file's first line is `asked`, everything the answers depend on; a file with another first line is discarded.
     """
-    known = _read_partial(file, asked)
-    write_whole(file, "".join(json.dumps(line) + "\n" for line in (asked, *known.values())))
-    rest = [example for example in examples if example.id not in known]
+    earlier = _read_partial(file, asked)
+    write_whole(file, "".join(json.dumps(line) + "\n" for line in (asked, *earlier.values())))
+    rest = [example for example in examples if example.id not in earlier]
     with file.open("a", encoding="utf-8") as lines:
 
         def append(row: Row) -> None:
@@ -157,7 +158,7 @@ def answer_remaining(
             lines.flush()
 
         new = {one.id: one for one in (answer_rest(rest, append) if rest else [])}
-    return [new[one.id] if one.id in new else _answered(one, known[one.id]) for one in examples]
+    return [new[one.id] if one.id in new else _answered(one, earlier[one.id]) for one in examples]
 
 
 def _answered(one: Example, row: Row) -> Answered:
@@ -165,7 +166,7 @@ def _answered(one: Example, row: Row) -> Answered:
 
 
 def _read_partial(file: Path, asked: Row) -> dict[str, Row]:
-    """Answers by id. An unterminated line is dropped; if any line is damaged, all are."""
+    """Answers by id. An unterminated last line is dropped; a damaged line discards the file."""
     if not file.is_file():
         return {}
     try:
@@ -176,9 +177,9 @@ def _read_partial(file: Path, asked: Row) -> dict[str, Row]:
 
 
 def folder_name(task: str, length: int, limit: int | None, split: str) -> str:
-    """Folder name of a test; tests on different questions do not overwrite one another."""
-    other = "" if split == "validation" else f"-{split}"
-    return f"{task}-{length}{other}{'' if limit is None else f'-limit-{limit}'}"
+    """Folder name of a test, distinct for different questions."""
+    split_suffix = "" if split == "validation" else f"-{split}"
+    return f"{task}-{length}{split_suffix}{'' if limit is None else f'-limit-{limit}'}"
 
 
 def world_size() -> int:

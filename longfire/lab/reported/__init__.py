@@ -6,7 +6,7 @@
     narrative_qa  F1 by context length, base
     glue          GLUE and SuperGLUE, base and large; averages only where the text states them
 
-Numbers that the paper does not give are missing.
+Numbers that the paper does not report are empty.
 """
 
 import csv
@@ -20,7 +20,7 @@ TABLES = (*LENGTHS, "scrolls", "narrative_qa", "glue")
 
 
 def reported(name: str) -> list[dict[str, Any]]:
-    """The rows of a table: `size`, `encoding`, `label`, then numbers by column; None where the paper has none."""
+    """The rows of a table: `size`, `encoding`, `label`, then numbers by column; None if the paper has none."""
     one_of("the table", name, TABLES)
     text = files(__package__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
     words = ("size", "encoding", "label")

@@ -1,5 +1,5 @@
 "use strict";
-// Line charts as SVG, without a library, so that a page stays small.
+// Line charts as SVG, without a library, to keep pages small.
 
 const page = JSON.parse(document.getElementById("data").textContent);
 
@@ -21,8 +21,8 @@ function scale(axis, from, to) {
   return (x) => from + ((f(x) - low) / (high - low || 1)) * (to - from);
 }
 
-function niceTicks(low, high, wanted) {
-  const raw = (high - low) / Math.max(1, wanted) || 1;
+function niceTicks(low, high, target) {
+  const raw = (high - low) / Math.max(1, target) || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
   const ticks = [];
@@ -30,10 +30,10 @@ function niceTicks(low, high, wanted) {
   return { ticks, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
 }
 
-function powerTicks([low, high], wanted, zero) {
+function powerTicks([low, high], target, zero) {
   const ticks = [];
   for (let x = 1; x <= high; x *= 2) if (x >= low) ticks.push(x);
-  const every = Math.max(1, Math.ceil(ticks.length / wanted));
+  const every = Math.max(1, Math.ceil(ticks.length / target));
   const kept = ticks.filter((_, i) => i % every === 0);
   return zero ? [0, ...kept] : kept;
 }
@@ -49,7 +49,7 @@ const SHAPES = [
 
 const LINE = 14, LONGEST = 22;
 
-// Labels of the curves that reach the right end, from the top down; none if they do not fit.
+// Labels of the curves that reach the right end, top to bottom; none if they do not fit.
 function endLabels(s, width, height) {
   if (!s.ends || width < 480) return [];
   const known = s.series.map(({ label, cls, points }) => {
@@ -61,9 +61,9 @@ function endLabels(s, width, height) {
   return names.length * LINE <= height ? names : [];
 }
 
-// Ascending places from low to high, moved up and down alike to be at least `gap` apart.
+// Moves ascending places up and down equally, within [low, high], until they are at least `gap` apart.
 function spreadApart(places, gap, low, high) {
-  const up = (all) => all.reduce((found, place) => [...found, Math.max(place, (found.at(-1) ?? -Infinity) + gap)], []);
+  const up = (all) => all.reduce((moved, place) => [...moved, Math.max(place, (moved.at(-1) ?? -Infinity) + gap)], []);
   const down = (all) => up(all.map((place) => -place).reverse()).map((place) => -place).reverse();
   const above = up(places), below = down(places);
   return down(up(places.map((_, i) => Math.max(low, (above[i] + below[i]) / 2))).map((place) => Math.min(high, place)));
@@ -73,7 +73,7 @@ let charts = 0;
 
 // spec(): {alt, height, x: {scale, domain, label, ticks, name}, y: {domain, label}, marks: [{x, text}], nearest, ends,
 //          series: [{label, cls, strong, faint, marker, points: [[x, y, low, high, note], …]}]}
-// The tooltip has the values of all series at the pointer, or with `nearest` those of the nearest curve.
+// The tooltip shows the values of all series at the pointer or, with `nearest`, of the nearest curve.
 // With `ends`, curves are labelled at their right ends if there is room.
 function lineChart(box, spec) {
   const chart = el("div", { class: "chart" });
@@ -99,11 +99,11 @@ function lineChart(box, spec) {
       svg.append(el("line", { class: "grid", x1: m.left, x2: width - m.right, y1: y(t), y2: y(t) }));
       svg.append(el("text", { x: m.left - 7, y: y(t) + 4, "text-anchor": "end" }, fixed(t, digits)));
     }
-    const wanted = inside.width / 52;
-    const along = s.x.ticks || (s.x.scale ? powerTicks(s.x.domain, wanted, s.x.scale === "log1")
-      : niceTicks(...s.x.domain, Math.min(8, wanted)).ticks);
+    const target = inside.width / 52;
+    const xTicks = s.x.ticks || (s.x.scale ? powerTicks(s.x.domain, target, s.x.scale === "log1")
+      : niceTicks(...s.x.domain, Math.min(8, target)).ticks);
     let last = -Infinity;
-    for (const t of along) {
+    for (const t of xTicks) {
       const text = count(t), half = text.length * 3.6;
       if (x(t) - half < last + 6) continue;
       last = x(t) + half;

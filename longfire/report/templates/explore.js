@@ -1,4 +1,4 @@
-// The learned biases of one or two checkpoints. FIRE is evaluated here from its weights; other encodings are sampled.
+// Learned biases of one or two checkpoints. FIRE is evaluated here from its weights; other encodings are sampled.
 
 function floats(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)), view = new DataView(bytes.buffer);
@@ -19,7 +19,7 @@ const ACTIVATIONS = {
   cos: Math.cos,
 };
 
-// b(i, j) = f( ψ(i − j) / ψ(min{max{L, i}, horizon}) ) for each head, at distances from a query that is counted from 1
+// b(i, j) = f( ψ(i − j) / ψ(min{max{L, i}, horizon}) ) for each head, at distances from a query (counted from 1)
 function fire(layer) {
   const mlp = layer.mlp.map((one) => ({ ...one, weight: floats(one.weight), bias: floats(one.bias) }));
   const psi = (x) => (layer.log ? Math.log(Math.abs(layer.c * x) + 1) : x);
@@ -35,8 +35,8 @@ function fire(layer) {
     const position = query - 1 + layer.first;
     let normalizer = psi(Math.min(Math.max(layer.L ?? 0, position), layer.horizon ?? Infinity)) + layer.eps;
     if (layer.eps === 0) normalizer = Math.max(normalizer, 1e-6);
-    const found = distances.map((distance) => f(psi(distance) / normalizer));
-    return Array.from({ length: layer.heads }, (_, head) => found.map((values) => values[head]));
+    const outputs = distances.map((distance) => f(psi(distance) / normalizer));
+    return Array.from({ length: layer.heads }, (_, head) => outputs.map((values) => values[head]));
   };
 }
 
@@ -62,7 +62,7 @@ function sampled(layer) {
 for (const model of page.models)
   for (const layer of model.layers) layer.bias = (layer.kind === "fire" ? fire : sampled)(layer);
 
-// dense near the query, sparse far away, and even enough to draw over key positions
+// dense near the query, sparse far away, plus evenly spaced ones to draw over key positions
 function sampleDistances(query) {
   const all = new Set([0, query - 1]);
   for (let d = 0; d < Math.min(query, 24); d++) all.add(d);
@@ -71,7 +71,7 @@ function sampleDistances(query) {
   return [...all].filter((d) => d >= 0 && d < query).sort((a, b) => a - b);
 }
 
-// the mean distance under the softmax of the bias, divided by that of even attention
+// the mean distance under the softmax of the bias, relative to uniform attention
 function lookBack(values, distances) {
   const n = distances.length;
   if (n < 2) return 1;
@@ -89,10 +89,10 @@ function lookBack(values, distances) {
 
 const kindOf = (ratio) => (ratio < page.local ? "local" : ratio > page.antiLocal ? "anti" : "even");
 const KINDS = { local: "local", anti: "anti-local", even: "even" };
-const FLOOR = -10; // a key this far below the maximum gets e^−10 of the weight: practically nothing
+const FLOOR = -10; // a key this far below the maximum gets e^−10 of the weight: practically no attention
 
 const trained = Math.max(...page.models.map((model) => model.trained));
-const state = { query: trained, by: "distance", relative: true, pinned: null, asked: false };
+const state = { query: trained, by: "distance", relative: true, pinned: null, scheduled: false };
 const two = page.models.length > 1;
 const box = (id) => document.getElementById(id);
 
@@ -116,10 +116,10 @@ function domain() {
   })());
 }
 
-function ask() {
-  if (state.asked) return;
-  state.asked = true;
-  requestAnimationFrame(() => { state.asked = false; draw(); });
+function scheduleDraw() {
+  if (state.scheduled) return;
+  state.scheduled = true;
+  requestAnimationFrame(() => { state.scheduled = false; draw(); });
 }
 
 // the slider is logarithmic
@@ -136,7 +136,7 @@ function move(query, from) {
   if (from !== slider) slider.value = toSlider(state.query);
   if (from !== entry) entry.value = state.query;
   slider.setAttribute("aria-valuetext", `position ${count(state.query)}`);
-  ask();
+  scheduleDraw();
 }
 
 const jumps = [0.25, 1, 2, 4, page.farthest / trained].map((factor) => {
@@ -168,7 +168,7 @@ for (const model of page.models) {
       cell.addEventListener("click", () => {
         const same = state.pinned?.layer === layer && state.pinned.head === head;
         state.pinned = same ? null : { layer, head };
-        ask();
+        scheduleDraw();
       });
       return cell;
     });
@@ -181,9 +181,9 @@ for (const model of page.models) {
 }
 
 box("curves").append(el("div", { class: "controls" },
-  choice("keys by", [["distance", "distance"], ["position", "position"]], state.by, (by) => { state.by = by; ask(); }),
+  choice("keys by", [["distance", "distance"], ["position", "position"]], state.by, (by) => { state.by = by; scheduleDraw(); }),
   choice("bias", [["relative", "relative to the head's maximum"], ["raw", "raw"]], "relative",
-    (way) => { state.relative = way === "relative"; ask(); })));
+    (way) => { state.relative = way === "relative"; scheduleDraw(); })));
 const all = el("div", { class: two ? "panels two" : "panels" });
 box("curves").append(all);
 
@@ -213,7 +213,7 @@ function spec(one) {
       ? { scale: "log1", domain: [0, Math.max(1, query - 1)], label: "distance", name: (n) => `distance ${count(n)}` }
       : { domain: [1, Math.max(2, query)], label: "key position", name: (n) => `key ${count(n)}` },
     y: { domain: domain() },
-    marks: by === "distance" && query > one.model.trained ? [{ x: one.model.trained, text: "trained" }] : [],
+    marks: by === "distance" && query > one.model.trained ? [{ x: one.model.trained, text: "training length" }] : [],
   };
 }
 
@@ -223,11 +223,11 @@ function draw() {
     one.now = curves(one.layer, query);
     one.model.cells[one.i].forEach((cell, h) => {
       const { ratio, kind } = one.now[h];
-      const strength = Math.min(1, ratio > 1 ? ratio - 1 : (1 / Math.max(ratio, 0.1) - 1) / 3); // 1 for ratios of 2 and of a quarter
+      const strength = Math.min(1, ratio > 1 ? ratio - 1 : (1 / Math.max(ratio, 0.1) - 1) / 3); // 1 at ratios of 2 and ¼
       cell.className = `${kind}${kind !== "even" && strength > 0.75 ? " full" : ""}`;
       cell.style.setProperty("--strength", `${kind === "even" ? 14 : Math.round(30 + 70 * strength)}%`);
       const far = count(Math.round((ratio * (query - 1)) / 2)), even = count(Math.round((query - 1) / 2));
-      cell.title = `${title(one.model, one.i)}, head ${h + 1}: ${KINDS[kind]}. It looks back ${far} tokens on average, an even head ${even}.`;
+      cell.title = `${title(one.model, one.i)}, head ${h + 1}: ${KINDS[kind]}. Looks back ${far} tokens on average; ${even} without a bias.`;
       cell.setAttribute("aria-label", cell.title);
       cell.setAttribute("aria-pressed", String(state.pinned?.layer === one.layer && state.pinned.head === h));
     });

@@ -101,7 +101,7 @@ if (at("biases")) {
       choice("query at", queries, String(query), (n) => { query = Number(n); build(); }),
       choice("keys by", [["distance", "distance"], ["position", "position"]], by, (way) => { by = way; build(); }));
     panels.replaceChildren();
-    // relative to each head's maximum; 10 below it, a key gets e^−10 of the weight: practically nothing
+    // relative to each head's maximum; 10 below it, a key gets e^−10 of the weight: practically no attention
     const layers = model.layers.map((layer) => ({ ...layer, heads: layer.heads.filter((one) => one.query === query)
       .map((one) => ({ ...one, top: Math.max(...one.points.map((p) => p[1])) })) }));
     const lowest = Math.min(...layers.flatMap((layer) => layer.heads.flatMap((one) => one.points.map((p) => p[1] - one.top))));

@@ -1,4 +1,4 @@
-"""Data, checkpoints and results that several tests share."""
+"""Shared data, checkpoints and results."""
 
 import pytest
 
@@ -55,13 +55,13 @@ TWO_LENGTHS = ("--test-lengths", "96", "128")
 
 @pytest.fixture(scope="session")
 def tuned(place):
-    """A folder: three checkpoints, one of them extended, fine-tuned on a SCROLLS task and tested at two lengths."""
+    """A results folder: three checkpoints, one extended, fine-tuned on a SCROLLS task and tested at two lengths."""
     assert place.finetune("narrative_qa", THREE, place / "tuned", *TWO_LENGTHS) == 0
     return place / "tuned"
 
 
 @pytest.fixture(scope="session")
 def tested(place):
-    """A folder: two checkpoints tested as they are on all questions."""
+    """A results folder: two checkpoints tested on all questions without fine-tuning."""
     place.evaluate(place / "tested", "fire", "rope")
     return place / "tested"

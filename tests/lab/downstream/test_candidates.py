@@ -29,7 +29,7 @@ def test_labels_name_ablated_parts_of_fire(place, tmp_path):
 
 
 def test_description_has_init_and_horizon(place, tmp_path):
-    """Where the run or the configuration says so; not for encodings without `init`, nor after further training."""
+    """From the run or the configuration; not for encodings without `init`, nor after further training."""
     checkpoint(tmp_path / "far", {"name": "fire", "init_L": 8.0, "horizon": 32})
     checkpoint(tmp_path / "own", {"name": "fire", "init_L": 8.0, "init": "kerple_log"})
     found = {"fire": {}, "rope": {}, "shared": {"init_from": "runs/one"}}

@@ -1,4 +1,4 @@
-"""Everything that can be refused is refused before anything is trained or written."""
+"""Bad requests are refused before anything is trained or written."""
 
 import re
 
@@ -16,13 +16,13 @@ from longfire.cli import main
         ("narrative_qa+glue", ["fire"], [], "no task 'glue' to combine"),
         ("qasper", ["fire"], [], "has no train split of qasper"),
         ("narrative_qa", ["nowhere"], [], "there is no folder"),
-        ("narrative_qa", ["fire", "fire"], [], "given twice"),
+        ("narrative_qa", ["fire", "fire"], [], "listed twice"),
         ("narrative_qa", ["fire:rope_pi=128"], [], "a checkpoint with 'fire' cannot become 'rope_pi'"),
         ("narrative_qa", ["rope:ropepi=128"], [], "'ropepi'. Did you mean 'rope_pi'"),
         ("narrative_qa", ["rope:yarn=far"], [], "must be a whole number, not 'far'"),
         ("narrative_qa", ["rope:yarn=16"], [], "above the trained length of 32, not 16"),
-        ("narrative_qa", ["fire"], ["--length", "64"], "with 64 tokens for the answer, they need up to 91"),
-        ("narrative_qa", ["fire"], ["--length", "80"], "80 tokens to test on are too few for 7 of 7 questions"),
+        ("narrative_qa", ["fire"], ["--length", "64"], "need up to 91 tokens even without their document (64 of them"),
+        ("narrative_qa", ["fire"], ["--length", "80"], "a length of 80 is too short for 7 of 7 questions"),
         ("narrative_qa", ["fire"], ["--recipe", "huge"], "no fine-tuning recipe named 'huge'"),
         ("narrative_qa", ["fire"], ["--select", "best"], "select cannot be 'best'"),
         ("narrative_qa", ["fire"], ["--limit", "0"], "limit must be at least 1"),
@@ -67,7 +67,7 @@ def test_a_run_judged_by_other_questions_is_refused(place, tmp_path, capsys):
 
 def test_a_different_kind_of_results_is_refused(place, tested, tmp_path, capsys):
     assert place.finetune("narrative_qa", ["fire"], tested) == 2
-    assert "contains the results of evaluate" in capsys.readouterr().err
+    assert "contains results of longfire evaluate" in capsys.readouterr().err
     locked = tmp_path / "file"
     locked.touch()
     assert place.finetune("narrative_qa", ["fire"], locked / "out") == 2
@@ -84,7 +84,7 @@ def test_a_dry_run(place, tmp_path, capsys):
 
 
 def test_a_dry_run_of_both_suites(place, tmp_path, capsys):
-    """Each has its own folder, and the recipe of its name and the given size."""
+    """Each suite has its own folder, and the recipe SUITE-SIZE."""
     command = place.command("finetune", "all", ["fire"], tmp_path / "out", "--recipe", "small", "--dry-run")
     assert main(command) == 0
     shown = capsys.readouterr().out

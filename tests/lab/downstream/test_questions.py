@@ -1,4 +1,4 @@
-"""Which questions are used, that samples are even, and that questions fit."""
+"""Loading questions: splits, even samples, and questions that do not fit."""
 
 import re
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_mixtures():
 
 
 def test_train_dev_and_test(data):
-    """Documents are not split, and neither are groups."""
+    """Neither documents nor groups are split."""
     found, missing = load("multirc", data, dev_examples=2)
     of = found["multirc"]
     assert (len(of.train) + len(of.dev), len(of.test), len(of.judge), missing) == (25, 8, 2, {})
@@ -61,9 +61,9 @@ def length_named_in(error):
 
 
 def test_questions_that_do_not_fit_to_test_on(data):
-    """The length that the message names is enough, and one less is not."""
+    """The length in the message is enough, and one less is not."""
     of = load("narrative_qa", data, None)[0]["narrative_qa"]
-    with pytest.raises(ValueError, match="too few for 7 of 7 questions of the test split") as error:
+    with pytest.raises(ValueError, match="too short for 7 of 7 questions of the test split") as error:
         LengthLimits(BYTES, [80, 1000], 0).refuse_too_long(of, "test")
     enough = length_named_in(error)
     LengthLimits(BYTES, [enough], 0).refuse_too_long(of, "test")
@@ -78,7 +78,7 @@ def test_questions_that_do_not_fit_to_test_on(data):
 def test_questions_that_do_not_fit_to_train_on(data):
     of = load("narrative_qa", data)[0]["narrative_qa"]
     of.train[3] = replace(of.train[3], references=("tea", "moss and tea " * 20))
-    with pytest.raises(ValueError, match=rf"to train on.* 1 of 24 questions.*\({of.train[3].id}\)") as error:
+    with pytest.raises(ValueError, match=rf"training length.* 1 of 24 questions.*\({of.train[3].id}\)") as error:
         LengthLimits(BYTES, [1000], 128).refuse_too_long(of, "validation")
     enough = length_named_in(error)
     assert f"--length {enough}" in str(error.value)
@@ -87,22 +87,22 @@ def test_questions_that_do_not_fit_to_train_on(data):
         LengthLimits(BYTES, [1000], enough - 1).refuse_too_long(of, "validation")
 
 
-def test_a_trial_reads_few_rows_and_leaves_out_those_that_do_not_fit(tmp_path):
+def test_a_trial_reads_few_rows_and_skips_those_that_do_not_fit(tmp_path):
     short = [{"id": f"{i}", "input": f"Why {i}?\n\nBox {i}.", "output": "tea"} for i in range(6)]
-    asked = {**short[0], "id": "asked", "input": f"{'Why? ' * 40}\n\nBox 6."}
-    told = {**short[0], "id": "told", "input": "Why?\n\nBox 7.", "output": "moss " * 40}
+    long_question = {**short[0], "id": "long question", "input": f"{'Why? ' * 40}\n\nBox 6."}
+    long_answer = {**short[0], "id": "long answer", "input": "Why?\n\nBox 7.", "output": "moss " * 40}
     for split in ("train", "validation"):
-        write(tmp_path / "narrative_qa" / f"{split}.jsonl", [asked, told, *short])
+        write(tmp_path / "narrative_qa" / f"{split}.jsonl", [long_question, long_answer, *short])
     trial = Trial(rows=7, max_answer=16)
     of = load("narrative_qa", tmp_path, TINY.but(length=100), trial=trial)[0]["narrative_qa"]
     assert of.task.max_answer == 16
     assert sorted(one.id for one in [*of.train, *of.dev]) == ["0", "1", "2", "3", "4"]
     assert of.dev
-    assert [one.id for one in of.test] == ["told", "0", "1", "2", "3", "4"]  # its long answer is not learned
+    assert [one.id for one in of.test] == ["long answer", "0", "1", "2", "3", "4"]  # tests do not need its reference
     LengthLimits(BYTES, [100], 100).refuse_too_long(of, "validation")
-    with pytest.raises(ValueError, match="only 0 of 7 rows of narrative_qa to train on fit 20 tokens, and 2 must"):
+    with pytest.raises(ValueError, match="only 0 of 7 rows of narrative_qa to train on fit 20 tokens"):
         load("narrative_qa", tmp_path, TINY.but(length=20), trial=trial)
-    with pytest.raises(FileNotFoundError, match="none of these tasks complete"):
+    with pytest.raises(FileNotFoundError, match="has no complete task"):
         load("scrolls", tmp_path, TINY.but(length=20), trial=trial)
 
 
@@ -120,17 +120,17 @@ def test_one_file_cannot_be_trained_and_tested_on(data, tmp_path):
     file = tmp_path / "mine.jsonl"
     file.write_bytes((data / "scrolls" / "narrative_qa" / "train.jsonl").read_bytes())
     assert load("narrative_qa", file, None)[0]["narrative_qa"].test
-    with pytest.raises(ValueError, match=r"mine.jsonl is one file"):
+    with pytest.raises(ValueError, match=r"mine.jsonl is a single file"):
         load("narrative_qa", file)
 
 
 def test_missing_tasks_are_named_or_refused(data):
     found, missing = load("scrolls", data)
     assert list(found) == ["narrative_qa"]
-    assert missing == dict.fromkeys(set(SUITES["scrolls"]) - {"narrative_qa"}, "the data has no train split of it")
+    assert missing == dict.fromkeys(set(SUITES["scrolls"]) - {"narrative_qa"}, "the data has no train split")
     with pytest.raises(FileNotFoundError, match="has no train split of qasper"):
         load("narrative_qa+qasper", data)
-    with pytest.raises(FileNotFoundError, match="none of these tasks complete: qasper, "):
+    with pytest.raises(FileNotFoundError, match="has no complete task of: qasper, "):
         load("scrolls", data / "glue")
 
 

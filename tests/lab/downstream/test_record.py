@@ -22,7 +22,7 @@ def scores_in(record):
 
 
 def test_later_commands_add_to_the_record(place, tested, out, capsys):
-    """Other checkpoints and lengths; what is asked again is replaced in place."""
+    """Other checkpoints and lengths are added; repeated ones are replaced in place."""
     assert place.evaluate(out, "fire")["rows"] == record_in(tested)["rows"]
     added = place.evaluate(out, "alibi", "rope", length="128")
     at_96, at_128 = {("narrative_qa", 96): 7}, {("narrative_qa", 128): 7}
@@ -47,7 +47,7 @@ def test_other_questions_start_a_new_record(place, tested, out, capsys):
     assert len(kept) == 4
     few = place.evaluate(out, "rope", more=["--limit", "2"])
     assert scores_in(few) == {"RoPE": {("narrative_qa", 96): 2}}
-    assert "(limit: None). It is kept as downstream-before.json" in capsys.readouterr().err
+    assert "(limit: None); keeping it as downstream-before.json" in capsys.readouterr().err
     assert json.loads((out / "downstream-before.json").read_text()) == record_in(tested)
     train = place.evaluate(out, "rope", more=["--split", "train"])
     assert scores_in(train) == {"RoPE": {("narrative_qa", 96): 24}}
@@ -62,7 +62,7 @@ def test_failures_of_earlier_commands_do_not_fail_this_one(place, out):
 
 
 def test_records_of_earlier_releases_are_continued(tmp_path):
-    """Recipe fields and placeholder rows had other names."""
+    """With the old names of recipe fields and placeholder rows."""
     setting = {"kind": "finetune", "name": "cb", "tasks": ["cb"], "missing": {}, "lengths": [64], "data": "made-up"}
     setting |= {"split": "validation", "limit": None, "mixtures": [], "recipe": {"name": "tiny", "batch": 8, "clip": 1}}
     row = {"key": "rope-1", "checkpoint": "a", "label": "RoPE", "scores": [1], "finetuned": {"steps": 3, "batch": 8}}

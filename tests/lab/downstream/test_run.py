@@ -59,7 +59,7 @@ def written(folder):
 
 
 def test_completed_work_is_skipped(tuned, place, monkeypatch, capsys):
-    """A score that was lost is computed again; scores by length are a plot and a table."""
+    """A lost score is computed again; several lengths give a plot and a table."""
     before, scores = written(tuned), [row["scores"] for row in record_in(tuned)["rows"]]
     lost = next(path for path in before if "rope" in str(path) and path.name == "scores.json")
     lost.unlink()
@@ -147,8 +147,8 @@ def test_interrupted(stop, status, place, tmp_path, monkeypatch, capsys):
     assert "interrupted" in capsys.readouterr().out
 
 
-def test_checkpoints_are_tested_as_they_are(place, tuned, tmp_path, capsys):
-    """The folder of a fine-tuned run knows its length, and its answers are the same as before."""
+def test_testing_without_finetuning(place, tuned, tmp_path, capsys):
+    """The default length is the fine-tuning length, and the answers are the same as in that run."""
     runs = [tuned / row["parts"][0]["run"] for row in record_in(tuned)["rows"]]
     options = ["--lengths", "96", "128", "--limit", "3"]
     assert main(place.command("evaluate", "narrative_qa", [runs[0], "rope:yarn=256"], tmp_path, *options)) == 0
@@ -163,7 +163,7 @@ def test_checkpoints_are_tested_as_they_are(place, tuned, tmp_path, capsys):
     assert lines(after) == [before[0], before[2], before[4]]  # evenly spaced
     capsys.readouterr()
     assert main(place.command("evaluate", "scrolls", runs[:1], tmp_path / "all")) == 2
-    assert "qasper: 128 tokens to test on are too few" in capsys.readouterr().err  # the length of fine-tuning
+    assert "qasper: a length of 128 is too short" in capsys.readouterr().err  # the length of fine-tuning
 
 
 def test_a_suite_with_a_gpt2_model(place, tmp_path, capsys):
@@ -181,7 +181,7 @@ def test_a_suite_with_a_gpt2_model(place, tmp_path, capsys):
 
 
 def test_two_processes_answer_a_share_each(place, tuned, tmp_path):
-    """Testing alone, and training, judging and testing, reach the results of one process."""
+    """The results are those of one process, with and without fine-tuning."""
     script = tmp_path / "both.py"
     commands = [
         place.command("evaluate", "narrative_qa", ["fire"], tmp_path / "evaluated", "--length", "128"),
@@ -205,7 +205,7 @@ def test_two_processes_answer_a_share_each(place, tuned, tmp_path):
     ]
     (first, first_err), (second, second_err) = (process.communicate(timeout=240) for process in processes)
     assert [process.returncode for process in processes] == [0, 0], first_err[-3000:] + second_err[-3000:]
-    assert (first.count("FIRE: a model of"), second.count("FIRE: a model of")) == (2, 0)
+    assert (first.count("FIRE: a model with"), second.count("FIRE: a model with")) == (2, 0)
     place.evaluate(tmp_path / "alone", "fire", length="128")
     for two, one in (
         (tmp_path.glob("evaluated/test/*/*/pred*"), tmp_path.glob("alone/test/*/*/pred*")),

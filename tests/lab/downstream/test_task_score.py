@@ -1,4 +1,4 @@
-"""Scores of a task: resumed tests, failures, and what an uninformed model would score."""
+"""Scores of a task: resumed tests, failures and baselines."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.lab.boxes import lines, record_in
 
 
 def test_a_killed_test_resumes(place, tested, tmp_path, monkeypatch):
-    """With the answers so far; a half-written line is answered again."""
+    """Answers so far are reused; a half-written line is answered again."""
     (at_once,) = tested.glob("test/rope-*/narrative_qa-96/predictions.jsonl")
     answer, asked = task_score.answer, []
 
@@ -55,7 +55,7 @@ def test_partial_answers_to_other_questions_do_not_count(tmp_path):
     assert asked[-1] == 3
 
 
-def test_a_failed_test_is_recorded_and_the_others_go_on(place, tmp_path, monkeypatch, capsys):
+def test_a_failed_test_is_recorded_and_the_others_continue(place, tmp_path, monkeypatch, capsys):
     answer = task_score.answer
 
     def failing(*arguments, length, **options):
@@ -87,7 +87,7 @@ def test_chance_of_labels(correct, near):
 
 @pytest.mark.parametrize(("correct", "near"), [(12, True), (40, False)])
 def test_chance_among_options(correct, near):
-    """Four options per question, each equally often the correct one; twelve stories."""
+    """Twelve stories, four options per question, each correct equally often."""
     answered = []
     for i in range(48):
         options = tuple(f"hill {i}, {letter}" for letter in "ABCD")
@@ -99,7 +99,7 @@ def test_chance_among_options(correct, near):
 
 @pytest.mark.parametrize(("answers", "near"), [("own", False), ("another's", True), ("constant", True)])
 def test_free_form_answers_are_compared_with_swapped_ones(answers, near):
-    """Twelve stories with three questions each: answers from the story beat those that fit any story."""
+    """Twelve stories with three questions each: answers from the story beat generic ones."""
     answered = []
     for i in range(36):
         said = {"own": f"hill{i // 3} and river", "another's": f"dale{i} and river", "constant": "the river"}
