@@ -2,8 +2,8 @@
 
 Definitions and alphabets are the paper's: binary strings, arithmetic modulo 5. Length n counts the symbols of the
 question. Three things differ. The answer follows the question, token by token, and EOS ends it where the paper pads.
-Lengths that the paper adjusts are refused: even ones of modular arithmetic, odd ones of missing duplicate, and those too
-short for a task. The unknown of an equation is any of its digits with equal probability.
+Lengths that the paper adjusts are refused: even ones of modular arithmetic, odd ones of missing duplicate, and those
+too short for a task. The unknown of an equation is any of its digits with equal probability.
 """
 
 import math
@@ -227,6 +227,11 @@ def one_symbol(n: int) -> int:
     return n + 1
 
 
+def one_shorter(n: int) -> int:
+    """Symbols in a question and an answer that is shorter than it."""
+    return 2 * n - 1
+
+
 _task = partial(SyntheticTask, paper=DELETANG)
 _string = partial(string_task, paper=DELETANG)
 
@@ -261,8 +266,10 @@ CONTEXT_SENSITIVE = (
         step=2,
     ),
     _string("odds-first", BITS, lambda x: np.concatenate([x[::2], x[1::2]]), solve_odds_first, twice),
-    _task("binary-addition", (*BITS, "+"), binary_operation("+"), solve_binary_addition, twice, min_length=3),
-    _task("binary-multiplication", (*BITS, "*"), binary_operation("*"), solve_binary_product, twice, min_length=3),
+    _task("binary-addition", (*BITS, "+"), binary_operation("+"), solve_binary_addition, one_shorter, min_length=3),
+    _task(
+        "binary-multiplication", (*BITS, "*"), binary_operation("*"), solve_binary_product, one_shorter, min_length=3
+    ),
     _task("compute-sqrt", BITS, square_root, solve_square_root, lambda n: n + (n + 1) // 2),
     _string("bucket-sort", RESIDUES, np.sort, partial(sort_string, RESIDUES), twice),
 )

@@ -2,9 +2,9 @@
 
     k₁ v₁ k₂ v₂ … kₙ vₙ [SEP] q₁ a₁ q₂ a₂ … qₙ aₙ
 
-Length n: n pairs of distinct keys and distinct values, 4n symbols in all. Every key is queried once, in uniformly random
-order, and its value is the answer. Half of the 8,192 symbols are keys and half are values, as in the paper. The paper
-also spreads queries among filler, more of them near their pair than far; here most of them reach far back.
+Length n: n pairs of distinct keys and distinct values, 4n symbols in all. Every key is queried once, in uniformly
+random order, and its value is the answer. Half of the 8,192 symbols are keys and half are values, as in the paper. The
+paper also spreads queries among filler, more of them near their pair than far; here most of them reach far back.
 """
 
 import numpy as np

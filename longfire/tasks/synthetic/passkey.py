@@ -2,9 +2,9 @@
 
     …text… The passkey is 31415. Remember it. …text… The passkey is [SEP] 31415
 
-Length n: n bytes of text, around a key at a uniformly random depth. Symbols are bytes. The paper repeats a few sentences
-as filler; here every row has another window of real text. Test rows take theirs from the last tenth of the text, which
-training rows never see.
+Length n: n bytes of text, around a key at a uniformly random depth. Symbols are bytes. The paper repeats a few
+sentences as filler; here every row has another window of real text. Test rows take theirs from the last tenth of the
+text, which training rows never see.
 """
 
 import re
@@ -24,14 +24,9 @@ KEY_DIGITS = 5
 
 def passkey_task(text: bytes | Iterable[bytes] | None = None) -> SyntheticTask:
     """The task on a text, or on documents (default: the standard library's sources, so rows depend on its version)."""
-    if text is None:
-        load = standard_library
-    else:
-        whole = check_text(text if isinstance(text, bytes) else b"\n\n".join(text))
-
-        def load() -> bytes:
-            return whole
-
+    load: Callable[[], bytes] = standard_library
+    if text is not None:
+        load = partial(bytes, check_text(text if isinstance(text, bytes) else b"\n\n".join(text)))
     train, test = (partial(generate, load, split) for split in SPLITS)
     return SyntheticTask(
         "passkey",
