@@ -54,6 +54,11 @@ class Corpus:
         return len(self.tokenizer)
 
     @property
+    def special_tokens(self) -> dict[str, Any]:
+        """For a model's configuration: documents are separated by eos alone."""
+        return dict.fromkeys(("eos_token_id", "bos_token_id", "pad_token_id"), self.tokenizer.eos_token_id)
+
+    @property
     def contents(self) -> Hashes | None:
         """Content hashes of all documents, split by split; None if some are unknown."""
         return _all_hashes(self.train.contents, self.dev.contents, self.validation.contents)

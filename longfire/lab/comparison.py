@@ -13,11 +13,14 @@ from longfire.encodings.labels import canonical_label, check_label, label_file_n
 from longfire.encodings.registry import has_starts, option_names
 from longfire.lab import DEFAULT_ENCODINGS, DEFAULT_SEEDS
 from longfire.model.extension import EXTENSIONS
+from longfire.tasks.synthetic import SyntheticTask, synthetic_task
 from longfire.training import Recipe
 from longfire.validation import at_least
 
 MULTIPLES = (1, 2, 4, 8, 16)
-"""Default test lengths, as multiples of the training length."""
+"""Default test lengths on text, as multiples of the training length."""
+TASK_MULTIPLES = (1, 1.5, 2, 3, 4)
+"""Default test lengths on a synthetic task."""
 EXTENSION_SOURCE = "rope"
 """RoPE-PI and YaRN extend this encoding's model of the same seed."""
 EXTENSION_FACTOR = 4
@@ -51,10 +54,12 @@ class Comparison:
     encodings: tuple[str, ...] = DEFAULT_ENCODINGS
     seeds: tuple[int, ...] = DEFAULT_SEEDS
     lengths: tuple[int, ...] = ()
-    """Test lengths. Empty: 1, 2, 4, 8 and 16 times the training length."""
+    """Test lengths. Empty: multiples of the training length, up to 16 on text and up to 4 on a synthetic task."""
     protocol: str = "paper"
     tokens: int | None = None
     """Tokens to score at each length. None: the whole split."""
+    questions: int = 512
+    """Questions to score at each length, if the recipe has a synthetic task."""
     split: str = "validation"
     """"validation", or "dev" for tuning."""
     corpus: tuple[tuple[str, Any], ...] = ()
@@ -73,11 +78,30 @@ class Comparison:
             if repeated := [name for name, times in Counter(names).items() if times > 1]:
                 raise ValueError(f"{', '.join(repeated)}: listed more than once.")
         for length in self.lengths:
-            at_least("a test length", length, 2)
+            at_least("a test length", length, 1 if self.task else 2)
         if self.tokens is not None:
             at_least("tokens to test on", self.tokens, 1)
+        at_least("questions", self.questions, 1)
+        self._check_task()
         self._check_models()
         self._check_texts()
+
+    @property
+    def task(self) -> SyntheticTask | None:
+        """The synthetic task to compare on. None: text."""
+        return None if self.recipe.task is None else synthetic_task(self.recipe.task)
+
+    def _check_task(self) -> None:
+        """With a synthetic task, refuse its impossible lengths, and options that only text has."""
+        if self.task is None:
+            return
+        for length in self.lengths:
+            self.task.check_length(length)
+        text_only = {"corpus": self.corpus, "also": self.also, "tokens": self.tokens}
+        if unusable := [name for name, value in text_only.items() if value]:
+            raise ValueError(f"the task {self.task.name} generates its data, without text: omit {', '.join(unusable)}.")
+        if extensions := [label for label in self.encodings if parse_label(label)[0] in EXTENSIONS]:
+            raise ValueError(f"{', '.join(extensions)}: extensions of RoPE are compared on text only. Leave them out.")
 
     def _check_models(self) -> None:
         """Refuse invalid options, and two labels for the same model."""
@@ -116,7 +140,15 @@ class Comparison:
 
     def tested_lengths(self) -> list[int]:
         """Test lengths, shortest first."""
-        return sorted({*self.lengths}) or [self.recipe.length * multiple for multiple in MULTIPLES]
+        if self.lengths:
+            return sorted({*self.lengths})
+        if self.task is None:
+            return [self.recipe.length * multiple for multiple in MULTIPLES]
+        return sorted({self.task.nearest_length(self.recipe.length * multiple) for multiple in TASK_MULTIPLES})
+
+    def tokens_at(self, length: int) -> int:
+        """Tokens in a sequence of a test length."""
+        return length if self.task is None else self.task.sequence_length(length)
 
     def runs(self, out: Path = Path()) -> list[PlannedRun]:
         """Every run with its recipe and folder, seed by seed."""

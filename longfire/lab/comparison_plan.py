@@ -18,6 +18,7 @@ from longfire.evaluation.held_out import joined, require_tokenizer
 from longfire.lab.comparison import Comparison, PlannedRun
 from longfire.training.pretrain import identity, training_sequences
 from longfire.training.run import differing
+from longfire.training.task_data import TaskData
 from longfire.validation import at_least
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class ComparisonPlan:
 
     comparison: Comparison
     out: Path
-    corpus: Corpus
+    corpus: Corpus | TaskData
     texts: tuple[OtherText, ...]
     runs: tuple[PlannedRun, ...]
     notes: tuple[str, ...]
@@ -79,16 +80,19 @@ def plan_comparison(comparison: Comparison, out: Path, *, jobs: int | None = Non
         at_least("jobs", jobs, 1)
     out = Path(out)
     refuse_unwritable(out)
-    corpus = _load_text(comparison)
+    corpus = _load_text(comparison) if comparison.recipe.task is None else TaskData(comparison.recipe.task)
     runs = tuple(replace(run, identity=_identity(run, corpus)) for run in comparison.runs(out))
     _refuse_different_runs(runs, out, corpus)
     for recipe in {(run.recipe.length, run.recipe.batch_size): run.recipe for run in runs}.values():
         training_sequences(recipe, corpus)
-    getattr(corpus, comparison.split).pieces(max(comparison.tested_lengths()))
-    texts = tuple(_other_text(comparison, name, source, corpus) for name, source in comparison.also)
-    notes = (*_held_out_notes(corpus, comparison.split, comparison.tokens), *_other_text_notes(texts))
-    for note in notes[1:]:
-        log.warning(note)
+    texts: tuple[OtherText, ...] = ()
+    notes: tuple[str, ...] = ()
+    if isinstance(corpus, Corpus):
+        getattr(corpus, comparison.split).pieces(max(comparison.tested_lengths()))
+        texts = tuple(_other_text(comparison, name, source, corpus) for name, source in comparison.also)
+        notes = (*_held_out_notes(corpus, comparison.split, comparison.tokens), *_other_text_notes(texts))
+        for note in notes[1:]:
+            log.warning(note)
     jobs = jobs or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
     return ComparisonPlan(comparison, out, corpus, texts, runs, notes, min(len(runs), jobs), options)
 
@@ -102,13 +106,13 @@ def _load_text(comparison: Comparison) -> Corpus:
     return load_corpus(source, **options)
 
 
-def _identity(run: PlannedRun, corpus: Corpus) -> dict[str, Any] | None:
+def _identity(run: PlannedRun, corpus: Corpus | TaskData) -> dict[str, Any] | None:
     if run.is_extension and not Path(str(run.recipe.init_from), "done.json").is_file():
         return None
     return identity(run.recipe, corpus)
 
 
-def _refuse_different_runs(runs: tuple[PlannedRun, ...], out: Path, corpus: Corpus) -> None:
+def _refuse_different_runs(runs: tuple[PlannedRun, ...], out: Path, corpus: Corpus | TaskData) -> None:
     """Refuse a folder that contains runs with a different recipe or text."""
     conflicts: dict[str, list[str]] = {}
     for run in runs:
@@ -124,7 +128,7 @@ def _refuse_different_runs(runs: tuple[PlannedRun, ...], out: Path, corpus: Corp
         )
 
 
-def _describe_difference(run: Path, different: dict[str, tuple[Any, Any]], corpus: Corpus) -> str:
+def _describe_difference(run: Path, different: dict[str, tuple[Any, Any]], corpus: Corpus | TaskData) -> str:
     hashes = ("corpus", "checkpoint")  # meaningless to a reader
     parts = [f"{key} {there!r} there, {here!r} here" for key, (there, here) in different.items() if key not in hashes]
     if "corpus" in different and not {"tokenizer", "vocab_size"} & {*different}:

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from longfire.atomic_io import read_json
-from longfire.data import TokenSplit
+from longfire.data import Corpus, TokenSplit
 from longfire.encodings import position_parameters
 from longfire.encodings.labels import label_title
+from longfire.evaluation.accuracy import accuracy_by_length
 from longfire.evaluation.learned import learned_by_layer
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.lab.comparison import EXTENSION_SOURCE, Comparison, PlannedRun
@@ -82,8 +83,22 @@ def _load(folder: Path) -> LongfireForCausalLM:
 
 
 def _test(plan: ComparisonPlan, run: Path, model: Model) -> dict[str, Any]:
+    """Accuracy by length on the comparison's task, or perplexity by length on its texts."""
+    if isinstance(plan.corpus, Corpus):
+        return _test_on_text(plan, plan.corpus, run, model)
+    comparison, task = plan.comparison, plan.corpus.task
+    lengths, questions, split = comparison.tested_lengths(), comparison.questions, comparison.split
+    result = cached_result(
+        run / "accuracy.json",
+        [lengths, questions, split, plan.corpus.fingerprint],
+        lambda: accuracy_by_length(model(), task, lengths, questions=questions, split=split),
+    )
+    return {"accuracy": result}
+
+
+def _test_on_text(plan: ComparisonPlan, corpus: Corpus, run: Path, model: Model) -> dict[str, Any]:
     """Perplexity by length on the held-out split and on every other text."""
-    comparison, corpus = plan.comparison, plan.corpus
+    comparison = plan.comparison
     lengths = comparison.tested_lengths()
 
     def perplexity(file: str, split: Callable[[], TokenSplit], *asked: Any) -> dict[str, Any]:
@@ -110,7 +125,7 @@ def _test(plan: ComparisonPlan, run: Path, model: Model) -> dict[str, Any]:
 
 def _measure_encoding(comparison: Comparison, run: Path, model: Model) -> dict[str, Any]:
     """What each layer's encoding learned, and the machine that measured it."""
-    length = comparison.recipe.length
+    length = comparison.recipe.sequence_length
 
     def measure() -> dict[str, Any]:
         learned = learned_by_layer(model().model.encodings, length)
@@ -126,8 +141,8 @@ def _measure_encoding(comparison: Comparison, run: Path, model: Model) -> dict[s
 
 def bias_queries(comparison: Comparison) -> list[int]:
     """Queries to record biases for, counted from 1: the paper's, the last in training, the last in any test."""
-    longest = max(comparison.tested_lengths())
-    return sorted({min(NEAR_QUERY, longest), min(comparison.recipe.length, longest), longest})
+    longest = comparison.tokens_at(max(comparison.tested_lengths()))
+    return sorted({min(NEAR_QUERY, longest), min(comparison.recipe.sequence_length, longest), longest})
 
 
 @torch.no_grad()

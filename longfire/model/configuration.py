@@ -14,6 +14,7 @@ from longfire.validation import at_least, hint
 SIZES: dict[str, dict[str, int]] = {
     "demo": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64},
     "tiny": {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128},
+    "mini": {"num_hidden_layers": 6, "num_attention_heads": 6, "hidden_size": 384},
     "small": {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512},
     "base": {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768},
     # the paper's table says 768, but 24 layers and 16 heads of 64 have 350M parameters only with 1024

@@ -52,7 +52,7 @@ class BaseRecipe:
 
     name: str
     length: int
-    """Maximum tokens in a training sequence."""
+    """The training length: maximum tokens in a sequence, or what a synthetic task counts (its `unit`)."""
     batch_size: int
     """Sequences per step."""
     steps: int
@@ -100,7 +100,12 @@ class BaseRecipe:
     @property
     def tokens(self) -> int:
         """Maximum tokens seen in training."""
-        return self.steps * self.batch_size * self.length
+        return self.steps * self.batch_size * self.sequence_length
+
+    @property
+    def sequence_length(self) -> int:
+        """Maximum tokens in a training sequence."""
+        return self.length
 
     def lr_ratio(self, step: int) -> float:
         """The learning rate at a step, counted from 0, as a fraction of the peak."""

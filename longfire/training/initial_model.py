@@ -23,6 +23,7 @@ from longfire.training.recipes import Recipe
 
 if TYPE_CHECKING:
     from longfire.data import Corpus
+    from longfire.training.task_data import TaskData
 
 Source = str | Path | LongfireForCausalLM
 """A checkpoint folder, a training run's folder, or a model."""
@@ -38,18 +39,17 @@ def pretraining_config(recipe: Recipe, vocab_size: int = 1, **special_tokens: An
     return recipe.config(vocab_size, **special_tokens)
 
 
-def pretraining_model(recipe: Recipe, corpus: "Corpus") -> LongfireForCausalLM:
+def pretraining_model(recipe: Recipe, corpus: "Corpus | TaskData") -> LongfireForCausalLM:
     """The model that pretraining starts from, with weights from the seed or from the recipe's checkpoint."""
     set_seed(recipe.seed)
-    eos = corpus.tokenizer.eos_token_id
-    config = pretraining_config(recipe, corpus.vocab_size, eos_token_id=eos, bos_token_id=eos, pad_token_id=eos)
+    config = pretraining_config(recipe, corpus.vocab_size, **corpus.special_tokens)
     if recipe.init_from is None:
         return LongfireForCausalLM(config)
     folder = checkpoint_folder(recipe.init_from)
     _refuse_other_tokenizer(folder, corpus.tokenizer)
     model = _load(folder, recipe, position_encoding=config.position_encoding)
     if model.model.encodings[0].max_length is None:
-        model.config.max_position_embeddings = recipe.length  # its training length from now on
+        model.config.max_position_embeddings = recipe.sequence_length  # its training length from now on
     return model
 
 
@@ -66,7 +66,7 @@ def _load(folder: Path, recipe: BaseRecipe, **changes: Any) -> LongfireForCausal
 
 def _prepare(model: LongfireForCausalLM, recipe: BaseRecipe) -> LongfireForCausalLM:
     """Set the recipe's dropout in the model and its configuration. Refuses a model with too few positions."""
-    check_length(model, recipe.length)
+    check_length(model, recipe.sequence_length)
     model.config.resid_dropout, model.config.attention_dropout = recipe.dropout, recipe.attention_dropout
     layers: Any = model.model.layers
     for layer in layers:

@@ -1,17 +1,18 @@
-"""Pretrain a model from a recipe and a corpus."""
+"""Pretrain a model from a recipe, on a corpus or a synthetic task."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import TrainingArguments, default_data_collator
 
 from longfire.training.callbacks import MarkCudaGraphSteps, TrainingMonitor, refuse_non_finite_weights
 from longfire.training.initial_model import checkpoint_folder, digest, pretraining_model
 from longfire.training.recipes import Recipe
 from longfire.training.run import run_training
+from longfire.training.task_data import PaddedRows, TaskData
 from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def pretrain(
     recipe: Recipe,
-    corpus: "Corpus",
+    corpus: "Corpus | TaskData",
     run: Path,
     *,
     tracker: str = "tensorboard",
@@ -33,7 +34,7 @@ def pretrain(
 
     Args:
         recipe: what to train.
-        corpus: what to train on. Only its train split is used.
+        corpus: what to train on. Of a corpus only the train split is used.
         run: the run's folder. One that contains a different run is refused.
         tracker: "tensorboard", "wandb", "trackio" or "none".
         progress: show a bar on a terminal, lines elsewhere.
@@ -51,15 +52,24 @@ def pretrain(
     return run_training(run, run_identity, make_trainer, tracker=tracker, wait=wait)
 
 
-def identity(recipe: Recipe, corpus: "Corpus") -> dict[str, Any]:
+def identity(recipe: Recipe, corpus: "Corpus | TaskData") -> dict[str, Any]:
     """What identifies a run: its recipe, the weights it continues from, and its text."""
     fields = recipe.identity()
     source = fields.pop("init_from")  # identified by its weights, not its path
     return {**fields, "checkpoint": None if source is None else digest(source), "corpus": corpus.fingerprint}
 
 
-def training_sequences(recipe: Recipe, corpus: "Corpus") -> "Sequences":
-    """Training sequences of the recipe's length. Refuses a corpus with too few for one step."""
+def training_sequences(recipe: Recipe, corpus: "Corpus | TaskData") -> "Sequences | PaddedRows":
+    """Training sequences of the recipe's length. Refuses a corpus with too few for one step.
+
+    Rows of a task are generated as they are read, and each is read once.
+    """
+    if recipe.task != (corpus.name if isinstance(corpus, TaskData) else None):
+        raise ValueError(f"the recipe's task is {recipe.task!r}, but the training data is {corpus.name!r}.")
+    if isinstance(corpus, TaskData):
+        task = corpus.task
+        rows = task.rows(recipe.steps * recipe.batch_size, task.lengths(recipe.length), recipe.seed)
+        return PaddedRows(rows, recipe.sequence_length)
     sequences = corpus.train.sequences(recipe.length)
     if len(sequences) < recipe.batch_size:
         raise ValueError(
@@ -79,7 +89,9 @@ def uses_cuda_graphs(recipe: Recipe, args: TrainingArguments) -> bool:
 class PretrainTrainer(RecipeTrainer[Recipe]):
     """Trains on sequences of one length."""
 
-    def __init__(self, recipe: Recipe, corpus: "Corpus", run: Path, args: TrainingArguments, progress: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, corpus: "Corpus | TaskData", run: Path, args: TrainingArguments, progress: bool
+    ) -> None:
         self.corpus = corpus
         sequences = training_sequences(recipe, corpus)
         model = pretraining_model(recipe, corpus)
@@ -88,7 +100,7 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
             model.model.compile_layers(graphs=graphs)
         super().__init__(
             recipe,
-            TrainingMonitor(run, lambda steps: steps * recipe.batch_size * recipe.length, progress),
+            TrainingMonitor(run, lambda steps: steps * recipe.batch_size * recipe.sequence_length, progress),
             callbacks=[MarkCudaGraphSteps()] if graphs else [],
             model=model,
             args=args,
@@ -96,9 +108,11 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
             data_collator=default_data_collator,
         )
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
+    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler | SequentialSampler:
         """Only whole steps per epoch: with gradient accumulation, the remainder would become an extra step."""
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
+        if isinstance(dataset, PaddedRows):
+            return SequentialSampler(dataset)
         return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch_size * self.recipe.batch_size)
 
     def save_result(self, folder: Path) -> dict[str, Any]:
@@ -113,6 +127,6 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
             "recipe": asdict(recipe),
             "corpus": corpus.describe(),
             "tokens_seen": recipe.tokens,
-            "unique_tokens": min(recipe.tokens, corpus.train.num_tokens),
+            "unique_tokens": recipe.tokens if isinstance(corpus, TaskData) else min(recipe.tokens, corpus.train.num_tokens),
             **self.training_summary(),
         }

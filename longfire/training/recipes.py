@@ -17,6 +17,7 @@ from longfire.encodings.labels import parse_label
 from longfire.encodings.registry import SHARED, has_starts, option_names
 from longfire.model import SIZES, LongfireConfig
 from longfire.model.extension import EXTENSIONS
+from longfire.tasks.synthetic import synthetic_task
 from longfire.training.base_recipe import RENAMED, TRAINING_LENGTH, BaseRecipe, accept_old_names
 from longfire.validation import at_least, hint, one_of, positive, renamed
 
@@ -50,6 +51,8 @@ class Recipe(BaseRecipe):
     """"bytes", "bpe" (trained on the corpus), or a Hugging Face tokenizer's folder or name."""
     vocab_size: int = 8192
     """Vocabulary size of a BPE."""
+    task: str | None = None
+    """A synthetic task to train on, in `longfire.tasks.SYNTHETIC`, at lengths up to `length`. None: text."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,6 +68,8 @@ class Recipe(BaseRecipe):
             object.__setattr__(self, INIT, None)
         one_of(INIT, self.init, (None, *STARTS))
         self._check_horizon_unit()
+        if self.task is not None:
+            synthetic_task(self.task).check_length(self.length)
         if self.extend_to is not None:
             at_least("extend_to", self.extend_to, 1)
             one_of("the encoding to extend to", self.encoding, EXTENSIONS)
@@ -93,10 +98,18 @@ class Recipe(BaseRecipe):
             own["encoding_options"] = {**self.encoding_options, **options}
         return self.but(**{**own, **changes})
 
+    @property
+    def sequence_length(self) -> int:
+        """Maximum tokens in a training sequence."""
+        return self.length if self.task is None else synthetic_task(self.task).sequence_length(self.length)
+
     def identity(self) -> dict[str, Any]:
         """What identifies a run. `init` and the horizon count only for encodings that have them."""
         found = super().identity()
         found.pop("horizon")
+        unused = ["task"] if self.task is None else ["tokenizer", "vocab_size"]
+        for name in unused:
+            found.pop(name)
         horizon = self.position_encoding().get("horizon")
         others = {name: value for name, value in self.encoding_options.items() if name != "horizon"}
         found["encoding_options"] = others if horizon is None else {**others, "horizon": horizon}
@@ -114,11 +127,11 @@ class Recipe(BaseRecipe):
         options = dict(self.encoding_options)
         known = option_names(ENCODINGS[self.encoding])
         if "init_L" in known:
-            options.setdefault("init_L", self.length / 4)
+            options.setdefault("init_L", self.sequence_length / 4)
         if "scale" in known:
             options.setdefault("scale", LongfireConfig.initializer_range)
         if "horizon" in known and self.horizon is not None:
-            options.setdefault("horizon", self.length if self.horizon == TRAINING_LENGTH else self.horizon)
+            options.setdefault("horizon", self.sequence_length if self.horizon == TRAINING_LENGTH else self.horizon)
         if has_starts(ENCODINGS[self.encoding]) and self.init is not None:
             options[INIT] = self.init
         return {"name": self.encoding, **options}
@@ -139,7 +152,7 @@ class Recipe(BaseRecipe):
             return LongfireConfig.of_size(
                 self.size,
                 vocab_size=math.ceil(vocab_size / 128) * 128,
-                max_position_embeddings=self.length,
+                max_position_embeddings=self.sequence_length,
                 position_encoding=encoding,
                 share_position_encoding=self.share_position_encoding,
                 attention_dropout=self.attention_dropout,
@@ -154,7 +167,7 @@ class Recipe(BaseRecipe):
         horizon: Any = self.horizon
         if isinstance(horizon, float):
             positive("horizon", horizon)
-            now = TRAINING_LENGTH if horizon == 1 else max(1, round(horizon * self.length))
+            now = TRAINING_LENGTH if horizon == 1 else max(1, round(horizon * self.sequence_length))
             raise ValueError(
                 f"horizon must be in tokens, or {TRAINING_LENGTH!r} for the training length, not {horizon!r}. For "
                 f"{horizon:g} times the training length write horizon={now}."
@@ -169,7 +182,7 @@ class Recipe(BaseRecipe):
             return
         if 1 <= float(horizon) < float(L):
             without = self._label(init_L=L, horizon=None)
-            multiple = f" For {horizon} times the training length write horizon={round(float(horizon) * self.length)}."
+            multiple = f" For {horizon} times the training length write horizon={round(float(horizon) * self.sequence_length)}."
             raise ValueError(
                 f"init_L is {L:g}, above the horizon of {horizon} tokens: FIRE's normaliser would be the same for "
                 f"every query, and L would not be learned. Use an init_L of at most {horizon}, or no horizon: "
@@ -242,8 +255,36 @@ BASE = Recipe(
 )
 LARGE = BASE.but(name="large", size="large", learning_rate=3e-4)
 BASE_512 = BASE.but(name="base-512", length=512, warmup_steps=2861, decay_steps=1_983_643)
+TASK_TINY = Recipe(
+    "task-tiny",
+    size="tiny",
+    task="copy",
+    length=10,
+    batch_size=64,
+    steps=400,
+    learning_rate=3e-3,
+    warmup_steps=40,
+    position_lr_factor=1.0,
+    init="kerple_log",
+    checkpoint_every=200,
+)
+TASK_SMALL = Recipe(
+    "task-small",
+    size="mini",
+    task="copy",
+    length=40,
+    batch_size=256,
+    steps=2500,
+    learning_rate=5e-4,
+    position_lr_factor=1.0,
+    init="kerple_log",
+    checkpoint_every=500,
+)
+ADDITION = TASK_SMALL.but(  # the setting of Zhou et al. (2024)
+    name="addition", size="small", task="addition-hints", steps=50_000, learning_rate=3e-4, checkpoint_every=2500
+)
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (TINY, SMALL, BASE, LARGE, BASE_512)}
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (TINY, SMALL, BASE, LARGE, BASE_512, TASK_TINY, TASK_SMALL, ADDITION)}
 
 
 def recipe_named(name: str) -> Recipe:

@@ -144,7 +144,7 @@ def split_batch(recipe: BaseRecipe, devices: int, kind: str, longest: int | None
         )
     per_device = recipe.batch_size // devices
     tokens = recipe.max_tokens_per_device or TOKENS_PER_DEVICE.get(kind, TOKENS_PER_DEVICE["cpu"])
-    limit = max(1, tokens // (recipe.length if longest is None else longest))
+    limit = max(1, tokens // (recipe.sequence_length if longest is None else longest))
     size = max(size for size in range(1, per_device + 1) if per_device % size == 0 and size <= limit)
     return size, per_device // size
 

@@ -73,6 +73,11 @@ class SyntheticTask:
         self.check_length(longest)
         return range(self.min_length, longest + 1, self.step)
 
+    def nearest_length(self, target: float) -> int:
+        """The task's length that is nearest to a number, for defaults."""
+        length = self.min_length + self.step * max(0, round((target - self.min_length) / self.step))
+        return length if self.max_length is None else min(length, self.max_length)
+
     def check_length(self, length: int) -> None:
         """Refuse a length that the task does not have."""
         at_least(f"the length of {self.name}", length, self.min_length)
