@@ -112,7 +112,7 @@ class AttentionBenchmark(Benchmark):
         def both() -> Sequence[Tensor]:
             return torch.autograd.grad(forward(), inputs, upstream)
 
-        replay = encoding is None or getattr(ENGINES[str(case.engine)], "replays", False)
+        replay = encoding is None or ENGINES[str(case.engine)].replays
         with torch.no_grad():
             forward()
             row[FORWARD] = _per_layer(timed(forward, self.seconds, self.device, replay), case)
@@ -126,7 +126,7 @@ class AttentionBenchmark(Benchmark):
         """Why to skip a case on the CPU, where running out of memory kills the process; a GPU raises an error."""
         if self.device != "cpu" or case.encoding == NO_BIAS:
             return None
-        if case.layers == 1 and not getattr(ENGINES[str(case.engine)], "dense", True):
+        if case.layers == 1 and not ENGINES[str(case.engine)].dense:
             return None
         maps, hidden = (5, 0) if stage == FORWARD else (7, 96)  # measured; hidden is FIRE's MLP in training
         numbers = maps * self.batch(case) * case.layers * self.heads + hidden
@@ -151,8 +151,7 @@ class AttentionBenchmark(Benchmark):
         row["errors"] = {name: [_rounded(error) for error in pair] for name, pair in errors.items()}
         if encoding is None:
             return None
-        interpolates = getattr(ENGINES[str(case.engine)], "interpolates", None)
-        return correctness.verdict(errors, bool(interpolates and interpolates(encoding)), dtype)
+        return correctness.verdict(errors, ENGINES[str(case.engine)].interpolates(encoding), dtype)
 
     def add_ratios(self, rows: list[Row]) -> None:
         add_ratios(rows)

@@ -271,6 +271,12 @@ class Engine:
     name: str
     dense = False
     """Whether it allocates tensors of (heads × queries × keys)."""
+    replays = False
+    """Whether CUDA graphs can capture it."""
+
+    def interpolates(self, encoding: PositionEncoding) -> bool:
+        """Whether the bias it adds is interpolated between samples of the encoding's."""
+        return False
 
     def refuses(self, request: Request) -> str | None:
         """Why this engine cannot serve the request; None if it can."""

@@ -121,6 +121,16 @@ def test_a_failure_says_at_which_stage(other, monkeypatch, error, key):
     assert "forward + backward" not in row
 
 
+def test_gradients_of_an_interpolated_bias_have_a_wider_bound(other, monkeypatch):
+    errors = {"gradient of the parameters": (0.13, 0.03)}
+    monkeypatch.setattr("longfire.bench.correctness.check", lambda attend, sample: errors)
+    assert "wrong" in small(engines=("other",), encodings=("fire",)).run()["rows"][1]
+    monkeypatch.setattr(other, "interpolates", ENGINES["fused"].interpolates)
+    fire, alibi = small(engines=("other",), encodings=("fire", "alibi")).run()["rows"][1:]
+    assert "wrong" not in fire
+    assert "wrong" in alibi
+
+
 def test_a_case_that_does_not_fit_is_not_run(other, monkeypatch):
     monkeypatch.setattr(other, "dense", False, raising=False)
     maps = 4 * 2 * 64**2  # bytes of (heads × 64 × 64): 5 of them are needed forward at 64, and 20 at 128

@@ -23,7 +23,9 @@ class Fused(Engine):
 
     name = "fused"
     replays = True
-    """Whether CUDA graphs can capture it."""
+
+    def interpolates(self, encoding: PositionEncoding) -> bool:
+        return not encoding.distance_only
 
     def refuses(self, request: Request) -> str | None:
         refusal = _refuses_call(request)
