@@ -17,15 +17,18 @@ from longfire.commands.training import (
     chosen_recipe,
     corpus_options,
     describe_recipe,
+    refuse_text_options,
 )
 from longfire.lab import DEFAULT_ENCODINGS, DEFAULT_SEEDS
 from longfire.validation import at_least
 
 if TYPE_CHECKING:
     from longfire.lab.comparison import Comparison
+    from longfire.training import Recipe
 
 ALL = "all"
 CPU_TEST_TOKENS = 32768
+TEXT_RECIPE, TASK_RECIPE = "tiny", "task-tiny"
 
 
 def add_compare(commands: Commands) -> None:
@@ -38,7 +41,9 @@ def add_compare(commands: Commands) -> None:
         "Interrupted comparisons resume; completed runs are skipped.",
     )
     parser.add_argument(
-        "--recipe", default="tiny", metavar="NAME", help="training recipe; see longfire pretrain --help"
+        "--recipe",
+        metavar="NAME",
+        help=f"training recipe; see longfire pretrain --help (default: {TEXT_RECIPE}, or {TASK_RECIPE} with --task)",
     )
     parser.add_argument("--out", type=Path, default=Path("compare"), metavar="FOLDER", help="output folder")
     parser.add_argument(
@@ -56,19 +61,21 @@ def add_compare(commands: Commands) -> None:
         nargs="+",
         default=[],
         metavar="N",
-        help="test lengths (default: 1, 2, 4, 8 and 16 times the training length)",
+        help="test lengths (default: 1, 2, 4, 8 and 16 times the training length; 1 to 4 times with --task)",
     )
     parser.add_argument(
         "--protocol",
         choices=["paper", "paired"],
-        default="paper",
-        help="paper: cut documents to each length; paired: score the same tokens at all lengths",
+        help="paper: cut documents to each length; paired: score the same tokens at all lengths (default: paper)",
     )
     parser.add_argument(
         "--test-tokens",
         type=parse_test_tokens,
         metavar="N",
         help=f"tokens to score at each length, or {ALL} (default: {ALL} on a GPU, {CPU_TEST_TOKENS} on a CPU)",
+    )
+    parser.add_argument(
+        "--questions", type=int, metavar="N", help="questions at each length with --task (default: 512)"
     )
     parser.add_argument("--dev", action="store_true", help="test on the dev split, for tuning")
     add_comparison_options(parser)
@@ -110,25 +117,19 @@ def parse_texts(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 def run_compare(options: argparse.Namespace) -> int:
     """Run `longfire compare`. Exit status: 1 if a run failed, 130 if interrupted."""
-    import torch
-
     from longfire.lab.comparison import Comparison
     from longfire.report.compare import compare_table
     from longfire.report.compare_plot import plot_compare
     from longfire.report.page import report_page
 
-    recipe = chosen_recipe(options, options.recipe)
-    tokens = {None: None if torch.cuda.is_available() else CPU_TEST_TOKENS, ALL: None}
+    recipe = chosen_recipe(options, options.recipe or (TEXT_RECIPE if options.task is None else TASK_RECIPE))
     comparison = Comparison(
         recipe,
         encodings=tuple(options.encodings),
         seeds=tuple(options.seeds),
         lengths=tuple(options.lengths),
-        protocol=options.protocol,
-        tokens=tokens.get(options.test_tokens, options.test_tokens),
         split="dev" if options.dev else "validation",
-        corpus=tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
-        also=parse_texts(options.also),
+        **(_text_options(options, recipe) if recipe.task is None else _task_options(options, recipe.task)),
     )
     file, page = options.out / "compare.json", options.out / "report.html"
 
@@ -145,6 +146,27 @@ def run_compare(options: argparse.Namespace) -> int:
     return run_comparison(comparison, options.out, file, options.jobs, show)
 
 
+def _text_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, Any]:
+    """Arguments of a comparison on text."""
+    import torch
+
+    if options.questions is not None:
+        raise ValueError("--questions needs --task: on text, --test-tokens says how much is scored.")
+    tokens = {None: None if torch.cuda.is_available() else CPU_TEST_TOKENS, ALL: None}
+    return {
+        "protocol": options.protocol or "paper",
+        "tokens": tokens.get(options.test_tokens, options.test_tokens),
+        "corpus": tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
+        "also": parse_texts(options.also),
+    }
+
+
+def _task_options(options: argparse.Namespace, task: str) -> dict[str, Any]:
+    """Arguments of a comparison on a synthetic task. Refuses options that only text has."""
+    refuse_text_options(options, task, "also", "protocol", "test_tokens")
+    return {} if options.questions is None else {"questions": options.questions}
+
+
 def check_jobs(options: argparse.Namespace) -> None:
     """Refuse a `--jobs` below 1, in a dry run too."""
     if options.jobs is not None:
@@ -159,6 +181,17 @@ def describe_comparison(comparison: "Comparison", out: Path) -> str:
         + f", in {run.folder}"
         for run in comparison.runs(out)
     ]
+    if comparison.task is not None:
+        task = comparison.task
+        return "\n".join(
+            [
+                describe_recipe(comparison.recipe),
+                *runs,
+                f"task: {task.title} ({task.paper}), up to {comparison.recipe.length:,} {task.unit}",
+                f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}",
+                f"questions at each length: {comparison.questions:,}",
+            ]
+        )
     corpus = dict(comparison.corpus)
     train, test = (" ".join(corpus.get(name) or ()) for name in ("source", "validation"))
     texts = [test or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]

@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 OWN_OPTIONS = (
     *("length", "batch_size", "steps", "learning_rate", "seed", "precision", "tokenizer", "vocab_size"),
-    *("share_position_encoding", "init_from", "extend_to"),
+    *("share_position_encoding", "init_from", "extend_to", "task"),
 )
 """Recipe fields with their own option; --set takes any field."""
+TEXT_OPTIONS = {
+    **{name: f"--{name.replace('_', '-')}" for name in ("corpus", "field", "validation", "tokenizer", "max_documents")},
+    "vocab_size": "--vocab",
+    "skip_bad": "--skip-bad",
+}
+"""Options of `add_corpus_options`, which a synthetic task does not have."""
 VOCABULARIES = {"bytes": 257, "gpt2": 50257}
 """Vocabulary sizes known before the tokenizer is loaded."""
 
@@ -90,6 +96,11 @@ def add_corpus_options(parser: argparse.ArgumentParser) -> None:
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that override a recipe."""
     overrides = parser.add_argument_group("recipe overrides")
+    overrides.add_argument(
+        "--task",
+        metavar="NAME",
+        help="a synthetic task instead of text: copy, reverse, sort, parity, addition-hints, mqar, passkey, …",
+    )
     overrides.add_argument("--length", type=int, metavar="N", help="training length")
     overrides.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="sequences per step")
     overrides.add_argument("--steps", type=int, metavar="N", help="training steps")
@@ -130,6 +141,13 @@ def settings(assignments: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+def refuse_text_options(options: argparse.Namespace, task: str, *others: str) -> None:
+    """Refuse options for text, and `others`, with a synthetic task."""
+    names = {**TEXT_OPTIONS, **{name: f"--{name.replace('_', '-')}" for name in others}}
+    if unusable := [option for name, option in names.items() if getattr(options, name)]:
+        raise ValueError(f"the task {task} generates its own data: omit {', '.join(unusable)}.")
+
+
 def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
     """Arguments for `longfire.data.load_corpus`. Refuses missing paths, so that a dry run does too."""
     from longfire.data import is_saved
@@ -162,6 +180,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from longfire.encodings.registry import SHARED
     from longfire.training.checkpoints import describe_last
     from longfire.training.pretrain import pretrain
+    from longfire.training.task_data import TaskData
     from longfire.training.trainer import SHARDED
 
     disable_progress_bar()  # for saving and loading
@@ -171,12 +190,14 @@ def run_pretrain(options: argparse.Namespace) -> int:
         label += SHARED
     out = options.out or run_folder(Path("runs"), label, recipe.seed, prefix=f"{recipe.name}-")
     description = describe_recipe(recipe)  # refuses bad recipes and checkpoints before any text is read
+    if recipe.task is not None:
+        refuse_text_options(options, recipe.task)
     text = corpus_options(options, recipe.tokenizer, recipe.vocab_size)
     if options.dry_run:
         print(description, f"output                   {out}", sep="\n")
         return 0
     refuse_unwritable(out)
-    corpus = load_corpus(**text)
+    corpus = load_corpus(**text) if recipe.task is None else TaskData(recipe.task)
     already_trained = (out / "done.json").exists()
     try:
         model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
@@ -198,14 +219,17 @@ def describe_recipe(recipe: "Recipe") -> str:
     import torch
 
     from longfire.model import LongfireForCausalLM
+    from longfire.tasks.synthetic import synthetic_task
     from longfire.training.initial_model import pretraining_config
 
     vocabulary = recipe.vocab_size if recipe.tokenizer == "bpe" else VOCABULARIES.get(recipe.tokenizer)
+    if recipe.task is not None:
+        vocabulary = synthetic_task(recipe.task).vocab_size
     config = pretraining_config(recipe, vocabulary or 1)
     lines = {**asdict(recipe), "position_encoding": config.position_encoding}
     if vocabulary or recipe.init_from is not None:
         with torch.device("meta"):
             count = sum(p.numel() for p in LongfireForCausalLM(config).parameters())
         lines["parameters"] = f"{count:,} with a vocabulary of {config.vocab_size:,}"
-    lines["tokens"] = f"{recipe.tokens:,}: {recipe.steps:,} steps of {recipe.batch_size} × {recipe.length}"
+    lines["tokens"] = f"{recipe.tokens:,}: {recipe.steps:,} steps of {recipe.batch_size} × {recipe.sequence_length}"
     return "\n".join(f"{name:24} {value}" for name, value in lines.items())

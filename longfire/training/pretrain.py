@@ -127,6 +127,8 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
             "recipe": asdict(recipe),
             "corpus": corpus.describe(),
             "tokens_seen": recipe.tokens,
-            "unique_tokens": recipe.tokens if isinstance(corpus, TaskData) else min(recipe.tokens, corpus.train.num_tokens),
+            "unique_tokens": recipe.tokens
+            if isinstance(corpus, TaskData)
+            else min(recipe.tokens, corpus.train.num_tokens),
             **self.training_summary(),
         }

@@ -182,7 +182,8 @@ class Recipe(BaseRecipe):
             return
         if 1 <= float(horizon) < float(L):
             without = self._label(init_L=L, horizon=None)
-            multiple = f" For {horizon} times the training length write horizon={round(float(horizon) * self.sequence_length)}."
+            tokens = round(float(horizon) * self.sequence_length)
+            multiple = f" For {horizon} times the training length write horizon={tokens}."
             raise ValueError(
                 f"init_L is {L:g}, above the horizon of {horizon} tokens: FIRE's normaliser would be the same for "
                 f"every query, and L would not be learned. Use an init_L of at most {horizon}, or no horizon: "
@@ -284,7 +285,9 @@ ADDITION = TASK_SMALL.but(  # the setting of Zhou et al. (2024)
     name="addition", size="small", task="addition-hints", steps=50_000, learning_rate=3e-4, checkpoint_every=2500
 )
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (TINY, SMALL, BASE, LARGE, BASE_512, TASK_TINY, TASK_SMALL, ADDITION)}
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe for recipe in (TINY, SMALL, BASE, LARGE, BASE_512, TASK_TINY, TASK_SMALL, ADDITION)
+}
 
 
 def recipe_named(name: str) -> Recipe:
