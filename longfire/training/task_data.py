@@ -45,7 +45,7 @@ class TaskData:
         if any(len(symbol) > 1 for symbol in self.task.symbols):
             backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         else:
-            backend.pre_tokenizer = pre_tokenizers.Split(Regex("(?s)."), "isolated")
+            backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
             backend.decoder = decoders.Fuse()
         pad, bos, sep, eos = SPECIAL
         return PreTrainedTokenizerFast(

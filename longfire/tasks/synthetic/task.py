@@ -3,6 +3,7 @@
 A row is `[BOS] question [SEP] answer [EOS]`. Its labels are the answer and EOS, and −100 elsewhere.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,7 +76,7 @@ class SyntheticTask:
 
     def nearest_length(self, target: float) -> int:
         """The task's length that is nearest to a number, for defaults."""
-        length = self.min_length + self.step * max(0, round((target - self.min_length) / self.step))
+        length = self.min_length + self.step * max(0, math.floor((target - self.min_length) / self.step + 0.5))
         return length if self.max_length is None else min(length, self.max_length)
 
     def check_length(self, length: int) -> None:
