@@ -1,4 +1,4 @@
-"""Questions with known answers: SCROLLS, GLUE and SuperGLUE as text-to-text tasks.
+"""Questions with known answers: SCROLLS, GLUE and SuperGLUE as text-to-text tasks, and synthetic tasks of any length.
 
 Task definitions load at once; code that reads and tokenises rows loads on first use.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.tasks.dev_split import split_train_dev
 from longfire.tasks.suites import SUITES, TASKS, Example, Task, task_named
+from longfire.tasks.synthetic import SYNTHETIC, SyntheticTask, synthetic_task
 from longfire.validation import hint
 
 if TYPE_CHECKING:
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 __all__ = [
     "CUE",
     "SUITES",
+    "SYNTHETIC",
     "TASKS",
     "Example",
+    "SyntheticTask",
     "Task",
     "answer_ids",
     "load_examples",
     "prompt_ids",
     "split_train_dev",
+    "synthetic_task",
     "task_named",
     "training_row",
     "training_rows",
