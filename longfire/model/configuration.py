@@ -88,13 +88,13 @@ class LongfireConfig(PreTrainedConfig):
                 f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads={self.num_attention_heads}."
             )
         with torch.device("meta"):
-            positions = self.build_encoding().max_length
+            encoding = self.build_encoding()
         if self.random_positions is not None:
             at_least("random_positions", self.random_positions, 1)
-            if positions is not None and positions < self.random_positions:
+            if encoding.max_length is not None and encoding.max_length < self.random_positions:
                 raise ValueError(
-                    f"random_positions={self.random_positions} exceeds the {positions} positions of the encoding "
-                    f"{self.position_encoding['name']!r}. Use at most {positions}, or an encoding without a limit."
+                    f"random_positions={self.random_positions} exceeds the {encoding.max_length} positions of "
+                    f"{type(encoding).__name__}. Use at most {encoding.max_length}, or an encoding without a limit."
                 )
 
     def save_pretrained(self, *arguments: Any, **options: Any) -> None:

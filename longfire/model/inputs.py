@@ -83,12 +83,11 @@ def mask_and_positions(
                 f"(B, tokens so far)."
             )
     limit = getattr(config, "random_positions", None) if position_ids is None else None
-    if limit is not None:
-        position_ids = draw_positions(limit, x, past, slots, token_mask, training)
-    if limit is not None and token_mask is None:
-        positions = Positions(position_ids, position_ids)  # nothing to check, no device synchronisation
+    drawn = None if limit is None else draw_positions(limit, x, past, slots, token_mask, training)
+    if drawn is not None and token_mask is None:
+        positions = Positions(drawn, drawn)  # nothing to check, no device synchronisation
     else:
-        positions = find_positions(x, past, slots, token_mask, position_ids, packed=not ours)
+        positions = find_positions(x, past, slots, token_mask, position_ids if drawn is None else drawn, not ours)
     if ours:
         return None, positions
     if positions.packed and (token_mask is not None or (cache is not None and attention_mask is None)):

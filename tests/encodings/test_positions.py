@@ -14,8 +14,11 @@ def seeded(seed=0):
 @pytest.mark.parametrize(("length", "limit"), [(0, 5), (1, 1), (7, 7), (7, 30), (100, 2048)])
 def test_sorted_unique_and_within_the_range(length, limit):
     drawn = random_positions(4, length, limit, generator=seeded())
-    assert drawn.shape == (4, length) and drawn.dtype == torch.int64
-    assert (drawn.diff() > 0).all() and (drawn >= 0).all() and (drawn < limit).all()
+    assert drawn.shape == (4, length)
+    assert drawn.dtype == torch.int64
+    assert (drawn.diff() > 0).all()
+    assert (drawn >= 0).all()
+    assert (drawn < limit).all()
     if length == limit:
         assert torch.equal(drawn, torch.arange(limit).expand(4, -1))
 

@@ -40,7 +40,7 @@ from tests.lab.comparisons import RECIPE, comparison
         ({"recipe": RECIPE.but(random_positions=31)}, "positions below 31 are too few for 32 tokens"),
         (
             {"recipe": RECIPE.but(random_positions=32)},
-            "learned: random_positions=32 exceeds the 16 positions of the encoding",
+            "learned: random_positions=32 exceeds the 16 positions of Learned",
         ),
     ],
 )

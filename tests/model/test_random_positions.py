@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -32,13 +33,13 @@ def received(model, hook):
     found = []
     with pytest.MonkeyPatch.context() as patch:
         for encoding in model.model.encodings:
-
-            def spy(*arguments, own=getattr(encoding, hook)):
-                found.append(arguments[-1])
-                return own(*arguments)
-
-            patch.setattr(encoding, hook, spy)
+            patch.setattr(encoding, hook, partial(_note, found, getattr(encoding, hook)))
         yield found
+
+
+def _note(found, own, *arguments):
+    found.append(arguments[-1])
+    return own(*arguments)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -50,7 +51,9 @@ def test_all_layers_receive_the_same_drawn_positions(name, hook, implementation)
     assert len(found) >= {"bias": 2, "rotate": 4, "embed": 1}[hook]
     drawn = found[0]
     assert all(torch.equal(positions, drawn) for positions in found)
-    assert drawn.shape == (4, 20) and (drawn.diff() > 0).all() and drawn.max() < RANGE
+    assert drawn.shape == (4, 20)
+    assert (drawn.diff() > 0).all()
+    assert drawn.max() < RANGE
     assert len({tuple(row) for row in drawn.tolist()}) == 4
 
 
@@ -79,7 +82,8 @@ def test_evaluation_repeats_and_training_does_not():
         found.append([logits(model, ids) for _ in range(2)])
     (first, second), again = found
     assert not torch.equal(first, second)
-    assert torch.equal(first, again[0]) and torch.equal(second, again[1])
+    assert torch.equal(first, again[0])
+    assert torch.equal(second, again[1])
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -134,7 +138,7 @@ def test_too_many_tokens_are_refused():
 @pytest.mark.parametrize(
     ("name", "limit", "message"),
     [
-        ("learned", 129, "random_positions=129 exceeds the 128 positions of the encoding 'learned'"),
+        ("learned", 129, "random_positions=129 exceeds the 128 positions of Learned"),
         ("fire", 0, "random_positions must be at least 1"),
         ("fire", 2.5, "random_positions"),
     ],

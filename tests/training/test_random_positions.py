@@ -67,7 +67,7 @@ def test_recipes():
         TASK.but(length=40)
     with pytest.raises(TypeError, match="whole number"):
         RECIPE.but(random_positions="far")
-    with pytest.raises(ValueError, match="exceeds the 32 positions of the encoding 'learned'"):
+    with pytest.raises(ValueError, match="exceeds the 32 positions of Learned"):
         TEXT.but(encoding="learned").config(257)
 
 
