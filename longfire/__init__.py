@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "encodings": [
         *("ENCODINGS", "build_encoding", "register", "PositionEncoding", "DistanceBias"),
-        *("position_parameters", "parameter_groups"),
+        *("position_parameters", "parameter_groups", "random_positions"),
         *("FIRE", "ALiBi", "KerpleLog", "KerplePower", "T5", "Sandwich"),
         *("RoPE", "RoPEPI", "YaRN", "Sinusoidal", "Learned", "NoPE"),
     ],

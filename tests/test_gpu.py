@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longfire import FIRE, attention
+from longfire import FIRE, attention, attention_plan, random_positions
 from longfire.engines import ENGINES
 from longfire.theorem import as_fire
 from tests.samples import ADDITIVE, HEAD_DIM, HEADS, LENGTH, NAMES, WIDTH, make
@@ -79,6 +79,41 @@ def test_attention_and_gradients_equal_the_reference_on_the_cpu(name, impl):
     largest = max(tensor.abs().max().item() for tensor in found[0][4:]) if found[0][4:] else 0.0  # of the parameters
     for cpu, gpu in zip(*found, strict=True):
         torch.testing.assert_close(gpu, cpu, rtol=1e-3, atol=1e-4 * max(largest, cpu.abs().max().item()))
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_random_positions_equal_the_reference_on_the_cpu(name, compiled):
+    """With gaps, no position can be read from a table or interpolated: an exact engine serves them."""
+    torch.compiler.reset()
+    T, limit = 100, 1000
+    inputs = torch.randn(3, 2, HEADS, T, HEAD_DIM)
+    positions = random_positions(2, T, limit)
+    attend = torch.compile(attention, fullgraph=True, backend="aot_eager") if compiled else attention
+    found = []
+    for device, run, impl in (("cpu", attention, "reference"), ("cuda", attend, "auto")):
+        encoding = make(name).to(device)
+        q, k, v = (tensor.to(device).requires_grad_() for tensor in inputs)
+        where = {"q_positions": positions.to(device), "k_positions": positions.to(device)}
+        if device == "cuda":
+            assert attention_plan(q, k, v, encoding, **where).engine in ("chunked", "sdpa")
+        out = run(q, k, v, encoding, impl=impl, **where)
+        gradients = torch.autograd.grad(out.square().sum(), [q, k, v, *encoding.parameters()])
+        found.append([tensor.cpu() for tensor in (out, *gradients)])
+    largest = max(tensor.abs().max().item() for tensor in found[0][4:]) if found[0][4:] else 0.0  # of the parameters
+    for cpu, gpu in zip(*found, strict=True):
+        torch.testing.assert_close(gpu, cpu, rtol=1e-3, atol=1e-4 * max(largest, cpu.abs().max().item()))
+
+
+@pytest.mark.parametrize("length", [64, 300])
+def test_random_positions_are_drawn_on_the_gpu(length):
+    generator = torch.Generator("cuda").manual_seed(0)
+    drawn = random_positions(8, length, 2048, generator=generator)
+    assert drawn.is_cuda
+    assert (drawn.diff() > 0).all()
+    assert drawn.min() >= 0
+    assert drawn.max() < 2048
+    assert torch.equal(drawn, random_positions(8, length, 2048, generator=generator.manual_seed(0)))
 
 
 @pytest.mark.parametrize("impl", list(ENGINES))

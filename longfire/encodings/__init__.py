@@ -9,6 +9,7 @@ from longfire.encodings.base import DistanceBias, PositionEncoding, parameter_gr
 from longfire.encodings.fire import FIRE
 from longfire.encodings.kerple import KerpleLog, KerplePower
 from longfire.encodings.nope import NoPE
+from longfire.encodings.positions import random_positions
 from longfire.encodings.registry import ENCODINGS, build_encoding, register
 from longfire.encodings.rope import RoPE, RoPEPI, YaRN
 from longfire.encodings.sandwich import Sandwich
@@ -36,5 +37,6 @@ __all__ = [
     "build_encoding",
     "parameter_groups",
     "position_parameters",
+    "random_positions",
     "register",
 ]

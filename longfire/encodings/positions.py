@@ -1,9 +1,11 @@
-"""Validate positions: 0-based token indices, integer tensors of shape (T,) or (B, T)."""
+"""Validate and draw positions: 0-based token indices, integer tensors of shape (T,) or (B, T)."""
 
 import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
+
+from longfire.validation import at_least
 
 INTEGERS = (torch.int64, torch.int32)
 
@@ -109,3 +111,51 @@ def check_shape(positions: Tensor, name: str, batch: int, length: int) -> None:
 def last_positions(queries: int, keys: int, device: torch.device) -> Tensor:
     """Positions of the last `queries` of `keys` tokens, as in cached decoding."""
     return torch.arange(keys - queries, keys, device=device)
+
+
+def random_positions(
+    batch: int,
+    length: int,
+    limit: int,
+    *,
+    mask: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Randomised positions (Ruoss et al. 2023, arXiv:2305.16843): sorted samples out of 0…limit − 1 → (B, T), int64.
+
+    Each sequence has its own sample, without replacement. Use it for queries and keys alike, in all layers:
+    `attention(q, k, v, encoding, q_positions=p, k_positions=p)`.
+
+    Args:
+        batch: B.
+        length: T, at most `limit`.
+        limit: the range, at least as long as the longest sequence to test on.
+        mask: (B, T), True for tokens and False for padding. A sample then has as many positions as its sequence has
+            tokens; hide padding with the `key_mask` of attention.
+        generator: default: torch's own for the device.
+        device: default: the generator's, or torch's default device.
+    """
+    at_least("batch", batch, 0)
+    at_least("length", length, 0)
+    check_range(length, limit)
+    if device is None and generator is not None:
+        device = generator.device
+    order = torch.randint(2**63 - 1, (batch, limit), generator=generator, device=device)
+    drawn = order.topk(length).indices  # (B, T): the first n of them are a sample of n
+    if mask is None:
+        return drawn.sort().values
+    count = mask.cumsum(-1)  # (B, T), tokens so far
+    unused = torch.arange(length, device=drawn.device) >= count[:, -1:]
+    sample = drawn.masked_fill(unused, limit - 1).sort().values
+    return sample.gather(-1, (count - 1).clamp(min=0))
+
+
+def check_range(length: int, limit: int) -> None:
+    """Refuse a sequence with more tokens than there are positions to draw from."""
+    at_least("the range of random positions", limit, 1)
+    if length > limit:
+        raise ValueError(
+            f"random positions below {limit} are too few for {length} tokens. Train with random_positions of at least "
+            f"the longest sequence to test on, use at most {limit} tokens, or pass positions."
+        )

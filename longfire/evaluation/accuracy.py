@@ -66,7 +66,8 @@ def _correct(model: Any, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Which next tokens (B, T − 1) the model predicts, and which of them are part of an answer."""
     targets = labels[:, 1:]
     asked = targets != IGNORED
-    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    mask = None if getattr(model.config, "random_positions", None) is None else ids != PAD  # padding needs none
+    hidden = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[:, :-1]
     predicted = torch.full_like(targets, IGNORED)
     predicted[asked] = model.get_output_embeddings()(hidden[asked]).argmax(-1)  # logits of answers only
     return predicted == targets, asked

@@ -130,7 +130,7 @@ def _greedy(model: Any, tokenizer: PreTrainedTokenizerFast, max_answer: int, end
         max_new_tokens=max_answer,
         do_sample=False,
         num_beams=1,
-        use_cache=True,
+        use_cache=getattr(model.config, "random_positions", None) is None,
         eos_token_id=sorted(ends) or None,
         pad_token_id=padding,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from longfire.data.corpus import local_paths, single
 from longfire.encodings import ENCODINGS
 from longfire.encodings.labels import canonical_label, check_label, label_file_name, parse_label, run_folder
+from longfire.encodings.positions import check_range
 from longfire.encodings.registry import has_starts, option_names
 from longfire.lab import DEFAULT_ENCODINGS, DEFAULT_SEEDS
 from longfire.model.extension import EXTENSIONS
@@ -83,6 +84,8 @@ class Comparison:
             at_least("tokens to test on", self.tokens, 1)
         at_least("questions", self.questions, 1)
         self._check_task()
+        if self.recipe.random_positions is not None:
+            check_range(max(map(self.tokens_at, self.tested_lengths())), self.recipe.random_positions)
         self._check_models()
         self._check_texts()
 

@@ -45,6 +45,9 @@ class LongfireConfig(PreTrainedConfig):
         resid_dropout: dropout on the outputs of attention and MLP.
         position_encoding: a name, or `{"name": "fire", …}` with options of `longfire.build_encoding`.
         share_position_encoding: one encoding for all layers; with FIRE this is FIRE-S (`fire-s` on the command line).
+        random_positions: the range N of randomised positions (Ruoss et al. 2023): each sequence is placed at a sorted
+            random sample out of 0…N−1, the same in all layers, in training and in evaluation, unless position_ids are
+            passed. In evaluation the seed is fixed: the same batch has the same positions. None: tokens are counted.
         layer_norm_eps: ε of the layer norms.
         initializer_range: standard deviation of the initial weights.
         longfire_version: the version that saved the model.
@@ -62,6 +65,7 @@ class LongfireConfig(PreTrainedConfig):
     resid_dropout: float | int = 0.0
     position_encoding: dict[str, Any] | str | None = None
     share_position_encoding: bool = False
+    random_positions: int | None = None
     layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     use_cache: bool = True
@@ -84,7 +88,14 @@ class LongfireConfig(PreTrainedConfig):
                 f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads={self.num_attention_heads}."
             )
         with torch.device("meta"):
-            self.build_encoding()
+            encoding = self.build_encoding()
+        if self.random_positions is not None:
+            at_least("random_positions", self.random_positions, 1)
+            if encoding.max_length is not None and encoding.max_length < self.random_positions:
+                raise ValueError(
+                    f"random_positions={self.random_positions} exceeds the {encoding.max_length} positions of "
+                    f"{type(encoding).__name__}. Use at most {encoding.max_length}, or an encoding without a limit."
+                )
 
     def save_pretrained(self, *arguments: Any, **options: Any) -> None:
         self.longfire_version = __version__

@@ -16,12 +16,14 @@ from transformers import Cache
 from transformers.masking_utils import create_causal_mask
 
 from longfire.encodings import PositionEncoding
-from longfire.encodings.positions import strictly_increase
+from longfire.encodings.positions import random_positions, strictly_increase
 from longfire.engines import PreparedBias, prepare_bias
 
 LONGFIRE = "longfire"
 """The `attn_implementation` of `longfire.attention`."""
 NOT_BINARY = "attention_mask must be 1 for tokens and 0 for padding, but it has other values"
+EVALUATION_SEED = 0
+"""Seed of random positions in evaluation."""
 PACKED = "position_ids restart within a sequence, as they do when documents are packed into one row"
 
 
@@ -54,7 +56,12 @@ class Positions:
 
 
 def mask_and_positions(
-    config: Any, x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
+    config: Any,
+    x: Tensor,
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    cache: Cache | None,
+    training: bool = False,
 ) -> tuple[Tensor | None, Positions]:
     """The mask that the attention implementation expects, and the positions of the tokens x (B, T, C)."""
     T = x.shape[1]
@@ -75,7 +82,12 @@ def mask_and_positions(
                 f"{tuple(attention_mask.shape)}: a single row would let tokens see later ones. For padding, pass "
                 f"(B, tokens so far)."
             )
-    positions = find_positions(x, past, slots, token_mask, position_ids, packed=not ours)
+    limit = getattr(config, "random_positions", None) if position_ids is None else None
+    drawn = None if limit is None else draw_positions(limit, x, past, slots, token_mask, training)
+    if drawn is not None and token_mask is None:
+        positions = Positions(drawn, drawn)  # nothing to check, no device synchronisation
+    else:
+        positions = find_positions(x, past, slots, token_mask, position_ids if drawn is None else drawn, not ours)
     if ours:
         return None, positions
     if positions.packed and (token_mask is not None or (cache is not None and attention_mask is None)):
@@ -113,7 +125,7 @@ def find_positions(
         packed: whether position ids may restart, once per document.
     """
     B, T = x.shape[:2]
-    traced = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    traced = is_traced(x)
     past = past if traced else int(past)
     mask = None if attention_mask is None else _check_mask(attention_mask, B, T, past, slots).to(x.device)
     binary = None if mask is None or mask.dtype == torch.bool else ((mask == 0) | (mask == 1)).all()
@@ -125,6 +137,35 @@ def find_positions(
             torch._assert_async(binary, NOT_BINARY)
         return _traced_positions(x, past, slots, mask, position_ids, packed)
     return _eager_positions(x, int(past), mask, binary, position_ids, packed)
+
+
+def draw_positions(
+    limit: int, x: Tensor, past: int | Tensor, slots: int, attention_mask: Tensor | None, training: bool
+) -> Tensor:
+    """Random positions (B, T) below `limit` for the tokens x (B, T, C).
+
+    In training they come from torch's default generator. In evaluation they come from a fixed seed, so that the same
+    batch has the same output.
+    """
+    B, T = x.shape[:2]
+    if is_traced(x):
+        raise ValueError(
+            "random_positions cannot be drawn in a compiled graph. Compile the layers alone, with "
+            "LongfireModel.compile_layers()."
+        )
+    if int(past):
+        raise ValueError(
+            "with random_positions, tokens cannot be added to a cache: the positions of those in it were drawn for a "
+            "shorter sequence. Pass use_cache=False (longfire generate --cache none)."
+        )
+    mask = None if attention_mask is None else _check_mask(attention_mask, B, T, 0, slots)[:, :T].bool().to(x.device)
+    generator = None if training else torch.Generator(x.device).manual_seed(EVALUATION_SEED)
+    return random_positions(B, T, limit, mask=mask, generator=generator, device=x.device)
+
+
+def is_traced(x: Tensor) -> bool:
+    """Whether a compiled or captured graph is being recorded, where values cannot be read."""
+    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def count_positions(mask: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from longfire.encodings import ENCODINGS, PositionEncoding
+from longfire.encodings.positions import check_range
 from longfire.engines import attention_plan
 from longfire.model.inputs import LONGFIRE
 
@@ -29,6 +30,8 @@ def max_positions(model: Any) -> int | None:
 
 def check_length(model: Any, length: int, what: str = "") -> None:
     """Refuse sequences (or `what`) with more tokens than the model has positions."""
+    if (drawn := getattr(model.config, "random_positions", None)) is not None:
+        check_range(length, drawn)
     limit = max_positions(model)
     if limit is not None and length > limit:
         raise ValueError(

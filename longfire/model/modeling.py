@@ -198,7 +198,9 @@ class LongfireModel(LongfirePreTrainedModel):
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        mask, positions = mask_and_positions(self.config, hidden, attention_mask, position_ids, past_key_values)
+        mask, positions = mask_and_positions(
+            self.config, hidden, attention_mask, position_ids, past_key_values, self.training
+        )
         for encoding in self.encodings:
             hidden = encoding.embed(hidden, positions.queries)
         prepared = self._prepare(positions, hidden[..., : self.config.head_dim])
@@ -254,7 +256,7 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         Args:
             input_ids: (B, T).
             attention_mask: (B, tokens so far), 1 for tokens and 0 for padding.
-            position_ids: (B, T), if tokens are not numbered from 0.
+            position_ids: (B, T), if tokens are not numbered from 0, or instead of drawing random positions.
             past_key_values: the cache that an earlier call returned.
             inputs_embeds: (B, T, C), instead of input_ids.
             labels: (B, T), the input tokens; they are shifted here. −100 is ignored.
@@ -296,6 +298,11 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+    def _prepare_position_ids_for_generation(self, *inputs: Any) -> Any:
+        """None if every forward pass draws its own."""
+        drawn = self.config.random_positions is not None
+        return None if drawn else super()._prepare_position_ids_for_generation(*inputs)
 
 
 def next_token_loss(

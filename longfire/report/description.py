@@ -100,6 +100,7 @@ def _training(record: Record, done: Runs) -> str:
         f"{f' from {corpus}' if corpus else ''}{tokens if seen else ''}",
         f"recipe {recipe['name']}" if recipe.get("name") else "",
         f"{recipe['steps']:,} steps" if recipe.get("steps") else "",
+        f"random positions below {recipe['random_positions']:,}" if recipe.get("random_positions") else "",
         f"with {factor:g}× the learning rate for position parameters (which the paper does not mention)"
         if factor != 1
         else "",

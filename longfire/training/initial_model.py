@@ -85,11 +85,10 @@ def _continued_config(recipe: Recipe, folder: Path) -> LongfireConfig:
             f"the checkpoint in {folder} has {shape}, but the recipe's size, {recipe.size!r}, is "
             f"{SIZES[recipe.size]}: {remedy}."
         )
-    if recipe.share_position_encoding != config.share_position_encoding:
-        raise ValueError(
-            f"the checkpoint in {folder} has share_position_encoding={config.share_position_encoding}, but the recipe "
-            f"has {recipe.share_position_encoding}. Use the checkpoint's."
-        )
+    for name in ("share_position_encoding", "random_positions"):
+        own, asked = getattr(config, name), getattr(recipe, name)
+        if own != asked:
+            raise ValueError(f"the checkpoint in {folder} has {name}={own}, but the recipe has {asked}. Use {own}.")
     options = dict(recipe.encoding_options)
     if recipe.extend_to is not None:
         encoding = extended_encoding(config, recipe.encoding, recipe.extend_to, options.pop("trained_length", None))
@@ -151,6 +150,8 @@ def digest(source: Source) -> str:
             return str(recorded)
         config = json.loads((checkpoint_folder(source) / "config.json").read_text(encoding="utf-8"))
     settings = {key: value for key, value in config.items() if "version" not in key and not key.startswith("_")}
+    if settings.get("random_positions") is None:
+        settings.pop("random_positions", None)  # earlier releases did not write it
     whole.update(json.dumps(settings, sort_keys=True, default=str).encode())
     for file in files:
         with file.open("rb") as opened:

@@ -69,7 +69,7 @@ def training_sequences(recipe: Recipe, corpus: "Corpus | TaskData") -> "Sequence
     if isinstance(corpus, TaskData):
         task = corpus.task
         rows = task.rows(recipe.steps * recipe.batch_size, task.lengths(recipe.length), recipe.seed)
-        return PaddedRows(rows, recipe.sequence_length)
+        return PaddedRows(rows, recipe.sequence_length, masked=recipe.random_positions is not None)
     sequences = corpus.train.sequences(recipe.length)
     if len(sequences) < recipe.batch_size:
         raise ValueError(

@@ -14,6 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from longfire.encodings import ENCODINGS, PositionEncoding
 from longfire.encodings.fire import RANDOM, STARTS
 from longfire.encodings.labels import parse_label
+from longfire.encodings.positions import check_range
 from longfire.encodings.registry import SHARED, has_starts, option_names
 from longfire.model import SIZES, LongfireConfig
 from longfire.model.extension import EXTENSIONS
@@ -51,6 +52,8 @@ class Recipe(BaseRecipe):
     """"bytes", "bpe" (trained on the corpus), or a Hugging Face tokenizer's folder or name."""
     vocab_size: int = 8192
     """Vocabulary size of a BPE."""
+    random_positions: int | None = None
+    """Range of randomised positions (Ruoss et al. 2023), at least the longest test length. None: tokens are counted."""
     task: str | None = None
     """A synthetic task to train on, in `longfire.tasks.SYNTHETIC`, at lengths up to `length`. None: text."""
 
@@ -70,6 +73,8 @@ class Recipe(BaseRecipe):
         self._check_horizon_unit()
         if self.task is not None:
             synthetic_task(self.task).check_length(self.length)
+        if self.random_positions is not None:
+            check_range(self.sequence_length, self.random_positions)
         if self.extend_to is not None:
             at_least("extend_to", self.extend_to, 1)
             one_of("the encoding to extend to", self.encoding, EXTENSIONS)
@@ -108,6 +113,8 @@ class Recipe(BaseRecipe):
         found = super().identity()
         found.pop("horizon")
         unused = ["task"] if self.task is None else ["tokenizer", "vocab_size"]
+        if self.random_positions is None:
+            unused.append("random_positions")
         for name in unused:
             found.pop(name)
         horizon = self.position_encoding().get("horizon")
@@ -155,6 +162,7 @@ class Recipe(BaseRecipe):
                 max_position_embeddings=self.sequence_length,
                 position_encoding=encoding,
                 share_position_encoding=self.share_position_encoding,
+                random_positions=self.random_positions,
                 attention_dropout=self.attention_dropout,
                 resid_dropout=self.dropout,
                 **special_tokens,

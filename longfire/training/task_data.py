@@ -84,11 +84,11 @@ class TaskData:
 class PaddedRows(Dataset[dict[str, npt.NDArray[np.int64]]]):
     """Rows padded on the right to one length, so that compiled graphs see a single shape.
 
-    No attention mask is needed: attention is causal, and padding has no labels.
+    A mask is needed only to draw random positions for tokens alone: attention is causal, and padding has no labels.
     """
 
-    def __init__(self, rows: Rows, length: int) -> None:
-        self.rows, self.length = rows, length
+    def __init__(self, rows: Rows, length: int, masked: bool = False) -> None:
+        self.rows, self.length, self.masked = rows, length, masked
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -98,4 +98,6 @@ class PaddedRows(Dataset[dict[str, npt.NDArray[np.int64]]]):
         padded = {"input_ids": np.full(self.length, PAD), "labels": np.full(self.length, IGNORED)}
         for name, values in row.items():
             padded[name][: len(values)] = values
+        if self.masked:
+            padded["attention_mask"] = (np.arange(self.length) < len(row["input_ids"])).astype(np.int64)
         return padded

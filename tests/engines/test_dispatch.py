@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from longfire import FIRE, attention, attention_plan
+from longfire import FIRE, attention, attention_plan, random_positions
 from longfire.encodings import ALiBi
 from longfire.engines import ENGINES
 from tests.engines.oracle import random
-from tests.samples import HEADS, make
+from tests.samples import ADDITIVE, HEADS, make
 
 
 def test_plan():
@@ -65,3 +65,18 @@ def test_an_old_name_works_and_warns():
 def test_plan_computes_nothing(monkeypatch):
     monkeypatch.setattr(FIRE, "bias", lambda *_: pytest.fail("the bias was made"))
     attention_plan(*random(), make("fire"))
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_random_positions_equal_the_reference(name, monkeypatch):
+    monkeypatch.setattr("longfire.engines.chunked.CHUNK_ELEMENTS", 0)  # several chunks
+    inputs = random(T=40, S=40)
+    positions = random_positions(2, 40, 500, generator=torch.Generator().manual_seed(0))
+    found = []
+    for impl in ("auto", "reference"):
+        encoding = make(name, torch.float64)
+        q, k, v = (tensor.requires_grad_() for tensor in inputs)
+        out = attention(q, k, v, encoding, q_positions=positions, k_positions=positions, impl=impl)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v, *encoding.parameters()])])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected)

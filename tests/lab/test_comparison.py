@@ -37,6 +37,11 @@ from tests.lab.comparisons import RECIPE, comparison
         ),
         ({"encodings": ("fire:hidden_layers=2", "fire")}, "fire:hidden_layers=2 and fire are the same model"),
         ({"encodings": ("fire:start=kerple_log", "fire")}, "fire:init=kerple_log and fire are the same model"),
+        ({"recipe": RECIPE.but(random_positions=31)}, "positions below 31 are too few for 32 tokens"),
+        (
+            {"recipe": RECIPE.but(random_positions=32)},
+            "learned: random_positions=32 exceeds the 16 positions of Learned",
+        ),
     ],
 )
 def test_bad_comparisons(changes, message):

@@ -168,3 +168,47 @@ def test_a_training_step_does_not_synchronise(name, share):
         model(ids, labels=ids).loss.backward()
     finally:
         torch.cuda.set_sync_debug_mode(before)
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("name", ["fire", "rope"])
+def test_training_steps_with_random_positions_and_compiled_layers(name, graphs, share):
+    """The losses and gradients of eager mode, with new positions in each step. Compiled steps do not synchronise."""
+    torch.compiler.reset()
+    ids, found = tokens(4, 96).cuda(), {}
+    for compiled in (False, True):
+        model = gpu_model(name, torch.float32, random_positions=1000, share_position_encoding=share).train()
+        if compiled:
+            model.model.compile_layers(graphs=graphs)
+        torch.manual_seed(0)
+        found[compiled] = []
+        for step in range(4):
+            if graphs:
+                torch.compiler.cudagraph_mark_step_begin()
+            if compiled and not graphs and step == 3:
+                torch.cuda.synchronize()
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                loss = model(ids, labels=ids).loss
+                loss.backward()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+            found[compiled].append((loss.detach().clone(), gradient.clone()))
+            model.zero_grad()
+    for (loss, gradient), (expected_loss, expected) in zip(found[True], found[False], strict=True):
+        assert torch.allclose(loss, expected_loss, rtol=1e-2)
+        assert distance(gradient, expected) < 0.05
+    assert len({loss.item() for loss, _ in found[True]}) == 4
+
+
+@pytest.mark.parametrize("name", ["fire", "alibi", "kerple_log", "t5", "rope"])
+def test_random_positions_repeat_in_evaluation(name):
+    model, ids = gpu_model(name, random_positions=1000), tokens(2, 96).cuda()
+    mask = torch.ones_like(ids)
+    mask[1, :20] = 0
+    with torch.no_grad():
+        for options in ({}, {"attention_mask": mask}):
+            assert torch.equal(model(ids, **options).logits, model(ids, **options).logits)
+        assert not torch.equal(model(ids).logits, model(ids, position_ids=torch.arange(96, device="cuda")[None]).logits)
