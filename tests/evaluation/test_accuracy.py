@@ -20,9 +20,9 @@ class Oracle(nn.Module):
     def __init__(self, task, wrong=lambda first: False):
         super().__init__()
         self.task, self.wrong, self.device = task, wrong, torch.device("cpu")
-        self.model = self.hidden
+        self.model, self.config = self.hidden, SimpleNamespace()
 
-    def hidden(self, input_ids, use_cache):
+    def hidden(self, input_ids, **_):
         shifted = torch.cat([input_ids[:, 1:], input_ids[:, :1]], 1)
         for row, ids in zip(shifted, input_ids, strict=True):
             if self.wrong(int(ids[1])):
