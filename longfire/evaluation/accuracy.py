@@ -1,7 +1,7 @@
 """Accuracy by length on a synthetic task: exact match of answers, and the share of tokens that are right.
 
 Every answer is scored in one forward pass. An answer is an exact match if the most likely token is right at each of its
-places, which is when greedy decoding would produce it.
+places, which is when greedy decoding would produce it (with random positions, if it kept those of this pass).
 """
 
 from collections.abc import Sequence
