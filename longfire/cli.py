@@ -15,12 +15,14 @@ from longfire.commands.explore import add_explore
 from longfire.commands.generate import add_generate
 from longfire.commands.interrupt import INTERRUPTED, Sigterm
 from longfire.commands.parser import Parser
+from longfire.commands.report import add_report
 from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_pretrain
 
 COMMANDS = (
     add_compare,
+    add_report,
     add_pretrain,
     add_tokenize,
     add_finetune,
