@@ -22,13 +22,13 @@ from longfire.commands.training import add_pretrain
 
 COMMANDS = (
     add_compare,
-    add_report,
     add_pretrain,
     add_tokenize,
     add_finetune,
     add_evaluate,
     add_generate,
     add_explore,
+    add_report,
     add_bench,
     add_reproduce,
 )

@@ -1,12 +1,13 @@
-"""Several comparisons, on text and on tasks, on one page: a summary table, then each with its verdict, chart and table."""
+"""Several comparisons, on text and on tasks, on one page: a summary table, then each comparison's own report."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 from longfire.report.compare import best_at, comparison_tables
-from longfire.report.description import description
+from longfire.report.description import description, fire_options
 from longfire.report.failures import failures
 from longfire.report.html import colors_css, section, write_page
 from longfire.report.page import chart_data, chart_legend
@@ -15,7 +16,10 @@ from longfire.report.table import Table
 from longfire.report.verdict import verdict
 
 TITLE = "Comparisons"
-ABOUT = "Each column is at the longest length tested, as a multiple of the training length."
+ABOUT = (
+    "Each column is at the longest length tested, as a multiple of the training length. Log perplexity: lower is better. "
+    "Tasks: exact match in %, higher is better."
+)
 
 Records = Mapping[str, Record]
 """By folder."""
@@ -24,51 +28,69 @@ Records = Mapping[str, Record]
 def summary_table(records: Records, *, mark: str = "Bold") -> Table:
     """Encodings as rows, a column per comparison: the metric at its longest length."""
     labels = list(_encodings(records))
-    remarks = {
-        folder: f"{_name(record)} ({'exact match in %' if metric_of(record).is_accuracy else _corpus(record)})"
-        for folder, record in records.items()
-    }
-    repeated = {head for head, times in Counter(remarks.values()).items() if times > 1}
-    heads = [f"{_name(record)} ({folder})" if remarks[folder] in repeated else remarks[folder]
-             for folder, record in records.items()]  # fmt: skip
+    heads = _heads(records)
     cells, highlights = [], set()
     for j, record in enumerate(records.values(), 1):
         lines, far = lines_of(record), _longest(record)
         column = {line.label: line.cell(far) for line in lines} if far else {}
         cells.append([column.get(label, "–") for label in labels])
         highlights |= {(labels.index(label), j) for label in (best_at(record, lines, far) if far else ())}
-    rows = [list(row) for row in zip(labels, *cells, strict=True)]
-    swatches = [f"s{i}" for i in range(len(labels))]
-    return Table(["", *heads], rows, highlights=highlights, notes=[f"{ABOUT} {mark}: best."], swatches=swatches)
+    return Table(
+        ["", *heads],
+        [list(row) for row in zip(labels, *cells, strict=True)],
+        highlights=highlights,
+        notes=[f"{ABOUT} {mark}: best.", _different_fires(heads, records)],
+        swatches=[f"s{i}" for i in range(len(labels))],
+    )
 
 
 def combined_page(records: Records, path: Path) -> Path:
     """Write the page and return its path."""
     encodings = _encodings(records)
     classes = {label: f"s{i}" for i, label in enumerate(encodings)}
-    body = [f"<h1>{TITLE}</h1>", f'<div id="numbers">{summary_table(records).html()}</div>']
-    for i, (folder, record) in enumerate(records.items(), 1):
-        title = record["setting"]["corpus"]["title"] if metric_of(record).is_accuracy else f"Text: {_corpus(record)}"
-        failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
-        tables = [Table(**{**vars(table), "swatches": [classes[row[0]] for row in table.rows]}).html()
-                  for table in comparison_tables(record)]  # fmt: skip
-        content = [
-            f'<p class="verdict">{escape(verdict(record))}</p><p class="soft">{escape(chart_legend(record))}</p>',
-            f'<div id="chart-{i}"></div>',
-            *(f'<div id="numbers-{i}-{j}">{table}</div>' for j, table in enumerate(tables, 1)),
-            f'<ul class="soft">{failed}</ul>' if failed else "",
-            f"<details><summary>How it was run</summary><p>{escape(' '.join(description(record)))}</p></details>",
-        ]
-        body.append(section(f"comparison-{i}", title, folder, "".join(content)))
+    sections = [_section(i, folder, record, classes) for i, (folder, record) in enumerate(records.items(), 1)]
     write_page(
         path,
         title=TITLE,
-        body="\n".join(body),
+        body="\n".join([f"<h1>{TITLE}</h1>", f'<div id="numbers">{summary_table(records).html()}</div>', *sections]),
         data={"comparisons": [chart_data(one, f"chart-{i}", classes) for i, one in enumerate(records.values(), 1)]},
         scripts=("report.js",),
         style=colors_css(dict(zip(classes.values(), assign_colors(list(encodings.values())), strict=True))),
     )
     return path
+
+
+def _section(i: int, folder: str, record: Record, classes: Mapping[str, str]) -> str:
+    """Verdict, chart, tables, failures and method of one comparison."""
+    is_task, tables = metric_of(record).is_accuracy, comparison_tables(record)
+    shown = [replace(one, swatches=[classes[row[0]] for row in one.rows]) for one in tables[: 1 if is_task else None]]
+    failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
+    content = [
+        f'<p class="verdict">{escape(verdict(record))}</p><p class="soft">{escape(chart_legend(record))}</p>',
+        f'<div id="chart-{i}"></div>',
+        *(f'<div id="numbers-{i}-{j}">{table.html()}</div>' for j, table in enumerate(shown, 1)),
+        f'<ul class="soft">{failed}</ul>' if failed else "",
+        f"<details><summary>How it was run</summary><p>{escape(' '.join(description(record)))}</p></details>",
+    ]
+    title = record["setting"]["corpus"]["title"] if is_task else f"Text: {_corpus(record)}"
+    return section(f"comparison-{i}", title, folder, "".join(content))
+
+
+def _different_fires(heads: Sequence[str], records: Records) -> str:
+    """How each comparison's FIRE differs from the paper's, unless it is the same FIRE in all."""
+    fires = {head: text for head, record in zip(heads, records.values(), strict=True) if (text := fire_options(record))}
+    return " ".join(f"In {head}: {text}" for head, text in fires.items()) if len({*fires.values()}) > 1 else ""
+
+
+def _heads(records: Records) -> list[str]:
+    """`log perplexity at 16×`, `copy at 4×`; followed by the folder where that is not unique."""
+    heads = {}
+    for folder, record in records.items():
+        far, metric = _longest(record), metric_of(record)
+        name = _corpus(record) if metric.is_accuracy else metric.name
+        heads[folder] = f"{name} at {far / record['setting']['trained_length']:.3g}×" if far else name
+    times = Counter(heads.values())
+    return [f"{head} ({folder})" if times[head] > 1 else head for folder, head in heads.items()]
 
 
 def _encodings(records: Records) -> dict[str, str]:
@@ -83,12 +105,6 @@ def _encodings(records: Records) -> dict[str, str]:
 def _longest(record: Record) -> int | None:
     """The longest length with a result."""
     return max((n for n in lengths_of(record) if any(line.values(n) for line in lines_of(record))), default=None)
-
-
-def _name(record: Record) -> str:
-    """`log perplexity at 16×`, `copy at 4×`."""
-    far, name = _longest(record), _corpus(record) if metric_of(record).is_accuracy else metric_of(record).name
-    return f"{name} at {far / record['setting']['trained_length']:.3g}×" if far else name
 
 
 def _corpus(record: Record) -> str:

@@ -41,8 +41,10 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
 
 
 def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", parameters: bool = False) -> list[Table]:
-    """Encodings as rows, lengths as columns: a table per text with mean ± deviation over seeds or, for a synthetic task,
-    tables of exact match and token accuracy with median (worst–best).
+    """Encodings as rows, lengths as columns.
+
+    A table per text has mean ± deviation over seeds. A synthetic task has tables of exact match and token accuracy,
+    with median (worst–best).
 
     The best at a length is bold, and so are means not significantly above it, given enough seeds to test.
 
@@ -68,7 +70,7 @@ def _task_tables(record: Record, mark: str, parameters: bool) -> list[Table]:
     seeds, questions = len(seeds_of(record)), record["setting"].get("questions")
     notes = [
         f"Scored: {questions:,} questions at each length." if questions else "",
-        f"Median of {seeds} seeds, with the worst and the best." if seeds > 1 else "",
+        f"Median of {seeds} seeds, with the worst and the best where they differ." if seeds > 1 else "",
         f"{mark}: highest{' median' * (seeds > 1)}." if len(lines_of(record)) > 1 else "",
     ]
     tokens = lines_of(record, TOKEN_ACCURACY)

@@ -141,8 +141,9 @@ def _draw_by_length(record: Record, suffix: str, axes: Any) -> None:
     axes.minorticks_off()
     axes.axvline(trained, color="gray", linestyle="--", linewidth=1, zorder=1)
     last = trained >= lengths[-1]  # no room on the right
+    height = 0.15 if metric.is_accuracy else 1  # where the curves are not
     axes.annotate(
-        "training length", (trained, 1), xycoords=("data", "axes fraction"), xytext=(-5 if last else 5, -10),
+        "training length", (trained, height), xycoords=("data", "axes fraction"), xytext=(-5 if last else 5, -10),
         textcoords="offset points", ha="right" if last else "left", color="dimgray", fontsize=9, zorder=5,
         bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1},
     )  # fmt: skip
@@ -152,8 +153,8 @@ def _draw_by_length(record: Record, suffix: str, axes: Any) -> None:
         axes.set_ylim(metric.limits)
     seeds = len(seeds_of(record))
     over = f"{f'{metric.spread} over ' * (not suffix)}{seeds} seeds" if seeds > 1 else "one seed"
-    task = f"{record['setting']['corpus']['title']}: " if metric.is_accuracy else ""
-    axes.set_title(f"{task}{metric.title}{suffix or ' by length'}, {over}")
+    title = f"{metric.title}{suffix or ' by length'}, {over}"
+    axes.set_title(f"{record['setting']['corpus']['title']}: {title.lower()}" if metric.is_accuracy else title)
 
 
 def _draw_losses(record: Record, axes: Any) -> None:

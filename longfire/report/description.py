@@ -34,7 +34,7 @@ def description(record: Record) -> list[str]:
     sentences = [
         _models(record, done),
         _training(record, done),
-        _fire(record),
+        fire_options(record),
         *_extended(done),
         *(_task_evaluation(record) if metric_of(record).is_accuracy else _evaluation(record, done)),
         INTERRUPTED if record.get("interrupted") else "",
@@ -131,7 +131,8 @@ def _training(record: Record, done: Runs) -> str:
     return f"{', '.join(part for part in parts if part)}."
 
 
-def _fire(record: Record) -> str:
+def fire_options(record: Record) -> str:
+    """How the comparison's FIRE differs from the paper's, in a sentence."""
     recipe = record["setting"].get("recipe") or {}
     fires = [line.encoding for line in lines_of(record) if line.encoding.startswith("fire")]
     changed = changes_to_fire(recipe)

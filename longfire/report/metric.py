@@ -26,12 +26,12 @@ def percent(value: float) -> str:
 
 
 def median_and_range(values: Iterable[float]) -> str:
-    """Percentages as median (worst–best), or a dash."""
+    """Percentages as median (worst–best), the median alone if these look the same, or a dash."""
     numbers = list(values)
     if not numbers:
         return "–"
-    spread = f" ({percent(min(numbers))}–{percent(max(numbers))})" if len(numbers) > 1 else ""
-    return f"{percent(median(numbers))}{spread}"
+    worst, best = percent(min(numbers)), percent(max(numbers))
+    return percent(median(numbers)) + (f" ({worst}–{best})" if worst != best else "")
 
 
 def _mean_band(values: Sequence[float]) -> tuple[float, float, float]:

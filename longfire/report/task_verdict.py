@@ -35,7 +35,7 @@ def task_verdict(record: Record, measured: Sequence[int]) -> list[str]:
     title = (setting.get("corpus") or {}).get("title") or "The task"
     at_far = {label: one[far] for label, one in medians.items() if far in one}
     clauses = [_at_the_longest(at_far, f"{far:,} {unit} ({far / trained:.3g}×)", over), *_failures(medians, far)]
-    no_result = {label: max(one) for label, one in medians.items() if far not in one and min(one.values()) >= SOLVED}
+    no_result = {label: max(one) for label, one in medians.items() if far not in one and _solved(min(one.values()))}
     few = FEW.get(seeds, f"{seeds} seeds")
     return [
         f"{title}, trained on up to {trained:,} {unit}: {'; '.join(clauses)}.",
@@ -48,9 +48,9 @@ def _at_the_longest(medians: Mapping[str, float], place: str, over: str) -> str:
     """Who solves the longest length, best first; if nobody does, the best."""
     ordered = sorted(medians, key=lambda label: -medians[label])
     groups = [(shown, list(labels)) for shown, labels in groupby(ordered, lambda label: percent(medians[label]))]
-    (shown, labels), *others = [group for group in groups if medians[group[1][0]] >= SOLVED] or groups[:1]
+    (shown, labels), *others = [group for group in groups if _solved(medians[group[1][0]])] or groups[:1]
     answer = f"answer{'s' * (len(labels) == 1)} {shown} % of questions exactly ({over})"
-    if medians[labels[0]] >= SOLVED:
+    if _solved(medians[labels[0]]):
         parts = [f"{some_names(one)} {each} %" for each, one in others]
         if len(parts) >= LISTED:
             rest = sum(len(one) for _, one in others[LISTED - 2 :])
@@ -62,16 +62,20 @@ def _at_the_longest(medians: Mapping[str, float], place: str, over: str) -> str:
     return f"no encoding solves {place}, where {best} {answer}"
 
 
+def _solved(value: float) -> bool:
+    return round(value) >= SOLVED  # as tables show it
+
+
 def _holds_to(medians: Medians) -> int:
     """The longest length before the first that is not solved; 0 if that is the shortest."""
-    return max(takewhile(lambda n: medians[n] >= SOLVED, sorted(medians)), default=0)
+    return max(takewhile(lambda n: _solved(medians[n]), sorted(medians)), default=0)
 
 
 def _failures(medians: Mapping[str, Medians], far: int) -> list[str]:
     """`RoPE and NoPE fail (below 90 %) past 60`, encodings that hold longest first."""
     failing: dict[tuple[int, int], list[str]] = {}
     for label, one in medians.items():
-        if one.get(far, min(one.values())) < SOLVED:
+        if not _solved(one.get(far, min(one.values()))):
             failing.setdefault((_holds_to(one), min(one)), []).append(label)
     return [
         f"{some_names(labels)} fail{'s' * (len(labels) == 1)}{f' (below {SOLVED:.0f} %)' * (not i)} "
