@@ -11,14 +11,14 @@ from longfire.report.description import description, fire_options
 from longfire.report.failures import failures
 from longfire.report.html import colors_css, section, write_page
 from longfire.report.page import chart_data, chart_legend
-from longfire.report.summary import Record, assign_colors, label_of, lengths_of, lines_of, metric_of
+from longfire.report.summary import Record, assign_colors, join_words, label_of, lengths_of, lines_of, metric_of
 from longfire.report.table import Table
 from longfire.report.verdict import verdict
 
 TITLE = "Comparisons"
 ABOUT = (
-    "Each column is at the longest length tested, as a multiple of the training length. Log perplexity: lower is better. "
-    "Tasks: exact match in %, higher is better."
+    "Each column is at the longest length tested, as a multiple of the training length. Log perplexity: lower is "
+    "better. Tasks: exact match in %, higher is better."
 )
 
 Records = Mapping[str, Record]
@@ -78,8 +78,11 @@ def _section(i: int, folder: str, record: Record, classes: Mapping[str, str]) ->
 
 def _different_fires(heads: Sequence[str], records: Records) -> str:
     """How each comparison's FIRE differs from the paper's, unless it is the same FIRE in all."""
-    fires = {head: text for head, record in zip(heads, records.values(), strict=True) if (text := fire_options(record))}
-    return " ".join(f"In {head}: {text}" for head, text in fires.items()) if len({*fires.values()}) > 1 else ""
+    fires: dict[str, list[str]] = {}
+    for head, record in zip(heads, records.values(), strict=True):
+        if text := fire_options(record):
+            fires.setdefault(text, []).append(head)
+    return " ".join(f"In {join_words(names)}, {text}" for text, names in fires.items()) if len(fires) > 1 else ""
 
 
 def _heads(records: Records) -> list[str]:
