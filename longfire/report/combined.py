@@ -52,7 +52,9 @@ def combined_page(records: Records, path: Path) -> Path:
     write_page(
         path,
         title=TITLE,
-        body="\n".join([f"<h1>{TITLE}</h1>", f'<div id="numbers">{summary_table(records).html()}</div>', *sections]),
+        body="\n".join(
+            [f"<h1>{TITLE}</h1>", f'<div id="numbers" class="summary">{summary_table(records).html()}</div>', *sections]
+        ),
         data={"comparisons": [chart_data(one, f"chart-{i}", classes) for i, one in enumerate(records.values(), 1)]},
         scripts=("report.js",),
         style=colors_css(dict(zip(classes.values(), assign_colors(list(encodings.values())), strict=True))),
