@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from longfire.report.summary import Metric, Record, is_number, label_of, lengths_of, metric_of, seeds_of, texts_of
+from longfire.report.metric import Metric
+from longfire.report.summary import Record, is_number, label_of, lengths_of, metric_of, seeds_of, texts_of
 
 LENGTH = "\x00"
 """Replaces the length in a reason, so that failures at several lengths can be merged."""

@@ -32,13 +32,12 @@ def task_verdict(record: Record, measured: Sequence[int]) -> list[str]:
                 f"Too early to tell: the models have not learned the task. At {base:,} {unit}, within the training "
                 f"length, the best ({best}) answers {percent(learned[best])} % of questions exactly ({over})."
             ]
-    title = (setting.get("corpus") or {}).get("title") or "The task"
     at_far = {label: one[far] for label, one in medians.items() if far in one}
     clauses = [_at_the_longest(at_far, f"{far:,} {unit} ({far / trained:.3g}×)", over), *_failures(medians, far)]
     no_result = {label: max(one) for label, one in medians.items() if far not in one and _solved(min(one.values()))}
     few = FEW.get(seeds, f"{seeds} seeds")
     return [
-        f"{title}, trained on up to {trained:,} {unit}: {'; '.join(clauses)}.",
+        f"{setting['corpus']['title']}, trained on up to {trained:,} {unit}: {'; '.join(clauses)}.",
         *(f"{label} has no result past {n:,}." for label, n in no_result.items()),
         *([f"With {few}, results may be chance: variance over seeds is large."] if seeds < MANY_SEEDS else []),
     ]
