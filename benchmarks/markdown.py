@@ -8,8 +8,9 @@ from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.report.compare import comparison_tables
 from longfire.report.description import description
 from longfire.report.failures import failures
+from longfire.report.metric import over_seeds
 from longfire.report.reproduce import NO_NUMBERS, papers_table
-from longfire.report.summary import Record, amount, lines_of, over_seeds
+from longfire.report.summary import Record, amount, lines_of
 from longfire.report.table import Table
 from longfire.report.verdict import verdict
 from longfire.tasks import TASKS

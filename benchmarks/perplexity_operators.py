@@ -7,8 +7,9 @@ from statistics import fmean
 
 from benchmarks.names import display_name
 from benchmarks.verdicts import FAILS, HOLDS, Comparison
+from longfire.report.metric import over_seeds
 from longfire.report.significance import pairwise_p_values
-from longfire.report.summary import Line, Record, is_number, lengths_of, lines_of, over_seeds, seeds_of, texts_of
+from longfire.report.summary import Line, Record, is_number, lengths_of, lines_of, seeds_of, texts_of
 
 NOT_TESTED = "not tested here"
 

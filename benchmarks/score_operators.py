@@ -16,7 +16,8 @@ from typing import Any
 from benchmarks.names import display_name
 from benchmarks.verdicts import FAILS, HOLDS, OPEN, Comparison, Finding, summarise
 from longfire.evaluation.seeds import alike
-from longfire.report.summary import Record, mean_and_deviation
+from longfire.report.metric import mean_and_deviation
+from longfire.report.summary import Record
 from longfire.report.task_rows import encoding_of, scores_at
 from longfire.tasks import SUITES, TASKS
 

@@ -14,7 +14,8 @@ from longfire.report.downstream import (
     interval,
     missing,
 )
-from longfire.report.summary import join_words, mean_and_deviation, over_seeds
+from longfire.report.metric import mean_and_deviation, over_seeds
+from longfire.report.summary import join_words
 from longfire.report.table import Table
 from longfire.report.task_rows import (
     Record,

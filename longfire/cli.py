@@ -15,6 +15,7 @@ from longfire.commands.explore import add_explore
 from longfire.commands.generate import add_generate
 from longfire.commands.interrupt import INTERRUPTED, Sigterm
 from longfire.commands.parser import Parser
+from longfire.commands.report import add_report
 from longfire.commands.reproduce import add_reproduce
 from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_pretrain
@@ -27,6 +28,7 @@ COMMANDS = (
     add_evaluate,
     add_generate,
     add_explore,
+    add_report,
     add_bench,
     add_reproduce,
 )

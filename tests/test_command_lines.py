@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from longfire.atomic_io import write_json
 from longfire.cli import main, parser
 from longfire.model import LongfireConfig
 from tests.data.corpora import write as write_texts
 from tests.model.checkpoints import save_checkpoint
+from tests.report.records import compare_record, task_record
 from tests.tasks.rows import EXPECTED, local_row
 from tests.tasks.rows import write as write_rows
 
@@ -77,6 +79,8 @@ def place(tmp_path_factory):
     for name in ("books", "held-out", "my-text", "papers", "src", "texts/latex", "texts/code", "tokens"):
         write_texts(folder / name / "texts.jsonl", chapters[:1] if name == "held-out" else chapters)
     (folder / "books-validation.jsonl.zst").touch()
+    for name, record in {"compare": compare_record(), "copy": task_record()}.items():
+        write_json(folder / name / "compare.json", record)
     (folder / "story.txt").write_text("There was once a fire.\n")
     for task in EXPECTED:
         for split in ("train", "validation"):

@@ -66,12 +66,18 @@ def print_finished(run: dict[str, Any], trained_length: int, count: str) -> None
 
 
 def describe_finished(run: dict[str, Any], trained_length: int) -> str:
-    """`rope, seed 0: 12.3 s, log perplexity 2.311 at 64, 5.870 at 1,024`: training length and longest length."""
+    """`rope, seed 0: 12.3 s, log perplexity 2.311 at 64, 5.870 at 1,024`: training length and longest length.
+
+    On a synthetic task: `rope, seed 0: 12.3 s, copy: exact match 98 % at 40, 0 % at 160`.
+    """
     head = f"{run['encoding']}, seed {run['seed']}"
     if "failed" in run:
         return f"{head}: failed: {run['failed']}"
-    rows = run.get("perplexity", {}).get("rows", ())
-    by_length = {row["length"]: row["log_perplexity"] for row in rows if "log_perplexity" in row}
+    test, key, name, shown = run.get("perplexity", {}), "log_perplexity", "log perplexity", "{:.3f}"
+    if "accuracy" in run:
+        test, key, shown = run["accuracy"], "exact_match", "{:.0f} %"
+        name = f"{test['task']}: exact match"
+    by_length = {row["length"]: row[key] for row in test.get("rows", ()) if key in row}
     lengths = dict.fromkeys(length for length in (trained_length, max(by_length, default=0)) if length in by_length)
-    numbers = ", ".join(f"{by_length[length]:.3f} at {length:,}" for length in lengths)
-    return f"{head}: {run.get('took', 0):.1f} s, log perplexity {numbers or '–'}"
+    numbers = ", ".join(f"{shown.format(by_length[length])} at {length:,}" for length in lengths)
+    return f"{head}: {run.get('took', 0):.1f} s, {name} {numbers or '–'}"

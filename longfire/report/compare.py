@@ -1,10 +1,11 @@
-"""Report of a comparison: verdict, a table of log perplexity per text, failures, and how it was run."""
+"""Report of a comparison: verdict, a table per text or for the task, failures, and how it was run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from longfire.report.description import NO_RUNS, description
 from longfire.report.failures import failures
+from longfire.report.metric import TOKEN_ACCURACY, percent
 from longfire.report.significance import ENOUGH, RULE, ranking, significance_summary
 from longfire.report.summary import (
     Line,
@@ -14,7 +15,7 @@ from longfire.report.summary import (
     is_number,
     lengths_of,
     lines_of,
-    over_seeds,
+    metric_of,
     seeds_of,
     texts_of,
 )
@@ -40,9 +41,12 @@ def compare_table(record: Record, *, bold: bool = False) -> str:
 
 
 def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", parameters: bool = False) -> list[Table]:
-    """A table per text: encodings as rows, lengths as columns, mean ± deviation over seeds.
+    """Encodings as rows, lengths as columns.
 
-    The lowest mean at a length is bold, and so are means not significantly above it, given enough seeds to test.
+    A table per text has mean ± deviation over seeds. A synthetic task has tables of exact match and token accuracy,
+    with median (worst–best).
+
+    The best at a length is bold, and so are means not significantly above it, given enough seeds to test.
 
     Args:
         record: the record of a comparison.
@@ -50,32 +54,58 @@ def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", p
         mark: description of highlighted cells.
         parameters: add a column with the number of position parameters.
     """
+    if metric_of(record).is_accuracy:
+        return _task_tables(record, mark, parameters)
     tables = []
     for i, (name, text_record) in enumerate(texts_of(record).items()):
         legend = "" if i else _legend(record, mark)
         notes = [scored_text(text_record), legend, significance_summary(text_record, SAME_TEST if i else rule)]
-        tables.append(_table(text_record, f" on {name}" if i else "", " ".join(filter(None, notes)), parameters))
+        note, name = " ".join(filter(None, notes)), f"log perplexity on {name}" if i else "log perplexity"
+        tables.append(_table(text_record, lines_of(text_record), name, note, parameters))
     return tables
 
 
-def _table(record: Record, text: str, note: str, parameters: bool) -> Table:
-    lines, lengths, trained = lines_of(record), lengths_of(record), record["setting"]["trained_length"]
-    columns = {
-        f"{n:,} (trained)" if n == trained else f"{n:,}": [perplexity_cell(line, n) for line in lines] for n in lengths
-    }
+def _task_tables(record: Record, mark: str, parameters: bool) -> list[Table]:
+    """Exact match, then token accuracy."""
+    seeds, questions = len(seeds_of(record)), record["setting"].get("questions")
+    notes = [
+        f"Scored: {questions:,} questions at each length." if questions else "",
+        f"Median of {seeds} seeds, with the worst and the best where they differ." if seeds > 1 else "",
+        f"{mark}: highest{' median' * (seeds > 1)}." if len(lines_of(record)) > 1 else "",
+    ]
+    tokens = lines_of(record, TOKEN_ACCURACY)
+    about = "Tokens of the answers that are right, in percent."
+    return [
+        _table(record, lines_of(record), "exact match in %", " ".join(filter(None, notes)), parameters),
+        _table(record, tokens, TOKEN_ACCURACY.name, about, parameters=False, speeds=False),
+    ]
+
+
+def best_at(record: Record, lines: Sequence[Line], length: int) -> list[str]:
+    """The best encodings at a length: with the highest median, or the lowest mean and those level with it."""
+    if not metric_of(record).is_accuracy:
+        ranked = ranking(record, length)
+        return [ranked.best, *ranked.level] if ranked else []
+    medians = {line.label: band[0] for line in lines if (band := line.band(length))}
+    highest = max(medians.values(), default=0.0)
+    if len(medians) < 2 or not highest:
+        return []
+    return [label for label, value in medians.items() if percent(value) == percent(highest)]
+
+
+def _table(record: Record, lines: Sequence[Line], name: str, note: str, parameters: bool, speeds: bool = True) -> Table:
+    lengths, trained = lengths_of(record), record["setting"]["trained_length"]
+    columns = {f"{n:,} (trained)" if n == trained else f"{n:,}": [line.cell(n) for line in lines] for n in lengths}
     if parameters:
         columns["parameters (for position)"] = [_mean_of(line, "position_parameters", amount) for line in lines]
-    speeds = [_mean_of(line, "tokens_per_second", "{:,.0f}".format) for line in lines]
-    if any(speed != "–" for speed in speeds):
-        columns["tokens/s"] = speeds
-    rankings = [ranking(record, n) for n in lengths]
+    speed = [_mean_of(line, "tokens_per_second", "{:,.0f}".format) for line in lines]
+    if speeds and any(one != "–" for one in speed):
+        columns["tokens/s"] = speed
     labels = [line.label for line in lines]
     return Table(
-        [f"log perplexity{text} at", *columns],
+        [f"{name} at", *columns],
         [list(row) for row in zip(labels, *columns.values(), strict=True)],
-        highlights={
-            (labels.index(label), j) for j, one in enumerate(rankings, 1) if one for label in (one.best, *one.level)
-        },
+        highlights={(labels.index(label), j) for j, n in enumerate(lengths, 1) for label in best_at(record, lines, n)},
         notes=[note] if note else [],
         swatches=[f"s{i}" for i in range(len(lines))],
         shaded=lengths.index(trained) + 1 if trained in lengths else None,
@@ -101,11 +131,6 @@ def scored_text(record: Record) -> str:
         f"{tokens} tokens at each length" if tokens else "",
     ]
     return f"Scored: {', '.join(filter(None, parts))}." if any(parts) else ""
-
-
-def perplexity_cell(line: Line, length: int) -> str:
-    """Mean ± deviation of log perplexity, or a dash."""
-    return over_seeds(line.values(length).values())
 
 
 def _mean_of(line: Line, key: str, shown: Callable[[float], str]) -> str:

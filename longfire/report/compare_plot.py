@@ -1,4 +1,4 @@
-"""Plots of a comparison: perplexity by length, and training loss."""
+"""Plots of a comparison: perplexity or exact match by length, and training loss."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from longfire.report.summary import (
     is_number,
     lengths_of,
     lines_of,
-    mean_and_deviation,
+    metric_of,
     seeds_of,
     texts_of,
 )
@@ -32,17 +32,17 @@ LABEL_GAP = 0.05
 
 
 def plot_compare(record: Record, folder: Path) -> list[Path]:
-    """Write perplexity.png, with panels for each text, and losses.png to a folder; return their paths."""
+    """Write perplexity.png, with panels for each text, or accuracy.png, and losses.png; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {f" on {name}": one for name, one in texts_of(record).items()}
     if len(texts) == 1:
         texts = {"": record}
-    whole = [partial(_draw_perplexity, one, suffix) for suffix, one in texts.items()]
+    whole = [partial(_draw_by_length, one, suffix) for suffix, one in texts.items()]
     zoomed = [partial(_draw_zoomed, one, suffix) for suffix, one in texts.items() if zoom_limits(one)]
     labels = [line.label for line in lines_of(record)]
     direct = len(labels) <= MAX_LINES and max(map(len, labels), default=0) <= MAX_LABEL
     return [
-        _save([*whole, *zoomed], folder / "perplexity.png", legend=not direct),
+        _save([*whole, *zoomed], folder / f"{metric_of(record).test}.png", legend=not direct),
         _save([partial(_draw_losses, record)], folder / "losses.png", legend=True),
     ]
 
@@ -102,7 +102,7 @@ def _pushed_down(places: Sequence[float], gap: float) -> list[float]:
 
 
 def _draw_zoomed(record: Record, suffix: str, axes: Any) -> None:
-    _draw_perplexity(record, suffix, axes)
+    _draw_by_length(record, suffix, axes)
     axes.set_ylim(zoom_limits(record))
     axes.set_ylabel("")
     axes.set_title(f"Zoomed in{suffix}")
@@ -110,6 +110,8 @@ def _draw_zoomed(record: Record, suffix: str, axes: Any) -> None:
 
 def zoom_limits(record: Record) -> tuple[float, float] | None:
     """Axis limits around the encodings that extrapolate, if there are several and others do not."""
+    if metric_of(record).limits:
+        return None
     means = [[mean for n in lengths_of(record) if (mean := line.mean(n)) is not None] for line in lines_of(record)]
     means = [line for line in means if line]
     holding = [line for line in means if max(line) < line[0] + HOLDS]
@@ -125,32 +127,34 @@ def _style(line: Line) -> dict[str, Any]:
     return {"color": line.colors[0], "linewidth": 2.6 if fire else 1.6, "zorder": 4 if fire else 3, "label": line.label}
 
 
-def _draw_perplexity(record: Record, suffix: str, axes: Any) -> None:
-    lengths, trained = lengths_of(record), record["setting"]["trained_length"]
+def _draw_by_length(record: Record, suffix: str, axes: Any) -> None:
+    lengths, trained, metric = lengths_of(record), record["setting"]["trained_length"], metric_of(record)
     for i, line in enumerate(lines_of(record)):
-        points = [(n, *mean_and_deviation(line.values(n).values())) for n in lengths]
-        points = [(n, mean, deviation or 0.0) for n, mean, deviation in points if mean is not None]
+        points = [(n, *band) for n in lengths if (band := line.band(n))]
         if not points:
             continue
-        x, y, spread = (list(values) for values in zip(*points, strict=True))
+        x, y, low, high = (list(values) for values in zip(*points, strict=True))
         axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], **_style(line))
-        low, high = ([v + sign * s for v, s in zip(y, spread, strict=True)] for sign in (-1, 1))
         axes.fill_between(x, low, high, color=line.colors[0], alpha=BAND, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
     axes.minorticks_off()
     axes.axvline(trained, color="gray", linestyle="--", linewidth=1, zorder=1)
     last = trained >= lengths[-1]  # no room on the right
+    height = 0.15 if metric.is_accuracy else 1  # where the curves are not
     axes.annotate(
-        "training length", (trained, 1), xycoords=("data", "axes fraction"), xytext=(-5 if last else 5, -10),
+        "training length", (trained, height), xycoords=("data", "axes fraction"), xytext=(-5 if last else 5, -10),
         textcoords="offset points", ha="right" if last else "left", color="dimgray", fontsize=9, zorder=5,
         bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1},
     )  # fmt: skip
-    axes.set_xlabel("sequence length in tokens")
-    axes.set_ylabel("log perplexity (lower is better)")
+    axes.set_xlabel(metric.length_axis)
+    axes.set_ylabel(f"{metric.name} ({metric.direction})")
+    if metric.limits:
+        axes.set_ylim(metric.limits)
     seeds = len(seeds_of(record))
-    over = f"{'mean and deviation over ' * (not suffix)}{seeds} seeds" if seeds > 1 else "one seed"
-    axes.set_title(f"Perplexity{suffix or ' by length'}, {over}")
+    over = f"{f'{metric.spread} over ' * (not suffix)}{seeds} seeds" if seeds > 1 else "one seed"
+    title = f"{metric.title}{suffix or ' by length'}, {over}"
+    axes.set_title(f"{record['setting']['corpus']['title']}: {title.lower()}" if metric.is_accuracy else title)
 
 
 def _draw_losses(record: Record, axes: Any) -> None:

@@ -10,8 +10,10 @@ from longfire.report.summary import (
     label_of,
     lengths_of,
     lines_of,
+    metric_of,
     seeds_of,
     texts_of,
+    training_tokens,
 )
 
 Runs = Sequence[dict[str, Any]]
@@ -29,22 +31,40 @@ def description(record: Record) -> list[str]:
     if not record["runs"]:
         return [NO_RUNS]
     done = [run for run in record["runs"] if "failed" not in run]
+    sentences = [
+        _models(record, done),
+        _training(record, done),
+        fire_options(record),
+        *_extended(done),
+        *(_task_evaluation(record) if metric_of(record).is_accuracy else _evaluation(record, done)),
+        INTERRUPTED if record.get("interrupted") else "",
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _evaluation(record: Record, done: Runs) -> list[str]:
     lengths = ", ".join(f"{n:,}" for n in lengths_of(record))
     text = "the dev split, held out from training," if record["setting"].get("split") == "dev" else "held-out text"
     protocols = {run["perplexity"].get("protocol") for run in done if run.get("perplexity")}
     others = list(texts_of(record))[1:]
-    sentences = [
-        _models(record, done),
-        _training(record, done),
-        _fire(record),
-        *_extended(done),
+    return [
         f"Evaluation uses {text} in sequences of {lengths} tokens, one forward pass each"
         f"{''.join(f'; {PROTOCOLS[name]}' for name in sorted(filter(None, protocols)) if name in PROTOCOLS)}.",
         "Log perplexity is the mean loss per token in nats; lower is better.",
         f"Also evaluated on {join_words(others)}, which share no documents with the corpus." if others else "",
-        INTERRUPTED if record.get("interrupted") else "",
     ]
-    return [sentence for sentence in sentences if sentence]
+
+
+def _task_evaluation(record: Record) -> list[str]:
+    lengths, setting = join_words([f"{n:,}" for n in lengths_of(record)]), record["setting"]
+    paper, questions = (setting.get("corpus") or {}).get("paper"), setting.get("questions")
+    dev = ", not those of reported results" if setting.get("split") == "dev" else ""
+    return [
+        f"The task: {paper}." if paper else "",
+        f"Evaluation uses {f'{questions:,} ' if questions else ''}questions at each length ({lengths} "
+        f"{metric_of(record).unit}), generated with a seed that training does not use{dev}.",
+        "An answer is an exact match if every token is right; greedy decoding would give the same.",
+    ]
 
 
 def extensions(runs: Runs) -> dict[tuple[str, int, int], list[str]]:
@@ -59,7 +79,7 @@ def extensions(runs: Runs) -> dict[tuple[str, int, int], list[str]]:
 def changes_to_fire(recipe: dict[str, Any]) -> str:
     """How a recipe's FIRE differs from the paper's; empty if not at all."""
     options = recipe.get("encoding_options") or {}
-    horizon = recipe["length"] if recipe.get("horizon") == "length" else recipe.get("horizon")
+    horizon = training_tokens(recipe) if recipe.get("horizon") == "length" else recipe.get("horizon")
     parts = [
         f"starts as {recipe['init']}" if recipe.get("init") else "",
         f"has a horizon of {horizon:,} tokens" if horizon else "",
@@ -95,9 +115,13 @@ def _training(record: Record, done: Runs) -> str:
     seen, unique = (max((run.get(key) or 0 for run in done), default=0) for key in ("tokens_seen", "unique_tokens"))
     tokens = f" ({amounts([seen])} tokens{f', {amounts([unique])} of them unique' if 0 < unique < seen else ''})"
     factor = recipe.get("position_lr_factor") or 1
+    used = f"sequences of {setting['trained_length']:,} tokens{f' from {corpus}' if corpus else ''}"
+    if metric_of(record).is_accuracy:
+        used = f"generated rows of up to {setting['trained_length']:,} {metric_of(record).unit}"
+        if recipe.get("steps") and recipe.get("batch_size"):
+            used = f"{recipe['steps'] * recipe['batch_size']:,} {used}, each seen once"
     parts = [
-        f"Training used sequences of {setting['trained_length']:,} tokens"
-        f"{f' from {corpus}' if corpus else ''}{tokens if seen else ''}",
+        f"Training used {used}{tokens if seen else ''}",
         f"recipe {recipe['name']}" if recipe.get("name") else "",
         f"{recipe['steps']:,} steps" if recipe.get("steps") else "",
         f"random positions below {recipe['random_positions']:,}" if recipe.get("random_positions") else "",
@@ -108,7 +132,8 @@ def _training(record: Record, done: Runs) -> str:
     return f"{', '.join(part for part in parts if part)}."
 
 
-def _fire(record: Record) -> str:
+def fire_options(record: Record) -> str:
+    """How the comparison's FIRE differs from the paper's, in a sentence."""
     recipe = record["setting"].get("recipe") or {}
     fires = [line.encoding for line in lines_of(record) if line.encoding.startswith("fire")]
     changed = changes_to_fire(recipe)

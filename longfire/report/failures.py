@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from longfire.report.summary import Record, is_number, label_of, lengths_of, seeds_of, texts_of
+from longfire.report.metric import Metric
+from longfire.report.summary import Record, is_number, label_of, lengths_of, metric_of, seeds_of, texts_of
 
 LENGTH = "\x00"
 """Replaces the length in a reason, so that failures at several lengths can be merged."""
@@ -14,7 +15,7 @@ def failures(record: Record) -> list[str]:
     """Failed runs, and failed lengths of successful runs."""
     by_reason: dict[tuple[str, str], dict[tuple[int, str], list[int]]] = {}
     for run in record["runs"]:
-        for length, text, reason in _failed(run):
+        for length, text, reason in _failed(run, metric_of(record)):
             by_reason.setdefault((label_of(run), reason), {}).setdefault((length, text), []).append(run["seed"])
     return [
         f"{label}{_where(record, lengths, texts)}{_seeds(record, seeds)}: "
@@ -24,14 +25,14 @@ def failures(record: Record) -> list[str]:
     ]
 
 
-def _failed(run: dict[str, Any]) -> Iterator[tuple[int, str, str]]:
+def _failed(run: dict[str, Any], metric: Metric) -> Iterator[tuple[int, str, str]]:
     """Yield (length, text, reason), with length 0 for the whole run and an empty text for the corpus."""
     if "failed" in run:
         yield 0, "", f"failed: {_one_line(run['failed'])}"
         return
-    for text, result in {"": run.get("perplexity", {}), **run.get("also", {})}.items():
+    for text, result in {"": run.get(metric.test, {}), **run.get("also", {})}.items():
         for row in result.get("rows", ()):
-            if not is_number(row.get("log_perplexity")):
+            if not is_number(row.get(metric.key)):
                 reason = _one_line(row.get("failed") or "the loss is not a finite number")
                 yield row["length"], text, re.sub(rf"\b({row['length']}|{row['length']:,})\b", LENGTH, reason)
 

@@ -1,11 +1,12 @@
 """Write a comparison as report.html, one self-contained file: verdict, chart, table, then training and settings."""
 
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from longfire.report.compare import comparison_tables, perplexity_cell
+from longfire.report.compare import comparison_tables
 from longfire.report.compare_plot import loss_curve
 from longfire.report.description import description, extensions
 from longfire.report.failures import failures
@@ -17,9 +18,10 @@ from longfire.report.summary import (
     is_number,
     lengths_of,
     lines_of,
-    mean_and_deviation,
+    metric_of,
     seeds_of,
     texts_of,
+    training_tokens,
 )
 from longfire.report.table import Table
 from longfire.report.verdict import verdict
@@ -44,14 +46,13 @@ def report_page(record: Record, path: Path, title: str = TITLE, reference: Table
         title: plain text.
         reference: the paper's numbers, or a remark, shown after the table.
     """
-    lines = lines_of(record)
-    data = {
-        "trained": record["setting"]["trained_length"],
-        "lengths": lengths_of(record),
-        "series": [_series(line, i, lengths_of(record)) for i, line in enumerate(lines)],
-        "texts": [{"name": name, "perplexity": _points_by_label(one)} for name, one in texts_of(record).items()],
-        "biases": _biases(record, lines),
-    }
+    lines, recipe = lines_of(record), record["setting"].get("recipe") or {}
+    data = chart_data(record, metric_of(record).test, {line.label: f"s{i}" for i, line in enumerate(lines)})
+    for line, series in zip(lines, data["series"], strict=True):
+        series["losses"] = [[round(value, 5) for value in point] for point in loss_curve(line)]
+        series["positions"] = {n: bins for n in lengths_of(record) if (bins := _positions(line, n))}
+    data["biases"] = _biases(record, lines)
+    data["trained_tokens"] = training_tokens(recipe) if recipe.get("task") else data["trained"]
     colors = {f"s{i}": line.colors for i, line in enumerate(lines)} | {f"h{i}": pair for i, pair in enumerate(HEADS)}
     write_page(
         path,
@@ -64,29 +65,43 @@ def report_page(record: Record, path: Path, title: str = TITLE, reference: Table
     return path
 
 
-def _points_by_label(record: Record) -> dict[str, list[list[Any]]]:
-    return {line.label: _points(line, lengths_of(record)) for line in lines_of(record)}
+def chart_data(record: Record, chart: str, classes: Mapping[str, str]) -> dict[str, Any]:
+    """Data of the chart by length.
+
+    Args:
+        record: the record of a comparison.
+        chart: the id of the element to draw in.
+        classes: CSS class of each label.
+    """
+    metric, lengths = metric_of(record), lengths_of(record)
+    return {
+        "chart": chart,
+        "metric": {
+            "test": metric.test,
+            "name": metric.name.capitalize(),
+            "unit": metric.unit,
+            "axis": metric.length_axis,
+            "limits": metric.limits,
+        },
+        "trained": record["setting"]["trained_length"],
+        "lengths": lengths,
+        "series": [
+            {"label": line.label, "cls": classes[line.label], "strong": line.encoding == "fire"}
+            for line in lines_of(record)
+        ],
+        "texts": [
+            {"name": name, metric.test: {line.label: _points(line, lengths) for line in lines_of(one)}}
+            for name, one in texts_of(record).items()
+        ],
+    }
 
 
 def _points(line: Line, lengths: list[int]) -> list[list[Any]]:
-    """[length, mean, low, high, tooltip]."""
-    points: list[list[Any]] = []
-    for n in lengths:
-        mean, deviation = mean_and_deviation(line.values(n).values())
-        if mean is not None:
-            spread = deviation or 0.0
-            points.append([n, mean, mean - spread, mean + spread, f"{perplexity_cell(line, n)}{_interval(line, n)}"])
-    return points
-
-
-def _series(line: Line, i: int, lengths: list[int]) -> dict[str, Any]:
-    return {
-        "label": line.label,
-        "cls": f"s{i}",
-        "strong": line.encoding == "fire",
-        "losses": [[round(value, 5) for value in point] for point in loss_curve(line)],
-        "positions": {n: bins for n in lengths if (bins := _positions(line, n))},
-    }
+    """[length, middle, low, high, tooltip]."""
+    unit = " %" * line.metric.is_accuracy
+    return [
+        [n, *band, f"{line.cell(n)}{unit}{_interval(line, n)}"] for n in lengths if (band := line.band(n)) is not None
+    ]
 
 
 def _interval(line: Line, length: int) -> str:
@@ -130,14 +145,23 @@ def _biases(record: Record, lines: list[Line]) -> list[dict[str, Any]]:
     return sorted(biases, key=lambda one: order.index(one["label"]) if one["label"] in order else len(order))
 
 
+def chart_legend(record: Record) -> str:
+    """What the chart by length shows."""
+    metric = metric_of(record)
+    bands = "Bands show the standard deviation over seeds."
+    if metric.is_accuracy:
+        bands = "Lines show the median over seeds, bands the worst and the best seed."
+    spread = bands if len(seeds_of(record)) > 1 else "One seed."
+    return f"{metric.name.capitalize()}; {metric.direction}. {spread}"
+
+
 def _body(record: Record, data: dict[str, Any], title: str, reference: Table | str | None) -> str:
     several, texts = len(seeds_of(record)) > 1, data["texts"]
-    spread = "Bands show the standard deviation over seeds." if several else "One seed."
     failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
     tables = [table.html() for table in comparison_tables(record, parameters=True)] if record["runs"] else []
     parts = [
         f'<h1>{escape(title)}</h1><p class="verdict">{escape(verdict(record))}</p>',
-        section("perplexity", "Perplexity by length", f"Log perplexity; lower is better. {spread}"),
+        section(data["chart"], f"{metric_of(record).title} by length", chart_legend(record)),
         *(f'<div id="numbers{f"-{i}" if i > 1 else ""}">{table}</div>' for i, table in enumerate(tables, 1)),
         f'<ul class="soft" id="failed">{failed}</ul>' if failed else "",
     ]
@@ -161,7 +185,8 @@ def _body(record: Record, data: dict[str, Any], title: str, reference: Table | s
 def _settings(record: Record) -> str:
     setting, provenance = dict(record["setting"]), dict(record.get("provenance") or {})
     recipe, corpus = setting.pop("recipe", None) or {}, setting.pop("corpus", None) or {}
-    blocks = {"Comparison": setting, "Recipe": recipe, "Text": corpus, "Hardware and versions": provenance}
+    data = "Task" if metric_of(record).is_accuracy else "Text"
+    blocks = {"Comparison": setting, "Recipe": recipe, data: corpus, "Hardware and versions": provenance}
     shown = "".join(
         f"<details><summary>{name}</summary>{facts_table(facts)}</details>" for name, facts in blocks.items() if facts
     )

@@ -1,10 +1,12 @@
-"""Read a comparison's record: a line per encoding, texts, lengths, seeds, means and deviations."""
+"""Read a comparison's record: its metric, a line per encoding, texts, lengths, seeds, and summaries over seeds."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from longfire.report.metric import EXACT_MATCH, LOG_PERPLEXITY, Metric, mean_and_deviation
+from longfire.tasks.synthetic import synthetic_task
 
 Record = dict[str, Any]
 
@@ -25,6 +27,22 @@ COLORS = {  # on white, on black
 }
 SPARE = [("#e07b00", "#ffae42"), *(COLORS[name] for name in ("sinusoidal", "learned", "sandwich", "yarn", "rope_pi"))]
 """Colours for encodings without one, and for a second line of the same encoding."""
+LISTED = 4
+"""Maximum number of encodings to name one by one."""
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def metric_of(record: Record) -> Metric:
+    """Exact match for a comparison on a synthetic task, log perplexity for one on text."""
+    task = (record["setting"].get("recipe") or {}).get("task")
+    if not task and not any("accuracy" in run for run in record["runs"]):
+        return LOG_PERPLEXITY
+    unit = str((record["setting"].get("corpus") or {}).get("unit") or "tokens")
+    return replace(EXACT_MATCH, unit=unit, length_axis=f"length in {unit}")
 
 
 @dataclass(frozen=True)
@@ -36,29 +54,34 @@ class Line:
     colors: tuple[str, str]
     runs: list[dict[str, Any]] = field(default_factory=list)
     """Runs that did not fail."""
+    metric: Metric = LOG_PERPLEXITY
 
     def rows(self, length: int) -> dict[int, dict[str, Any]]:
         """Evaluation at a length, by seed."""
         return {
             run["seed"]: row
             for run in self.runs
-            for row in run.get("perplexity", {}).get("rows", ())
+            for row in run.get(self.metric.test, {}).get("rows", ())
             if row["length"] == length
         }
 
     def values(self, length: int) -> dict[int, float]:
-        """Log perplexity at a length, by seed, without seeds that have no finite number."""
-        rows = self.rows(length).items()
-        return {seed: float(row["log_perplexity"]) for seed, row in rows if is_number(row.get("log_perplexity"))}
+        """The metric at a length, by seed, without seeds that have no finite number."""
+        rows, key = self.rows(length).items(), self.metric.key
+        return {seed: float(row[key]) for seed, row in rows if is_number(row.get(key))}
+
+    def band(self, length: int) -> tuple[float, float, float] | None:
+        """(middle, low, high) over seeds."""
+        values = list(self.values(length).values())
+        return self.metric.band(values) if values else None
+
+    def cell(self, length: int) -> str:
+        """The metric over seeds, or a dash."""
+        return self.metric.cell(self.values(length).values())
 
     def mean(self, length: int) -> float | None:
         """Mean log perplexity over seeds."""
         return mean_and_deviation(self.values(length).values())[0]
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a finite number."""
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def assign_colors(encodings: Sequence[str]) -> list[tuple[str, str]]:
@@ -69,14 +92,20 @@ def assign_colors(encodings: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
-def lines_of(record: Record) -> list[Line]:
-    """A line per encoding, in order of its first run, including encodings that failed."""
-    runs = record["runs"]
+def lines_of(record: Record, metric: Metric | None = None) -> list[Line]:
+    """A line per encoding, in order of its first run, including encodings that failed. None: the record's metric."""
+    runs, metric = record["runs"], metric or metric_of(record)
     encodings = {label_of(run): str(run["encoding"]) for run in reversed(runs)}
     labels = list(dict.fromkeys(map(label_of, runs)))
     colors = assign_colors([encodings[label] for label in labels])
     return [
-        Line(label, encodings[label], color, [run for run in runs if label_of(run) == label and "failed" not in run])
+        Line(
+            label,
+            encodings[label],
+            color,
+            [run for run in runs if label_of(run) == label and "failed" not in run],
+            metric,
+        )
         for label, color in zip(labels, colors, strict=True)
     ]
 
@@ -105,20 +134,6 @@ def seeds_of(record: Record) -> list[int]:
     return list(record["setting"].get("seeds") or dict.fromkeys(run["seed"] for run in record["runs"]))
 
 
-def mean_and_deviation(values: Iterable[float]) -> tuple[float | None, float | None]:
-    """The mean and, for two or more values, the sample standard deviation."""
-    numbers = list(values)
-    return (fmean(numbers) if numbers else None), (stdev(numbers) if len(numbers) > 1 else None)
-
-
-def over_seeds(values: Iterable[float], places: int = 3) -> str:
-    """Mean ± deviation, or a dash."""
-    mean, deviation = mean_and_deviation(values)
-    if mean is None:
-        return "–"
-    return f"{mean:.{places}f}" + ("" if deviation is None else f" ± {deviation:.{places}f}")
-
-
 def amount(number: float) -> str:
     """1,234,567 as 1.23M."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
@@ -136,3 +151,16 @@ def amounts(numbers: Iterable[float]) -> str:
 def join_words(words: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def some_names(labels: Sequence[str]) -> str:
+    """All names, or the first ones and the number of others."""
+    return join_words(
+        labels if len(labels) <= LISTED else [*labels[: LISTED - 1], f"{len(labels) - LISTED + 1} others"]
+    )
+
+
+def training_tokens(recipe: Record) -> int:
+    """Tokens in a recipe's longest training sequence."""
+    length: int = recipe["length"]
+    return synthetic_task(recipe["task"]).sequence_length(length) if recipe.get("task") else length

@@ -9,6 +9,8 @@ from shutil import get_terminal_size
 from textwrap import fill
 
 MAX_WIDTH, MIN_WIDTH = 120, 60
+SPREAD = re.compile(r" (± .+|\([\d.]+–[\d.]+\))$")
+"""What follows a mean or a median: `± 0.03`, `(91–100)`."""
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -85,9 +87,9 @@ class Table:
         return f'{title}<div class="scroll" tabindex="0">{table}</div>{notes}'
 
     def _html_cell(self, i: int, j: int) -> str:
-        mean, plus, spread = escape(self.rows[i][j]).partition(" ± ")
-        content = f"<strong>{mean}</strong>" if (i, j) in self.highlights else mean
-        content += f' <span class="spread">± {spread}</span>' if plus else ""
+        middle, *spread = SPREAD.split(escape(self.rows[i][j]), maxsplit=1)
+        content = f"<strong>{middle}</strong>" if (i, j) in self.highlights else middle
+        content += f' <span class="spread">{spread[0]}</span>' if spread else ""
         if j:
             return f"<td{self._shade(j)}>{content}</td>"
         swatch = f'<span class="swatch {self.swatches[i]}"></span>' if self.swatches else ""

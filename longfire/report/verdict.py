@@ -6,7 +6,19 @@ from statistics import fmean
 
 from longfire.report.description import INTERRUPTED, NO_RUNS, extensions
 from longfire.report.significance import ENOUGH, FEW, Ranking, ranking
-from longfire.report.summary import Line, Record, join_words, lengths_of, lines_of, seeds_of, texts_of
+from longfire.report.summary import (
+    LISTED,
+    Line,
+    Record,
+    join_words,
+    lengths_of,
+    lines_of,
+    metric_of,
+    seeds_of,
+    some_names,
+    texts_of,
+)
+from longfire.report.task_verdict import task_verdict
 
 NOTHING, SMALL = 0.005, 0.05
 """Nats: a rise up to the first counts as none, up to the second as small."""
@@ -14,12 +26,10 @@ UNTRAINED = 0.65
 """Models above this fraction of a uniform guess's log perplexity (about a unigram model) get no verdict."""
 FEW_DOCUMENTS, FEW_TOKENS = 10, 30_000
 """With less text than this at a length, the ranking may differ on other documents."""
-LISTED = 4
-"""Maximum number of encodings to name one by one."""
 
 
 def verdict(record: Record) -> str:
-    """The result on the corpus, and the best encoding on other texts. Barely trained models get no verdict."""
+    """The result on the task, or on the corpus and other texts. Barely trained models get no verdict."""
     lines = lines_of(record)
     if not lines:
         return NO_RUNS
@@ -28,7 +38,7 @@ def verdict(record: Record) -> str:
         return "No result: every run failed."
     trained = record["setting"]["trained_length"]
     base = max((n for n in measured if n <= trained), default=measured[0])
-    parts = _too_early(record, base)
+    parts = task_verdict(record, measured) if metric_of(record).is_accuracy else _too_early(record, base)
     if not parts:
         parts = [
             *_extrapolation(record, lines, base, measured[-1]),
@@ -37,7 +47,7 @@ def verdict(record: Record) -> str:
             *_caveats(record, lines, measured[-1]),
         ]
     failed = [line.label for line in lines if not any(line.values(n) for n in measured)]
-    parts += [f"No result for {_names(failed)}."] if failed else []
+    parts += [f"No result for {some_names(failed)}."] if failed else []
     parts += [INTERRUPTED] if record.get("interrupted") else []
     return " ".join(parts)
 
@@ -70,7 +80,10 @@ def _extrapolation(record: Record, lines: Sequence[Line], base: int, far: int) -
     span = f"Up to {multiple} ({far:,} tokens)" if base == trained else f"From {base:,} to {far:,} tokens ({multiple})"
     return [
         *([f"{span}, {'; '.join(groups)}."] if groups else []),
-        *(f"{_names(ended)} ha{'s' if len(ended) == 1 else 've'} no result past {n:,}." for n, ended in ends.items()),
+        *(
+            f"{some_names(ended)} ha{'s' if len(ended) == 1 else 've'} no result past {n:,}."
+            for n, ended in ends.items()
+        ),
     ]
 
 
@@ -80,11 +93,11 @@ def _rise_groups(rises: Mapping[str, float], base: int) -> list[str]:
     lost = sorted((rise, label) for label, rise in rises.items() if rise > SMALL)
     groups = []
     if flat:
-        groups.append(f"{_names(flat)} lose{'s' * (len(flat) == 1)} nothing")
+        groups.append(f"{some_names(flat)} lose{'s' * (len(flat) == 1)} nothing")
     if close:
         bound = math.ceil(100 * max(rises[label] for label in close)) / 100
         stay, their = ("stays", "its") if len(close) == 1 else ("stay", "their")
-        groups.append(f"{_names(close)} {stay} within {bound:.2f} of {their} log perplexity at {base:,}")
+        groups.append(f"{some_names(close)} {stay} within {bound:.2f} of {their} log perplexity at {base:,}")
     if len(lost) > LISTED:
         (low, least), (high, most) = lost[0], lost[-1]
         groups.append(f"{len(lost)} encodings lose {low:.2f} ({least}) to {high:.2f} nats ({most})")
@@ -133,7 +146,7 @@ def _lead(record: Record, ranked: Ranking) -> str:
         return "; not tested, because a seed is missing"
     rivals, sign = (ranked.level, ", not significantly") if ranked.level else (ranked.behind, ", significantly")
     if len(rivals) == 1 or (ranked.level and ranked.behind):
-        return f"{sign} ahead of {_names(rivals)}"
+        return f"{sign} ahead of {some_names(rivals)}"
     others = "any other" if ranked.level else "all others"
     return f"{sign} ahead of {others}{' with all seeds' * bool(ranked.untested)}"
 
@@ -156,9 +169,3 @@ def _caveats(record: Record, lines: Sequence[Line], length: int) -> list[str]:
     if 0 < documents < FEW_DOCUMENTS or 0 < tokens < FEW_TOKENS:
         caveats.append("Little text was scored: the result may differ on other documents.")
     return caveats
-
-
-def _names(labels: Sequence[str]) -> str:
-    return join_words(
-        labels if len(labels) <= LISTED else [*labels[: LISTED - 1], f"{len(labels) - LISTED + 1} others"]
-    )

@@ -283,6 +283,9 @@ def test_the_line_for_a_finished_run():
     assert describe_finished(found, 64) == "fire, seed 3: 12.3 s, log perplexity 2.500 at 64, 2.250 at 128"
     failed = {"encoding": "fire", "seed": 3, "failed": "no memory"}
     assert describe_finished(failed, 64) == "fire, seed 3: failed: no memory"
+    rows = [{"length": 40, "exact_match": 98.4}, {"length": 160, "exact_match": 0.0}, {"length": 320, "failed": "no"}]
+    task = {"encoding": "fire", "seed": 3, "took": 1.0, "accuracy": {"task": "copy", "rows": rows}}
+    assert describe_finished(task, 40) == "fire, seed 3: 1.0 s, copy: exact match 98 % at 40, 0 % at 160"
 
 
 def test_ctrl_c(corpus, tmp_path):

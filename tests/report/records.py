@@ -150,6 +150,37 @@ def with_other_texts(record):
     return record
 
 
+EXACT = {  # percent at 40, 60, 80, 120 and 160 symbols
+    "fire": (100, 100, 99, 98, 97),
+    "kerple_log": (100, 99, 98, 95, 91),
+    "rope": (100, 92, 0, 0, 0),
+    "nope": (99, 93, 30, 0, 0),
+}
+
+
+def task_record(exact=EXACT, seeds=(0, 1, 2), name="copy"):
+    """A record in the form of `longfire compare --task`: seeds lie up to 2 points below and above the middle one."""
+    runs = []
+    for seed in seeds:
+        for encoding, values in exact.items():
+            rows = [
+                {"length": n, "tokens_per_row": 2 * n + 3, "questions": 512, "exact_match": found}
+                | {"token_accuracy": (found + 100) / 2}
+                for n, value in zip((40, 60, 80, 120, 160), values, strict=False)
+                for found in [float(min(100, max(0, value + 2 * (seed - 1 if 2 < value < 98 else 0))))]
+            ]
+            run = {"encoding": encoding, "label": LABELS[encoding], "seed": seed, "parameters": 850_000}
+            run |= {"losses": [[1, 5.0], [400, 0.1]], "tokens_seen": 2_000_000, "unique_tokens": 2_000_000}
+            runs.append(run | {"accuracy": {"task": name, "split": "validation", "rows": rows}})
+    task = {"name": name, "title": name.capitalize(), "paper": "A paper (2024)", "unit": "symbols", "vocab_size": 257}
+    recipe = {"name": "task-tiny", "length": 40, "batch_size": 64, "steps": 400, "init": "kerple_log", "task": name}
+    setting = {"recipe": recipe, "encodings": list(exact), "seeds": list(seeds), "lengths": [40, 60, 80, 120, 160]}
+    setting |= {"trained_length": 40, "questions": 512, "split": "validation", "corpus": task}
+    positions = {"positions": [0, 41, 82], "values": [-1.0, -0.5, 0.0]}
+    biases = {"fire": [{"layer": 0, "head": 0, "query": 82, **positions}]}
+    return {"provenance": {}, "setting": setting, "notes": [], "runs": runs, "biases": biases}
+
+
 def record_of(values, lengths=(64,)):
     """A record from {label: [log perplexity of seed 0, 1, …]}, equal at every length; None is a failed run."""
     seeds = list(range(max(map(len, values.values()))))

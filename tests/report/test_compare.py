@@ -5,8 +5,9 @@ import math
 from longfire.report.compare import SPREAD, compare_table, comparison_tables, scored_text
 from longfire.report.description import description
 from longfire.report.failures import failures
+from longfire.report.metric import mean_and_deviation
 from longfire.report.significance import RULE
-from longfire.report.summary import amount, amounts, join_words, lines_of, mean_and_deviation
+from longfire.report.summary import amount, amounts, join_words, lines_of
 from longfire.report.verdict import verdict
 from tests.report.records import compare_record, record_of, with_other_texts
 

@@ -1,45 +1,47 @@
-// The charts of a comparison.
+// The charts of a comparison or, by length only, of several.
 const hidden = new Set();
 const redraws = [];
 const shown = () => page.series.filter((one) => !hidden.has(one.label));
 const update = () => redraws.forEach((draw) => draw());
 const at = (id) => document.getElementById(id);
 
-function section(id, spec) {
+function section(id, spec, series = page.series) {
   const draw = lineChart(at(id), spec);
-  redraws.push(legend(at(id), page.series, hidden, update), draw);
+  redraws.push(legend(at(id), series, hidden, update), draw);
 }
 
 function look(one, i) {
   return { label: one.label, cls: one.cls, strong: one.strong, marker: i };
 }
 
-function byLength(text) {
-  const series = page.series.map((one, i) => ({ ...look(one, i), points: text.perplexity[one.label] }))
+function byLength({ metric, lengths, trained, texts, ...data }, text) {
+  const series = data.series.map((one, i) => ({ ...look(one, i), points: text[metric.test][one.label] }))
     .filter((one) => !hidden.has(one.label));
   const values = series.flatMap((one) => one.points.flatMap((p) => [p[1], p[2], p[3]]));
-  const on = page.texts.length > 1 ? ` on ${text.name}` : "";
+  const on = texts.length > 1 ? ` on ${text.name}` : "";
   return {
-    alt: `Log perplexity by length${on}, one line per encoding. The table below has the same numbers.`,
+    alt: `${metric.name} by length${on}, one line per encoding. The table below has the same numbers.`,
     series,
-    x: { scale: "log", domain: [page.lengths[0] / 1.12, page.lengths.at(-1) * 1.12], ticks: page.lengths,
-      label: "sequence length in tokens", name: (n) => `${count(n)} tokens${n === page.trained ? " (training length)" : ""}` },
-    y: { domain: range(values) },
-    marks: [{ x: page.trained, text: "training length" }],
+    x: { scale: "log", domain: [lengths[0] / 1.12, lengths.at(-1) * 1.12], ticks: lengths, label: metric.axis,
+      name: (n) => `${count(n)} ${metric.unit}${n === trained ? " (training length)" : ""}` },
+    y: { domain: metric.limits || range(values) },
+    marks: [{ x: trained, text: "training length" }],
     ends: true,
   };
 }
 
-if (page.texts.length === 1) {
-  section("perplexity", () => byLength(page.texts[0]));
-} else {
+for (const data of page.comparisons || [page]) {
+  if (data.texts.length === 1) {
+    section(data.chart, () => byLength(data, data.texts[0]), data.series);
+    continue;
+  }
   const panels = el("div", { class: "panels maps" });
-  redraws.push(legend(at("perplexity"), page.series, hidden, update));
-  at("perplexity").append(panels);
-  for (const text of page.texts) {
+  redraws.push(legend(at(data.chart), data.series, hidden, update));
+  at(data.chart).append(panels);
+  for (const text of data.texts) {
     const panel = el("div", { class: "panel" }, el("h3", {}, text.name));
     panels.append(panel);
-    redraws.push(lineChart(panel, () => byLength(text)));
+    redraws.push(lineChart(panel, () => byLength(data, text)));
   }
 }
 
@@ -121,7 +123,7 @@ if (at("biases")) {
           ? { scale: "log1", domain: [0, Math.max(1, query)], label: "distance", name: (n) => `distance ${count(n)}` }
           : { domain: [1, Math.max(2, query + 1)], label: "key position", name: (n) => `key ${count(n)}` },
         y: { domain },
-        marks: by === "distance" ? [{ x: page.trained, text: "" }] : [],
+        marks: by === "distance" ? [{ x: page.trained_tokens, text: "" }] : [],
       }));
     }
   }
