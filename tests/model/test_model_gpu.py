@@ -170,6 +170,7 @@ def test_a_training_step_does_not_synchronise(name, share):
         torch.cuda.set_sync_debug_mode(before)
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("name", ["fire", "rope"])
