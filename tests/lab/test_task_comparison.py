@@ -40,7 +40,7 @@ def test_a_comparison(tmp_path):
     again = compare(comparison(lengths=(4, 8)), tmp_path, jobs=1, progress=False)
     assert (tmp_path / "runs" / "fire-0" / "done.json").stat().st_mtime_ns == before
     assert [run["accuracy"] for run in again["runs"]] == [run["accuracy"] for run in record["runs"]]
-    with pytest.raises(ValueError, match="already contains different runs.*'copy' there, 'reverse' here"):
+    with pytest.raises(ValueError, match=r"already contains different runs.*'copy' there, 'reverse' here"):
         plan_comparison(comparison(recipe=RECIPE.but(task="reverse")), tmp_path)
 
 
