@@ -116,7 +116,7 @@ def captioned(text: str, record: Record) -> str:
 
 def speed_block(record: Record) -> str:
     """The line on speed in README.md."""
-    return speed_line(record) + (" The kernels have changed since." if outdated(record) else "")
+    return speed_line(record) + (" Not re-measured since the kernels changed." if outdated(record) else "")
 
 
 def five_encodings(record: Record) -> str:

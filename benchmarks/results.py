@@ -54,7 +54,7 @@ def outdated(record: Record) -> str:
     if provenance.get("kernels") == kernel_hash():
         return ""
     where = f"commit {provenance['commit']}" if provenance.get("commit") else "an unknown commit"
-    return f"Measured at {where}; the kernels have changed since."
+    return f"Measured at {where}; not re-measured since the kernels changed."
 
 
 def _in_lines(value: Any, depth: int = 2) -> str:

@@ -78,6 +78,13 @@ def test_readme_lists_every_encoding():
         assert f"`{cls.__name__}`" in readme
 
 
+def test_code_fits_the_page():
+    """Longer lines are cut at a window width of 1280 px."""
+    for page in [ROOT / "README.md", ROOT / "longfire/engines/fused/README.md", *(ROOT / "docs").glob("*.md")]:
+        for block in page.read_text().split("```")[1::2]:
+            assert [line for line in block.splitlines() if len(line) > 92] == [], page.name
+
+
 def test_links_resolve():
     for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("longfire/**/*.md")]:
         if ".venv" in page.parts:

@@ -23,11 +23,15 @@ def add_evaluate(commands: Commands) -> None:
     evaluate = commands.add_parser(
         "evaluate",
         help="evaluate a checkpoint",
-        description="Evaluate a checkpoint: longfire evaluate perplexity CHECKPOINT, or longfire evaluate TASK "
-        f"CHECKPOINT --data FOLDER, where TASK is a task or a suite: {NAMES}. --harness runs EleutherAI's "
-        "lm-evaluation-harness with longfire's models registered: longfire evaluate --harness run --model hf "
-        "--model_args pretrained=FOLDER,max_length=N --tasks NAME. Without max_length the harness truncates texts to "
-        "the training length.",
+        description="Evaluate a checkpoint: perplexity by length, a task, or EleutherAI's lm-evaluation-harness with "
+        "longfire's models registered.",
+        epilog="usages:\n"
+        "  longfire evaluate perplexity CHECKPOINT --corpus PATH\n"
+        "  longfire evaluate TASK CHECKPOINT --data FOLDER\n"
+        "  longfire evaluate --harness run --model hf \\\n"
+        "      --model_args pretrained=FOLDER,max_length=N --tasks NAME\n"
+        f"\nTASK is a task or a suite: {NAMES}.\n"
+        "\nWithout max_length the harness truncates texts to the training length.",
     )
     evaluate.add_argument(
         "--harness",

@@ -15,7 +15,11 @@ INVALID_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose fr
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Appends `(default: …)`, except for defaults of None, False or an empty list."""
+    """Appends `(default: …)`, except for defaults of None, False or an empty list. Does not wrap indented lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n".join(line if line.startswith(" ") else fill(line, width, indent) for line in text.splitlines())
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default = action.default

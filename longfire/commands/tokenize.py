@@ -16,7 +16,7 @@ def add_tokenize(commands: Commands) -> None:
         "--corpus to train on any machine.",
     )
     parser.add_argument("out", type=Path, metavar="FOLDER", help="new folder for the tokens")
-    add_corpus_options(parser)
+    add_corpus_options(parser, tokenizer="bytes", vocab="8192")
     parser.set_defaults(run=run_tokenize)
 
 

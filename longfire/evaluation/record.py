@@ -1,10 +1,12 @@
-"""Records of measurements that survive an interruption."""
+"""Records of measurements: how they survive an interruption, and how much text a ranking needs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 Save = Callable[[dict[str, Any]], object]
+FEW_DOCUMENTS, FEW_TOKENS = 10, 30_000
+"""With less held-out text than this, the ranking of encodings may differ on other documents."""
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch
 from longfire.atomic_io import read_json, refuse_unwritable
 from longfire.data import HUB, Corpus, CorpusError, TokenSplit, is_saved, load_corpus
 from longfire.evaluation.held_out import joined, require_tokenizer
+from longfire.evaluation.record import FEW_DOCUMENTS, FEW_TOKENS
 from longfire.lab.comparison import Comparison, PlannedRun
 from longfire.training.pretrain import identity, training_sequences
 from longfire.training.run import differing
@@ -23,8 +24,6 @@ from longfire.validation import at_least
 
 log = logging.getLogger(__name__)
 
-FEW_DOCUMENTS, FEW_TOKENS = 10, 1 << 15
-"""With less held-out text than this, a comparison warns that its ranking is unreliable."""
 MAX_LISTED = 3
 """Runs to name in a message; the rest are counted."""
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from longfire.evaluation.record import FEW_DOCUMENTS, FEW_TOKENS
 from longfire.report.description import INTERRUPTED, NO_RUNS, extensions
 from longfire.report.significance import ENOUGH, FEW, Ranking, ranking
 from longfire.report.summary import (
@@ -24,8 +25,6 @@ NOTHING, SMALL = 0.005, 0.05
 """Nats: a rise up to the first counts as none, up to the second as small."""
 UNTRAINED = 0.65
 """Models above this fraction of a uniform guess's log perplexity (about a unigram model) get no verdict."""
-FEW_DOCUMENTS, FEW_TOKENS = 10, 30_000
-"""With less text than this at a length, the ranking may differ on other documents."""
 
 
 def verdict(record: Record) -> str:
