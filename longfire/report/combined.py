@@ -57,7 +57,7 @@ def combined_page(records: Records, path: Path) -> Path:
         ),
         data={"comparisons": [chart_data(one, f"chart-{i}", classes) for i, one in enumerate(records.values(), 1)]},
         scripts=("report.js",),
-        style=colors_css(dict(zip(classes.values(), assign_colors(list(encodings.values())), strict=True))),
+        style=colors_css(dict(zip(classes.values(), assign_colors(list(encodings.items())), strict=True))),
     )
     return path
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from longfire.encodings.labels import RECOMMENDED
 from longfire.report.summary import (
     Record,
     amounts,
@@ -133,15 +134,18 @@ def _training(record: Record, done: Runs) -> str:
 
 
 def fire_options(record: Record) -> str:
-    """How the comparison's FIRE differs from the paper's, in a sentence."""
+    """How the comparison's FIRE differs from the paper's. Labels tell its `init` and horizon."""
     recipe = record["setting"].get("recipe") or {}
-    fires = [line.encoding for line in lines_of(record) if line.encoding.startswith("fire")]
-    changed = changes_to_fire(recipe)
-    if not fires or not (changed or "init" in recipe):
+    fires = [line.label for line in lines_of(record) if line.encoding.startswith("fire")]
+    if not fires or not (changes_to_fire(recipe) or "init" in recipe):
         return ""
-    if not changed:
-        return "FIRE is as published, except for the options in its label."
-    return f"FIRE {changed}{', unless its label says otherwise' if any(':' in one for one in fires) else ''}."
+    changed = changes_to_fire({**recipe, "init": None, "horizon": None})
+    recommended = f'"{RECOMMENDED}" means that it starts as Kerple-log with its horizon at the training length'
+    parts = [
+        f"FIRE {changed}" if changed else "FIRE is as published, except as its label says",
+        recommended if any(RECOMMENDED in label for label in fires) else "",
+    ]
+    return f"{'; '.join(filter(None, parts))}."
 
 
 def _extended(done: Runs) -> list[str]:
