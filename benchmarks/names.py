@@ -34,7 +34,7 @@ def with_display_names(record: dict[str, Any]) -> dict[str, Any]:
             **record,
             "runs": [{**run, "label": display_name(run["encoding"], run["label"])} for run in record["runs"]],
         }
-    if "kind" in record["setting"]:
+    if "kind" in record.get("setting", {}):
         names = {cls.__name__: label_title(name) for name, cls in ENCODINGS.items()}
         return {**record, "rows": [{**row, "label": names.get(row["label"], row["label"])} for row in record["rows"]]}
     return record

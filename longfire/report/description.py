@@ -21,6 +21,8 @@ Runs = Sequence[dict[str, Any]]
 
 NO_RUNS = "No run has finished yet."
 INTERRUPTED = "The experiment was interrupted; missing results have not been run."
+PUBLISHED = "FIRE is as published, except for the options in its label."
+FIRE_RECOMMENDED = "FIRE (recommended) starts as Kerple-log, with its horizon at the training length."
 PROTOCOLS = {
     "paper": "documents are cut to each length, so longer lengths only score longer documents",
     "paired": "the same tokens are scored at every length, with more or less context",
@@ -35,7 +37,7 @@ def description(record: Record) -> list[str]:
     sentences = [
         _models(record, done),
         _training(record, done),
-        fire_options(record),
+        *fire_options(record),
         *_extended(done),
         *(_task_evaluation(record) if metric_of(record).is_accuracy else _evaluation(record, done)),
         INTERRUPTED if record.get("interrupted") else "",
@@ -133,19 +135,19 @@ def _training(record: Record, done: Runs) -> str:
     return f"{', '.join(part for part in parts if part)}."
 
 
-def fire_options(record: Record) -> str:
+def fire_options(record: Record) -> list[str]:
     """How the comparison's FIRE differs from the paper's. Labels tell its `init` and horizon."""
     recipe = record["setting"].get("recipe") or {}
     fires = [line.label for line in lines_of(record) if line.encoding.startswith("fire")]
     if not fires or not (changes_to_fire(recipe) or "init" in recipe):
-        return ""
+        return []
     changed = changes_to_fire({**recipe, "init": None, "horizon": None})
-    recommended = f'"{RECOMMENDED}" means that it starts as Kerple-log with its horizon at the training length'
-    parts = [
-        f"FIRE {changed}" if changed else "FIRE is as published, except as its label says",
-        recommended if any(RECOMMENDED in label for label in fires) else "",
+    recommended = [RECOMMENDED in label for label in fires]
+    return [
+        *([f"FIRE {changed}."] if changed else []),
+        *([PUBLISHED] if not changed and not all(recommended) else []),
+        *([FIRE_RECOMMENDED] if any(recommended) else []),
     ]
-    return f"{'; '.join(filter(None, parts))}."
 
 
 def _extended(done: Runs) -> list[str]:
