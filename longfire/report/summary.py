@@ -109,10 +109,9 @@ def assign_colors(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _color_key(label: str, encoding: str) -> str:
-    """The key in `COLORS`. What a recipe makes of `fire` shows only in the label."""
-    if label == FIRES[0]:
-        return "recommended"
-    return label if encoding == "fire" and label != FIRES[1] else encoding
+    """The key in `COLORS`. For FIRE, the label tells what the recipe and the options make of it."""
+    own = {FIRES[0]: "recommended", FIRES[1]: "fire"}
+    return own.get(label, label if encoding == "fire" else encoding)
 
 
 def lines_of(record: Record, metric: Metric | None = None) -> list[Line]:
