@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from benchmarks.claims import BEYOND, CLAIMS, Claim, Papers
 from benchmarks.judge import AND, Records, find_record, judge, run_identities
 from benchmarks.markdown import shared_description
-from benchmarks.names import with_display_names
 from benchmarks.score_operators import finetuning_length, partial_tasks, seed_count
 from benchmarks.verdicts import FAILS, HOLDS, MISSING, OPEN, VERDICTS, Finding
 from longfire.report.description import description
@@ -86,7 +85,7 @@ def _here(finding: Finding, records: Records) -> str:
 
 def _record_list(records: Records) -> list[str]:
     """A description of each record. Sentences that most records share, and shared runs, are stated once."""
-    trained = {name: with_display_names(record) for name, record in records.items() if "runs" in record}
+    trained = {name: record for name, record in records.items() if "runs" in record}
     common = shared_description(list(trained.values()))
     lines, runs = [], set[object]()
     for name, record in records.items():

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.names import with_display_names
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
 from longfire.report.compare import comparison_tables
 from longfire.report.description import description
@@ -21,7 +20,6 @@ UNLESS_STATED = "This applies unless stated otherwise."
 
 def comparison_markdown(record: Record, picture: str = "", known: Sequence[str] = ()) -> str:
     """A comparison by length, without the sentences in `known`, which are elsewhere on the page."""
-    record = with_display_names(record)
     tables = [table.markdown() for table in comparison_tables(record, rule=TEST)]
     method = " ".join(sentence for sentence in description(record) if sentence not in known)
     shown = f"[![Log perplexity by length]({picture})]({picture})" if picture else ""
@@ -30,7 +28,7 @@ def comparison_markdown(record: Record, picture: str = "", known: Sequence[str] 
 
 def shared_description(records: Sequence[Record]) -> list[str]:
     """Sentences on method that most of several records share, to be stated once."""
-    found = [description(with_display_names(record)) for record in records if record["runs"]]
+    found = [description(record) for record in records if record["runs"]]
     if len(found) < 2:
         return []
     every = dict.fromkeys(one for own in found for one in own)

@@ -3,15 +3,10 @@
 from typing import Any
 
 from longfire.encodings import ENCODINGS
-from longfire.encodings.registry import title_of
+from longfire.encodings.labels import label_title, parse_label
+from longfire.report.summary import with_titles
 
-RECOMMENDED = {f"fire:init=kerple_log,horizon={length}" for length in (64, 128, 512)}
-"""FIRE initialised as Kerple-log with its horizon at the training length, as labelled in records."""
 DISPLAY_NAMES = {
-    **dict.fromkeys(RECOMMENDED, "FIRE (recommended)"),
-    "fire-s": "FIRE-S",
-    "kerple_log": "Kerple-log",
-    "kerple_power": "Kerple-power",
     "fire:log=False,threshold=None": "FIRE without log and threshold",
     "fire:threshold=None": "FIRE without threshold",
     "fire:threshold=fixed": "FIRE with a fixed threshold",
@@ -21,19 +16,25 @@ DISPLAY_NAMES = {
     "fire:hidden_layers=1,final_activation=True": "FIRE, one hidden layer, final activation",
     "fire:activation=gelu": "FIRE with GELU",
 }
+"""The paper's variants of FIRE, and ours of its normaliser."""
 
 
 def display_name(encoding: str, label: str = "") -> str:
     """An encoding's name in prose. Variants without a name here keep the `label` of their record."""
     if encoding in DISPLAY_NAMES:
         return DISPLAY_NAMES[encoding]
-    return label or (title_of(encoding) if encoding in ENCODINGS else encoding)
+    return label or (label_title(encoding) if parse_label(encoding)[0] in ENCODINGS else encoding)
 
 
 def with_display_names(record: dict[str, Any]) -> dict[str, Any]:
-    """A comparison or task record with display names as labels."""
+    """A comparison or task record with display names as labels; other records as they are."""
     if "runs" in record:
-        runs = [{**run, "label": display_name(run["encoding"], run.get("label", ""))} for run in record["runs"]]
-        return {**record, "runs": runs}
-    names = {title_of(name): display_name(name) for name in ENCODINGS}
-    return {**record, "rows": [{**row, "label": names.get(row["label"], row["label"])} for row in record["rows"]]}
+        record = with_titles(record)
+        return {
+            **record,
+            "runs": [{**run, "label": display_name(run["encoding"], run["label"])} for run in record["runs"]],
+        }
+    if "kind" in record.get("setting", {}):
+        names = {cls.__name__: label_title(name) for name, cls in ENCODINGS.items()}
+        return {**record, "rows": [{**row, "label": names.get(row["label"], row["label"])} for row in record["rows"]]}
+    return record

@@ -16,7 +16,6 @@ from benchmarks.markdown import (
     shared_description,
     tasks_markdown,
 )
-from benchmarks.names import with_display_names
 from benchmarks.pictures import COMPARISONS, CONTEXTS, FIVE, is_of_model, picture_of
 from benchmarks.results import REPRODUCED, RESULTS, Record, find_record, outdated, read_all, read_record
 from benchmarks.speed_markdown import attention_figures, forward_markdown, model_figures, speed_line
@@ -124,7 +123,7 @@ def five_encodings(record: Record) -> str:
     trained, lengths = record["setting"]["trained_length"], lengths_of(record)
     kept = ("encoding", "label", "seed", "perplexity")
     runs = [{key: run[key] for key in kept} for run in record["runs"] if run["encoding"] in FIVE]
-    shown = with_display_names({**record, "runs": sorted(runs, key=lambda run: FIVE.index(run["encoding"]))})
+    shown = {**record, "runs": sorted(runs, key=lambda run: FIVE.index(run["encoding"]))}
     for run in shown["runs"]:
         run["label"] = {"FIRE": "FIRE (as published)"}.get(run["label"], run["label"])
     (table,) = comparison_tables(shown)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.names import display_name, with_display_names
 from benchmarks.results import REPRODUCED, ROOT, Record, find_record
 from longfire.lab.tables import LengthEntry
 from longfire.report.biases import plot_biases
@@ -31,14 +30,10 @@ CONTEXTS = {"narrative-qa": "images/narrative-qa-small.png"}
 SPEEDS = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
 INITIAL_BIASES = "images/encodings.png"
 """Drawn by `longfire explore`, and stamped with the tables it prints."""
-README = {"images/readme-light.png": "light", "images/readme-dark.png": "dark"}
+THEMES = ("light", "dark")
+README = {f"images/readme-{theme}.png": theme for theme in THEMES}
 FIVE = ("fire:init=kerple_log,horizon=512", "fire", "kerple_log", "alibi", "rope")
 """The encodings in README.md."""
-COLORS = {
-    "light": ("#cf222e", "#e8891c", "#0969da", "#1a7f37", "#57606a"),
-    "dark": ("#ff7b72", "#f0a04b", "#79c0ff", "#56d364", "#b1bac4"),
-}
-"""Of the five encodings, by theme."""
 BACKGROUND, TEXT = {"light": "white", "dark": "#0d1117"}, {"light": "#1f2328", "dark": "#e6edf3"}
 FAINT = {"light": "#8c959f", "dark": "#6e7681"}
 STAMP = "record"
@@ -56,7 +51,7 @@ def pictures(root: Path = ROOT) -> dict[str, Picture]:
             if (record := find_record(name, results)) is not None:
                 found[picture] = record, partial(draw, record)
 
-    add(CONTEXTS, lambda record, path: plot_contexts(with_display_names(record), record["setting"]["tasks"][0], path))
+    add(CONTEXTS, lambda record, path: plot_contexts(record, record["setting"]["tasks"][0], path))
     add(COMPARISONS, draw_lengths)
     add(SPEEDS, lambda record, path: (plot_model if is_of_model(record) else plot_speed)(record, path))
     lengths = [entry for entry in REPRODUCED if not entry.draws_biases]
@@ -100,7 +95,7 @@ def is_of_model(record: Record) -> bool:
 def draw_lengths(record: Record, path: Path) -> None:
     """Perplexity by length, as `longfire compare` draws it."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(plot_compare(with_display_names(record), Path(folder))[0], path)
+        shutil.copy(plot_compare(record, Path(folder))[0], path)
 
 
 def draw_readme(record: Record, theme: str, path: Path) -> None:
@@ -109,13 +104,14 @@ def draw_readme(record: Record, theme: str, path: Path) -> None:
 
     back, text, faint, lengths = BACKGROUND[theme], TEXT[theme], FAINT[theme], lengths_of(record)
     trained = record["setting"]["trained_length"]
-    means = {line.encoding: [line.mean(n) or 0.0 for n in lengths] for line in lines_of(record)}
-    names = {encoding: display_name(encoding) for encoding in FIVE} | {"fire": "FIRE (as published)"}
+    lines = {line.encoding: line for line in lines_of(record) if line.encoding in FIVE}
+    means = {encoding: [line.mean(n) or 0.0 for n in lengths] for encoding, line in lines.items()}
+    names = {encoding: line.label for encoding, line in lines.items()} | {"fire": "FIRE (as published)"}
     figure = Figure(figsize=(8.4, 4.3), layout="constrained", facecolor=back)
     axes: Any = figure.subplots()
     top = max(means["fire"]) + 0.08
-    for encoding, color in zip(FIVE, COLORS[theme], strict=True):
-        values = means[encoding]
+    for encoding in FIVE:
+        values, color = means[encoding], lines[encoding].colors[THEMES.index(theme)]
         best = encoding == FIVE[0]
         axes.plot(lengths, values, color=color, linewidth=3 if best else 2, marker="o", markersize=5, zorder=3 + best)
         style = {"color": color, "fontsize": 11, "fontweight": "bold" if best else "normal", "va": "center"}

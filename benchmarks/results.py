@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.names import with_display_names
 from longfire.lab.tables import ENTRIES, LengthEntry
 from longfire.provenance import kernel_hash
 
@@ -26,13 +27,17 @@ def find_record(name: str, results: Path = RESULTS) -> Record | None:
     files = sorted(results.glob(f"*/{name}.json"))
     if len(files) > 1:
         raise ValueError(f"two records have one name: {', '.join(map(str, files))}. Rename one of them.")
-    return json.loads(files[0].read_text(encoding="utf-8")) if files else None
+    return _read(files[0]) if files else None
 
 
 def read_all(results: Path = RESULTS) -> dict[str, Record]:
     """All records, by folder and name."""
     files = sorted(results.glob("*/*.json"))
-    return {f"{path.parent.name}/{path.stem}": json.loads(path.read_text(encoding="utf-8")) for path in files}
+    return {f"{path.parent.name}/{path.stem}": _read(path) for path in files}
+
+
+def _read(path: Path) -> Record:
+    return with_display_names(json.loads(path.read_text(encoding="utf-8")))
 
 
 def compact(name: str, record: Record) -> str:

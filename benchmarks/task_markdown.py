@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.names import with_display_names
 from longfire.evaluation.metrics import average
 from longfire.report.downstream import (
     DASH,
@@ -60,7 +59,6 @@ def downstream_markdown(record: Record, paper: Paper, picture: str = "") -> str:
         paper: the paper's rows by table.
         picture: path of a picture of scores by length.
     """
-    record = with_display_names(record)
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
     seeds, means = with_seeds(record), with_means(record)
     parts, notes = [verdict(record), f"![Scores by length]({picture})" if picture else ""], legend(record)

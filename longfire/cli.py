@@ -42,7 +42,10 @@ BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status."""
+    """Run a command line and return its exit status. Without a command, print the help."""
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser().print_help(sys.stderr)
+        return 2
     options = parser().parse_args(arguments)
     with Sigterm() as sigterm:
         status = run(options)

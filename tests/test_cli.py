@@ -160,3 +160,8 @@ def test_a_broken_pipe_is_not_a_success(tmp_path):
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_without_a_command_the_help_is_printed(capsys):
+    assert main([]) == 2
+    assert "commands:" in capsys.readouterr().err

@@ -43,6 +43,8 @@ def run_report(options: argparse.Namespace) -> int:
 
 def read_records(folders: list[Path]) -> dict[str, dict[str, Any]]:
     """The records of comparisons, by folder. Refuses a folder that has none, or is listed twice."""
+    from longfire.report.summary import with_titles
+
     records: dict[str, dict[str, Any]] = {}
     for i, folder in enumerate(folders):
         if folder.resolve() in [earlier.resolve() for earlier in folders[:i]]:
@@ -52,7 +54,7 @@ def read_records(folders: list[Path]) -> dict[str, dict[str, Any]]:
             raise ValueError(f"{folder} has no {RECORD}: {_found(folder)}. Pass output folders of longfire compare.")
         if not record.get("runs") or "trained_length" not in record.get("setting", {}):
             raise ValueError(f"{folder / RECORD} is not the record of a comparison: it has {', '.join(record)}.")
-        records[str(folder)] = record
+        records[str(folder)] = with_titles(record)
     return records
 
 

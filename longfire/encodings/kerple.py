@@ -41,6 +41,7 @@ class Kerple(DistanceBias):
 class KerpleLog(Kerple):
     """A learned logarithmic penalty, b(i, j) = −r₁·log(1 + r₂·|i − j|) (Chi et al. 2022)."""
 
+    title = "Kerple-log"
     init_range = (2.0, 1.0)
     smooth_beyond = 128  # curvature ≤ r₁ / distance²
 
@@ -54,6 +55,7 @@ class KerpleLog(Kerple):
 class KerplePower(Kerple):
     """A learned power-law penalty, b(i, j) = −r₁·|i − j|^r₂ (Chi et al. 2022)."""
 
+    title = "Kerple-power"
     init_range = (1.0, 2.0)
 
     def of_distance(self, distance: Tensor) -> Tensor:

@@ -13,6 +13,10 @@ from longfire.validation import hint
 
 OLD_INIT = "start"
 """Name of FIRE's option `init` in earlier releases, where `start=None` meant `init=random`."""
+RECOMMENDED = "recommended"
+"""In titles: FIRE initialised as Kerple-log, with its horizon at the training length."""
+PUBLISHED = {"init": "random", "horizon": "None"}
+"""FIRE's values in the paper."""
 
 
 def parse_label(label: str) -> tuple[str, bool, dict[str, Any]]:
@@ -36,11 +40,23 @@ def canonical_label(label: str) -> str:
     return f"{head}:{typed}" if typed else head
 
 
-def label_title(label: str) -> str:
-    """`fire-s:horizon=64` → `FIRE-S (horizon=64)`, for tables and plots."""
-    name, shared, _ = parse_label(label)
-    options = canonical_label(label).partition(":")[2].replace(",", ", ")
-    return title_of(name) + ("-S" if shared else "") + (f" ({options})" if options else "")
+def label_title(label: str, *, init: str | None = None, horizon: int | None = None, trained: int | None = None) -> str:
+    """`fire-s:horizon=64` → `FIRE-S (horizon=64)`, for tables and plots. Plain `FIRE` is always FIRE as published.
+
+    Args:
+        label: an encoding as typed.
+        init: the recipe's, for encodings that have this option, unless the label sets it.
+        horizon: the same, in tokens.
+        trained: training length in tokens. At this horizon, FIRE initialised as Kerple-log is `FIRE (recommended)`.
+    """
+    head, typed = _split(label)
+    name = head.removesuffix(SHARED)
+    known, recipe = option_names(ENCODINGS[name]), {"init": init, "horizon": horizon}
+    options = {key: str(value) for key, value in recipe.items() if value is not None and key in known} | typed
+    shown = [f"{key}={value}" for key, value in options.items() if PUBLISHED.get(key) != value]
+    if name == "fire" and (options.get("init"), options.get("horizon")) == ("kerple_log", str(trained)):
+        shown = [RECOMMENDED, *(one for one in shown if one.partition("=")[0] not in PUBLISHED)]
+    return title_of(name) + ("-S" if head != name else "") + (f" ({', '.join(shown)})" if shown else "")
 
 
 def label_file_name(label: str) -> str:

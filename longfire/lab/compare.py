@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from longfire.encodings.labels import label_title
 from longfire.evaluation.record import interruptible
 from longfire.lab.comparison import Comparison
 from longfire.lab.comparison_plan import ComparisonPlan, plan_comparison
@@ -100,5 +99,5 @@ def _results(plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
                 has_begun=lambda run: (run.folder / "recipe.json").exists(),
                 tick=lambda unfinished: bar.update([run.folder for run in unfinished]),
             ):
-                key = {"encoding": run.label, "label": label_title(run.label), "seed": run.seed}
+                key = {"encoding": run.label, "label": run.title, "seed": run.seed}
                 yield {**key, "failed": LOST} if result is None else result

@@ -9,7 +9,14 @@ from typing import Any
 
 from longfire.data.corpus import local_paths, single
 from longfire.encodings import ENCODINGS
-from longfire.encodings.labels import canonical_label, check_label, label_file_name, parse_label, run_folder
+from longfire.encodings.labels import (
+    canonical_label,
+    check_label,
+    label_file_name,
+    label_title,
+    parse_label,
+    run_folder,
+)
 from longfire.encodings.positions import check_range
 from longfire.encodings.registry import has_starts, option_names
 from longfire.lab import DEFAULT_ENCODINGS, DEFAULT_SEEDS
@@ -40,6 +47,12 @@ class PlannedRun:
     folder: Path
     identity: dict[str, Any] | None = None
     """Equal for runs that train the same model. None: not computed, or an extension of a model not trained yet."""
+
+    @property
+    def title(self) -> str:
+        """The encoding's display name, which tells how FIRE differs from the paper's."""
+        encoding, trained = self.recipe.position_encoding(), self.recipe.sequence_length
+        return label_title(self.label, init=self.recipe.init, horizon=encoding.get("horizon"), trained=trained)
 
     @property
     def is_extension(self) -> bool:

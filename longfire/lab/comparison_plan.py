@@ -198,11 +198,11 @@ def _held_out_notes(corpus: Corpus, split: str, limit: int | None) -> Iterator[s
     description = corpus.describe()
     sizes = description["splits"][split]
     tested, trained = (_size(description["splits"][name]) for name in (split, "train"))
-    if limit is not None and limit < sizes["tokens"]:
-        tested += f", of which {limit:,} tokens are scored at each length"
     ends = "the ends of " if description["divided"].startswith("by position") else ""
     passed_over = f" In the folder: {description['passed_over']}." if description["passed_over"] else ""
     yield f"Held-out text ({split}): {ends}{tested}. Training text: {trained}.{passed_over}"
+    if limit is not None and limit < sizes["tokens"]:
+        tested += f", of which up to {limit:,} tokens are scored at each length"
     if sizes["documents"] < FEW_DOCUMENTS or min(sizes["tokens"], limit or sizes["tokens"]) < FEW_TOKENS:
         yield (
             f"{tested}: too little held-out text to rank encodings reliably. Add documents, or pass a separate text "

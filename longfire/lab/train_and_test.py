@@ -40,7 +40,7 @@ Model = Callable[[], LongfireForCausalLM]
 
 def train_and_test(plan: ComparisonPlan, run: PlannedRun) -> dict[str, Any]:
     """Train and test one run. A failure is recorded and does not affect other runs."""
-    result: dict[str, Any] = {"encoding": run.label, "label": label_title(run.label), "seed": run.seed}
+    result: dict[str, Any] = {"encoding": run.label, "label": run.title, "seed": run.seed}
     started = time.perf_counter()
     try:
         if run.is_extension:

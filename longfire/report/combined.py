@@ -57,7 +57,7 @@ def combined_page(records: Records, path: Path) -> Path:
         ),
         data={"comparisons": [chart_data(one, f"chart-{i}", classes) for i, one in enumerate(records.values(), 1)]},
         scripts=("report.js",),
-        style=colors_css(dict(zip(classes.values(), assign_colors(list(encodings.values())), strict=True))),
+        style=colors_css(dict(zip(classes.values(), assign_colors(list(encodings.items())), strict=True))),
     )
     return path
 
@@ -82,7 +82,7 @@ def _different_fires(heads: Sequence[str], records: Records) -> str:
     """How each comparison's FIRE differs from the paper's, unless it is the same FIRE in all."""
     fires: dict[str, list[str]] = {}
     for head, record in zip(heads, records.values(), strict=True):
-        if text := fire_options(record):
+        if text := " ".join(fire_options(record)):
             fires.setdefault(text, []).append(head)
     return " ".join(f"In {join_words(names)}, {text}" for text, names in fires.items()) if len(fires) > 1 else ""
 

@@ -22,7 +22,7 @@ from longfire.report.summary import (
 
 HOLDS = 0.5
 """Nats: encodings that stay within this of their log perplexity at the shortest length count as extrapolating."""
-MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p", "d", "h", "8")
 BAND = 0.08
 """Opacity of the bands over seeds."""
 MAX_LINES, MAX_LABEL = 8, 24
@@ -123,7 +123,7 @@ def zoom_limits(record: Record) -> tuple[float, float] | None:
 
 
 def _style(line: Line) -> dict[str, Any]:
-    fire = line.encoding == "fire"
+    fire = line.is_fire
     return {"color": line.colors[0], "linewidth": 2.6 if fire else 1.6, "zorder": 4 if fire else 3, "label": line.label}
 
 
@@ -164,7 +164,7 @@ def _draw_losses(record: Record, axes: Any) -> None:
         if not curve:
             continue
         steps, mean, low, high = (list(values) for values in zip(*curve, strict=True))
-        axes.plot(steps, mean, **_style(line) | {"linewidth": 1.8 if line.encoding == "fire" else 1.2})
+        axes.plot(steps, mean, **_style(line) | {"linewidth": 1.8 if line.is_fire else 1.2})
         axes.fill_between(steps, low, high, color=line.colors[0], alpha=BAND, linewidth=0)
         tops.append(max(high[len(high) // 20 :]))
     if tops:

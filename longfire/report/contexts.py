@@ -7,7 +7,7 @@ from typing import Any
 
 from longfire.report.compare_plot import MARKERS
 from longfire.report.downstream import METRICS
-from longfire.report.summary import assign_colors
+from longfire.report.summary import FIRES, assign_colors
 from longfire.report.task_rows import Record, scores_on, seed_counts, training_lengths, with_means
 from longfire.tasks import TASKS
 
@@ -48,12 +48,12 @@ def _ceiling(record: Record, task: str) -> float:
 
 def _draw(axes: Any, record: Record, task: str) -> None:
     rows = record["rows"]
-    colors = assign_colors([row["encoding"] for row in rows])
+    colors = assign_colors([(row["label"], row["encoding"]) for row in rows])
     for i, (row, (color, _)) in enumerate(zip(rows, colors, strict=True)):
         scores = {n * OFFSET ** (i - (len(rows) - 1) / 2): one for n, one in sorted(scores_on(row, task).items())}
         if not scores:
             continue
-        fire = row["encoding"] == "fire"
+        fire = row["label"] in FIRES
         look = {"color": color, "linewidth": 2.6 if fire else 1.4, "zorder": 4 if fire else 3, "markersize": 5}
         axes.plot(
             [*scores],

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from longfire.encodings.labels import RECOMMENDED
 from longfire.report.summary import (
     Record,
     amounts,
@@ -20,6 +21,8 @@ Runs = Sequence[dict[str, Any]]
 
 NO_RUNS = "No run has finished yet."
 INTERRUPTED = "The experiment was interrupted; missing results have not been run."
+PUBLISHED = "FIRE is as published, except for the options in its label."
+FIRE_RECOMMENDED = "FIRE (recommended) starts as Kerple-log, with its horizon at the training length."
 PROTOCOLS = {
     "paper": "documents are cut to each length, so longer lengths only score longer documents",
     "paired": "the same tokens are scored at every length, with more or less context",
@@ -34,7 +37,7 @@ def description(record: Record) -> list[str]:
     sentences = [
         _models(record, done),
         _training(record, done),
-        fire_options(record),
+        *fire_options(record),
         *_extended(done),
         *(_task_evaluation(record) if metric_of(record).is_accuracy else _evaluation(record, done)),
         INTERRUPTED if record.get("interrupted") else "",
@@ -132,16 +135,19 @@ def _training(record: Record, done: Runs) -> str:
     return f"{', '.join(part for part in parts if part)}."
 
 
-def fire_options(record: Record) -> str:
-    """How the comparison's FIRE differs from the paper's, in a sentence."""
+def fire_options(record: Record) -> list[str]:
+    """How the comparison's FIRE differs from the paper's. Labels tell its `init` and horizon."""
     recipe = record["setting"].get("recipe") or {}
-    fires = [line.encoding for line in lines_of(record) if line.encoding.startswith("fire")]
-    changed = changes_to_fire(recipe)
-    if not fires or not (changed or "init" in recipe):
-        return ""
-    if not changed:
-        return "FIRE is as published, except for the options in its label."
-    return f"FIRE {changed}{', unless its label says otherwise' if any(':' in one for one in fires) else ''}."
+    fires = [line.label for line in lines_of(record) if line.encoding.startswith("fire")]
+    if not fires or not (changes_to_fire(recipe) or "init" in recipe):
+        return []
+    changed = changes_to_fire({**recipe, "init": None, "horizon": None})
+    recommended = [RECOMMENDED in label for label in fires]
+    return [
+        *([f"FIRE {changed}."] if changed else []),
+        *([PUBLISHED] if not changed and not all(recommended) else []),
+        *([FIRE_RECOMMENDED] if any(recommended) else []),
+    ]
 
 
 def _extended(done: Runs) -> list[str]:

@@ -216,7 +216,7 @@ def chance_levels(record: Record) -> dict[str, str]:
 
 def missing(record: Record) -> list[str]:
     """Missing tasks and failures."""
-    notes = [f"{task} is missing: {reason}." for task, reason in record["setting"]["missing"].items()]
+    notes = [f"{TASKS[task].title} is missing: {reason}." for task, reason in record["setting"]["missing"].items()]
     for row in record["rows"]:
         failed = [(part["mixture"], part["failed"]) for part in row.get("parts", ()) if "failed" in part]
         failed += [(f"{one['task']} at {one['length']:,}", one["failed"]) for one in row["scores"] if "failed" in one]

@@ -120,8 +120,9 @@ def plot_effects(shown: dict[int, list[Effect]], path: Path) -> None:
             _plot_one(axes, effect)
         for axes in panels[len(query_effects) :]:
             axes.axis("off")
-        text = panels[len(query_effects)].text(0, 1, HOW_TO_READ, va="top", fontsize=10.5, linespacing=1.2)
-        text.set_in_layout(False)  # it may run into the empty panel beside it
+        if half is halves[-1]:
+            text = panels[len(query_effects)].text(0, 1, HOW_TO_READ, va="top", fontsize=10.5, linespacing=1.2)
+            text.set_in_layout(False)  # it may run into the empty panel beside it
     figure.savefig(path, dpi=75)
 
 

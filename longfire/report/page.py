@@ -27,7 +27,7 @@ from longfire.report.table import Table
 from longfire.report.verdict import verdict
 
 TITLE = "Train short, test long"
-HEADS = [COLORS[name] for name in ("kerple_log", "fire", "alibi", "t5", "yarn", "sinusoidal", "learned", "nope")]
+HEADS = [COLORS[name] for name in ("kerple_log", "recommended", "alibi", "t5", "yarn", "sinusoidal", "learned", "nope")]
 """Colours of attention heads, used in turn."""
 POSITIONS = "Loss by position in the sequence{}. Training covered positions up to the training length."
 BIASES = (
@@ -86,8 +86,7 @@ def chart_data(record: Record, chart: str, classes: Mapping[str, str]) -> dict[s
         "trained": record["setting"]["trained_length"],
         "lengths": lengths,
         "series": [
-            {"label": line.label, "cls": classes[line.label], "strong": line.encoding == "fire"}
-            for line in lines_of(record)
+            {"label": line.label, "cls": classes[line.label], "strong": line.is_fire} for line in lines_of(record)
         ],
         "texts": [
             {"name": name, metric.test: {line.label: _points(line, lengths) for line in lines_of(one)}}

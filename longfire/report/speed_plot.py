@@ -6,9 +6,11 @@ from typing import Any
 from longfire.bench.attention_speed import BOTH
 from longfire.bench.benchmark import FIRE_S, FORWARD, NO_BIAS
 from longfire.bench.model_speed import BASELINE, DECODING, TRAINING
+from longfire.encodings.labels import label_title
 from longfire.report.speed import best_rows, machine
+from longfire.report.summary import COLORS, assign_colors
 
-FIRE_COLORS = {"fire": "crimson", FIRE_S: "darkorange"}
+FIRE_COLORS = {name: COLORS[name][0] for name in ("fire", FIRE_S)}
 PANELS = {"ms": "forward + backward, milliseconds", "peak_mb": "memory added by forward + backward, MB"}
 STYLES: tuple[tuple[Any, str], ...] = (
     ("-", "o"),
@@ -43,10 +45,8 @@ def plot_speed(record: Record, path: Path) -> None:
     measured = [row for row in rows if row["encoding"] != NO_BIAS and BOTH in row]
     names = list(dict.fromkeys(row["encoding"] for row in measured))
     engines = list(dict.fromkeys(row["engine"] for row in measured))
-    others = [name for name in names if name not in FIRE_COLORS]
-    colors: dict[str, Any] = FIRE_COLORS | {
-        name: mpl.colormaps["viridis"](0.95 * i / max(1, len(others) - 1)) for i, name in enumerate(others)
-    }
+    pairs = assign_colors([(label_title(name), name) for name in names])
+    colors = {name: on_white for name, (on_white, _) in zip(names, pairs, strict=True)}
 
     def look(name: str, engine: str) -> dict[str, Any]:
         if name == NO_BIAS:

@@ -5,13 +5,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from longfire.encodings import ENCODINGS
+from longfire.encodings.labels import label_title, parse_label
 from longfire.report.metric import EXACT_MATCH, LOG_PERPLEXITY, Metric, mean_and_deviation
 from longfire.tasks.synthetic import synthetic_task
 
 Record = dict[str, Any]
 
 COLORS = {  # on white, on black
-    "fire": ("#dc143c", "#ff5470"),
+    "recommended": ("#dc143c", "#ff5470"),
+    "fire": ("#e07b00", "#ffae42"),
     "kerple_log": ("#1f6fc4", "#62b0ff"),
     "alibi": ("#2b8a3e", "#63d17a"),
     "rope": ("#1d1d1f", "#f0f0f0"),
@@ -22,11 +25,15 @@ COLORS = {  # on white, on black
     "learned": ("#857c00", "#dcd44d"),
     "sinusoidal": ("#c2379a", "#f79add"),
     "rope_pi": ("#4a6079", "#a3bdd9"),
-    "yarn": ("#00705c", "#3fcfb0"),
+    "yarn": ("#6f9f00", "#a8e03a"),
     "fire-s": ("#f2789f", "#ffb3c7"),
+    "fire:threshold=None": ("#16207f", "#8c9eff"),
 }
-SPARE = [("#e07b00", "#ffae42"), *(COLORS[name] for name in ("sinusoidal", "learned", "sandwich", "yarn", "rope_pi"))]
+"""By encoding. FIRE as published is `fire`, and as recommended `recommended`, however it was typed."""
+SPARE = [COLORS[name] for name in ("sinusoidal", "fire:threshold=None", "learned", "sandwich", "yarn", "rope_pi")]
 """Colours for encodings without one, and for a second line of the same encoding."""
+FIRES = ("FIRE (recommended)", "FIRE")
+"""Labels of FIRE as recommended and as published."""
 LISTED = 4
 """Maximum number of encodings to name one by one."""
 
@@ -56,6 +63,11 @@ class Line:
     """Runs that did not fail."""
     metric: Metric = LOG_PERPLEXITY
 
+    @property
+    def is_fire(self) -> bool:
+        """Whether this is FIRE as recommended or as published, which charts emphasise."""
+        return self.label in FIRES
+
     def rows(self, length: int) -> dict[int, dict[str, Any]]:
         """Evaluation at a length, by seed."""
         return {
@@ -84,12 +96,22 @@ class Line:
         return mean_and_deviation(self.values(length).values())[0]
 
 
-def assign_colors(encodings: Sequence[str]) -> list[tuple[str, str]]:
-    """A colour for each line of a chart: the encoding's, or a spare one if it has none or it is taken."""
-    spare = iter(SPARE * len(encodings))
-    return [
-        COLORS[one] if one in COLORS and one not in encodings[:i] else next(spare) for i, one in enumerate(encodings)
-    ]
+def assign_colors(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """A colour for each line of a chart: the encoding's, or a spare one if it has none or it is taken.
+
+    Args:
+        lines: label and encoding of each.
+    """
+    keys = [_color_key(*line) for line in lines]
+    own = [COLORS.get(key) if key not in keys[:i] else None for i, key in enumerate(keys)]
+    spare = iter([color for color in SPARE if color not in own] + SPARE * len(lines))
+    return [next(spare) if color is None else color for color in own]
+
+
+def _color_key(label: str, encoding: str) -> str:
+    """The key in `COLORS`. For FIRE, the label tells what the recipe and the options make of it."""
+    own = {FIRES[0]: "recommended", FIRES[1]: "fire"}
+    return own.get(label, label if encoding == "fire" else encoding)
 
 
 def lines_of(record: Record, metric: Metric | None = None) -> list[Line]:
@@ -97,7 +119,7 @@ def lines_of(record: Record, metric: Metric | None = None) -> list[Line]:
     runs, metric = record["runs"], metric or metric_of(record)
     encodings = {label_of(run): str(run["encoding"]) for run in reversed(runs)}
     labels = list(dict.fromkeys(map(label_of, runs)))
-    colors = assign_colors([encodings[label] for label in labels])
+    colors = assign_colors([(label, encodings[label]) for label in labels])
     return [
         Line(
             label,
@@ -117,6 +139,20 @@ def texts_of(record: Record) -> dict[str, Record]:
         runs = [{**run, "perplexity": run["also"].get(name, {})} if "also" in run else run for run in record["runs"]]
         texts[f"{name} (second text)" if name in texts else name] = {**record, "runs": runs}
     return texts
+
+
+def with_titles(record: Record) -> Record:
+    """A comparison's record with labels by the current rule; earlier releases wrote `FIRE` whatever the recipe's."""
+    recipe = record["setting"].get("recipe") or {}
+    horizon = training_tokens(recipe) if recipe.get("horizon") == "length" else recipe.get("horizon")
+    trained = training_tokens(recipe) if "length" in recipe else None
+
+    def title(run: dict[str, Any]) -> str:
+        if parse_label(str(run["encoding"]))[0] not in ENCODINGS:
+            return label_of(run)
+        return label_title(run["encoding"], init=recipe.get("init"), horizon=horizon, trained=trained)
+
+    return {**record, "runs": [{**run, "label": title(run)} for run in record["runs"]]}
 
 
 def label_of(run: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from longfire.report.summary import (
 from longfire.report.task_verdict import task_verdict
 
 NOTHING, SMALL = 0.005, 0.05
-"""Nats: a rise up to the first counts as none, up to the second as small."""
+"""Nats: a rise up to the second is small, and none if the line ends at most the first above its start."""
 UNTRAINED = 0.65
 """Models above this fraction of a uniform guess's log perplexity (about a unigram model) get no verdict."""
 
@@ -66,14 +66,14 @@ def _extrapolation(record: Record, lines: Sequence[Line], base: int, far: int) -
     """How much log perplexity rises from the training length to the longest, by encoding."""
     if far == base:
         return []
-    names, rises, ends = _with_extensions(record), dict[str, float](), dict[int, list[str]]()
+    names, rises, ends = _with_extensions(record), dict[str, dict[int, float]](), dict[int, list[str]]()
     for line in lines:
         by_length = _rises(line, base, [n for n in lengths_of(record) if n > base])
         if far in by_length:
-            rises[names.get(line.label, line.label)] = max(by_length.values())
+            rises[names.get(line.label, line.label)] = by_length
         elif line.values(base):
             ends.setdefault(max(by_length, default=base), []).append(line.label)
-    groups = _rise_groups(rises, base)
+    groups = _rise_groups(rises, far)
     trained = record["setting"]["trained_length"]
     multiple = f"{far / trained:.3g}× the training length"
     span = f"Up to {multiple} ({far:,} tokens)" if base == trained else f"From {base:,} to {far:,} tokens ({multiple})"
@@ -86,17 +86,19 @@ def _extrapolation(record: Record, lines: Sequence[Line], base: int, far: int) -
     ]
 
 
-def _rise_groups(rises: Mapping[str, float], base: int) -> list[str]:
-    flat = [label for label, rise in rises.items() if rise <= NOTHING]
-    close = [label for label, rise in rises.items() if NOTHING < rise <= SMALL]
-    lost = sorted((rise, label) for label, rise in rises.items() if rise > SMALL)
+def _rise_groups(rises: Mapping[str, Mapping[int, float]], far: int) -> list[str]:
+    """Encodings that lose nothing, little or more. `rises` are by length."""
+    highest = {label: max(by_length.values()) for label, by_length in rises.items()}
+    small = [label for label, rise in highest.items() if rise <= SMALL]
+    flat = [label for label in small if rises[label][far] <= NOTHING]
+    close = [label for label in small if label not in flat]
+    lost = sorted((rise, label) for label, rise in highest.items() if label not in small)
     groups = []
     if flat:
         groups.append(f"{some_names(flat)} lose{'s' * (len(flat) == 1)} nothing")
     if close:
-        bound = math.ceil(100 * max(rises[label] for label in close)) / 100
-        stay, their = ("stays", "its") if len(close) == 1 else ("stay", "their")
-        groups.append(f"{some_names(close)} {stay} within {bound:.2f} of {their} log perplexity at {base:,}")
+        bound = math.ceil(100 * max(highest[label] for label in close)) / 100
+        groups.append(f"{some_names(close)} lose{'s' * (len(close) == 1)} at most {bound:.2f} nats")
     if len(lost) > LISTED:
         (low, least), (high, most) = lost[0], lost[-1]
         groups.append(f"{len(lost)} encodings lose {low:.2f} ({least}) to {high:.2f} nats ({most})")

@@ -18,7 +18,7 @@ class Task:
     name: str
     """As typed on the command line, and the name of its data folder: "qasper"."""
     title: str
-    """Column heading in the paper's tables."""
+    """Column heading in tables: the paper's for SCROLLS, the benchmarks' own names for GLUE."""
     suite: str
     """"scrolls" or "glue"."""
     metric: str
@@ -66,16 +66,16 @@ def _scrolls(name: str, title: str, metric: str, max_answer: int, form: str = "q
     return Task(name, title, "scrolls", metric, max_answer, **{"hub": ("tau/scrolls", name), "form": form, **options})
 
 
-def _glue(name: str, columns: str, choices: tuple[str, ...], **options: Any) -> Task:
+def _glue(name: str, title: str, columns: str, choices: tuple[str, ...], **options: Any) -> Task:
     """`columns` follow the task's name, separated by `|`; a bare word stands for `word: {word}`."""
     parts = [part if "{" in part else f"{part}: {{{part}}}" for part in columns.split("|")]
     defaults = {"metric": "accuracy", "max_answer": 16, "hub": ("nyu-mll/glue", name)}
     template = " ".join([name, *parts])
-    return Task(name, name.capitalize(), "glue", template=template, choices=choices, **{**defaults, **options})
+    return Task(name, title, "glue", template=template, choices=choices, **{**defaults, **options})
 
 
-def _superglue(name: str, columns: str, choices: tuple[str, ...], config: str = "", **options: Any) -> Task:
-    return _glue(name, columns, choices, hub=("aps/super_glue", config or name), **options)
+def _superglue(name: str, title: str, columns: str, choices: tuple[str, ...], config: str = "", **options: Any) -> Task:
+    return _glue(name, title, columns, choices, hub=("aps/super_glue", config or name), **options)
 
 
 TRUTH = ("False", "True")
@@ -94,26 +94,31 @@ SCROLLS = (
 # Wang et al. (2022): question-focused summaries with four references each; not part of the SCROLLS average.
 SQUALITY = _scrolls("squality", "SQuAL", "rouge_gm", 768, hub=("pszemraj/SQuALITY-v1.3", ""))
 GLUE = (
-    _superglue("boolq", "question|passage", TRUTH, document="passage"),
-    _superglue("cb", "hypothesis|premise", ("entailment", "contradiction", "neutral")),
-    _glue("cola", "sentence", ("unacceptable", "acceptable")),
-    _superglue("copa", "choice1|choice2|premise|question", ("choice1", "choice2")),
+    _superglue("boolq", "BoolQ", "question|passage", TRUTH, document="passage"),
+    _superglue("cb", "CB", "hypothesis|premise", ("entailment", "contradiction", "neutral")),
+    _glue("cola", "CoLA", "sentence", ("unacceptable", "acceptable")),
+    _superglue("copa", "COPA", "choice1|choice2|premise|question", ("choice1", "choice2")),
     _glue(
         "mnli",
+        "MNLI",
         "premise|hypothesis",
         ("entailment", "neutral", "contradiction"),
         hub_validation="validation_matched",
     ),
-    _glue("mrpc", "sentence1|sentence2", ("not_equivalent", "equivalent")),
-    _glue("qnli", "question|sentence", ENTAILMENT),
-    _glue("qqp", "question1|question2", ("not_duplicate", "duplicate")),
-    _glue("rte", "sentence1|sentence2", ENTAILMENT),
-    _glue("sst2", "sentence", ("negative", "positive")),
-    _superglue("wic", "sentence1|sentence2|word", TRUTH),
-    _glue("wnli", "sentence1|sentence2", ENTAILMENT[::-1]),
-    _superglue("multirc", "question|answer|paragraph", TRUTH, metric="group_exact_match", document="paragraph"),
-    _superglue("record", "query|entities|passage", (), metric="exact_match", max_answer=32, document="passage"),
-    _superglue("wsc", "text: {marked}|candidate: {span1_text}|pronoun: {span2_text}", TRUTH, config="wsc.fixed"),
+    _glue("mrpc", "MRPC", "sentence1|sentence2", ("not_equivalent", "equivalent")),
+    _glue("qnli", "QNLI", "question|sentence", ENTAILMENT),
+    _glue("qqp", "QQP", "question1|question2", ("not_duplicate", "duplicate")),
+    _glue("rte", "RTE", "sentence1|sentence2", ENTAILMENT),
+    _glue("sst2", "SST-2", "sentence", ("negative", "positive")),
+    _superglue("wic", "WiC", "sentence1|sentence2|word", TRUTH),
+    _glue("wnli", "WNLI", "sentence1|sentence2", ENTAILMENT[::-1]),
+    _superglue(
+        "multirc", "MultiRC", "question|answer|paragraph", TRUTH, metric="group_exact_match", document="paragraph"
+    ),
+    _superglue(
+        "record", "ReCoRD", "query|entities|passage", (), metric="exact_match", max_answer=32, document="passage"
+    ),
+    _superglue("wsc", "WSC", "text: {marked}|candidate: {span1_text}|pronoun: {span2_text}", TRUTH, config="wsc.fixed"),
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in (*SCROLLS, SQUALITY, *GLUE)}

@@ -353,7 +353,7 @@ def test_fire_as_recommended(name):
         return finding(claim, record)
 
     assert judged({}).verdict == HOLDS
-    assert judged({}).numbers[-1].startswith("32,768: FIRE (recommended) 2.900 ± 0.000, ")
+    assert judged({}).numbers[-1].startswith(f"32,768: {claim.test['one'].upper()} 2.900 ± 0.000, ")
     for other in ("kerple_power", "fire", "alibi"):
         assert judged({other: values[other] | {"32768": 2.8}}).verdict == FAILS
     assert judge(claim, {"reproduce/perplexity-base": compared(values)}).verdict == MISSING

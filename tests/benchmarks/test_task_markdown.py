@@ -106,21 +106,21 @@ def test_suite_has_averages_and_tasks():
     assert cells(page, "") == [["average", "paper, base"], ["constant answer", "FIRE", "RoPE"]]
     assert cells(page, "FIRE") == [["60.00", "71.14"]]
     assert cells(page, "RoPE") == [["61.00", f"{sum(theirs) / 15:.2f}"]]
-    (wsc,) = cells(page, "Wsc<br><small>accuracy of 1,234</small>")
+    (wsc,) = cells(page, "WSC<br><small>accuracy of 1,234</small>")
     assert wsc == ["50.00", "60.00 ≈<br><small>58.8…62.8</small>", "61.00 ≈<br><small>59.8…63.8</small>"]
-    (cb,) = cells(page, "Cb<br><small>accuracy of 1,234</small>")
+    (cb,) = cells(page, "CB<br><small>accuracy of 1,234</small>")
     assert cb[2].startswith("**61.00")
 
 
 def test_missing_task_leaves_a_mean_of_the_others():
     rows = [of_glue("FIRE", "fire", ["cb", "wsc"]), of_glue("FIRE-S", "fire-s", ["cb"])]
-    page = downstream_markdown(glue(*rows, missing={"cb": "has no train split of cb"}), PAPER)
+    page = downstream_markdown(glue(*rows, missing={"cb": "the data has no train split"}), PAPER)
     mean = sum(PAPER["glue"][6][task] for task in SUITES["glue"] if task not in ("cb", "wsc")) / 13
     assert cells(page, "")[0] == ["average", "paper, base", "mean of the 13 that all have", "paper, base, same tasks"]
     assert cells(page, "FIRE") == [["missing", "71.14", "60.00", f"{mean:.2f}"]]
     assert cells(page, "FIRE-S") == [["missing", "71.04", "60.00", "–"]]  # the paper has its average alone
-    assert cells(page, "Cb<br><small>accuracy</small>") == [["–", "missing", "missing"]]
-    assert "- cb is missing: has no train split of cb." in page
+    assert cells(page, "CB<br><small>accuracy</small>") == [["–", "missing", "missing"]]
+    assert "- CB is missing: the data has no train split." in page
 
 
 def test_seeds_share_a_row_and_a_column():
@@ -130,7 +130,7 @@ def test_seeds_share_a_row_and_a_column():
     assert page.count("Not as published: FIRE (") == 1
     assert cells(page, "FIRE") == [["51.00 ± 1.41", "71.14"]]
     assert cells(page, "")[1] == ["constant answer", "FIRE", "RoPE"]
-    (boolq,) = cells(page, "Boolq<br><small>accuracy of 1,234</small>")
+    (boolq,) = cells(page, "BoolQ<br><small>accuracy of 1,234</small>")
     assert boolq[1] == "51.00<br><small>50.0…52.0</small>"
     assert "≈ if all seeds are near chance" in page
 

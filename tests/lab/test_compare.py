@@ -47,7 +47,7 @@ def trained(compared, tmp_path):
 def test_the_record(compared):
     out, record, saved = compared
     assert [run["encoding"] for run in record["runs"]] == ["fire", "fire-s", "learned", "nope"]
-    assert [run["label"] for run in record["runs"]] == ["FIRE", "FIRE-S", "Learned", "NoPE"]
+    assert [run["label"] for run in record["runs"]] == ["FIRE (recommended)", "FIRE-S (recommended)", "Learned", "NoPE"]
     assert [len(one["runs"]) for one in saved] == [1, 2, 3, 4, 4]
     assert ["interrupted" in one for one in saved] == [True] * 4 + [False]
     setting = record["setting"]
@@ -83,10 +83,10 @@ def test_how_much_is_held_out(compared):
     """Six files leave one to test on, and the record warns that this is too little."""
     out, record, _ = compared
     tokens = record["setting"]["corpus"]["splits"]["validation"]["tokens"]
-    amount = f"1 document with {tokens:,} tokens, of which 512 tokens are scored at each length"
+    amount = f"1 document with {tokens:,} tokens"
     first, little = record["notes"]
     assert first.startswith(f"Held-out text (validation): {amount}. Training text: 4 documents with")
-    assert little.startswith(f"{amount}: too little")
+    assert little.startswith(f"{amount}, of which up to 512 tokens are scored at each length: too little")
     for shown in (compare_table(record), report_page(record, out / "page.html").read_text()):
         assert all(note in " ".join(shown.split()) for note in record["notes"])
 
@@ -251,7 +251,7 @@ def test_runs_of_an_earlier_release_are_found(corpus, tmp_path):
     """Labels and folders with `start` instead of `init`."""
     asked = comparison(corpus, encodings=("fire:start=None,horizon=4",))
     (found,) = run(asked, tmp_path)["runs"]
-    assert (found["encoding"], found["label"]) == ("fire:init=random,horizon=4", "FIRE (init=random, horizon=4)")
+    assert (found["encoding"], found["label"]) == ("fire:init=random,horizon=4", "FIRE (horizon=4)")
     old = tmp_path / "runs" / "fire-start-None-horizon-4-0"
     (tmp_path / "runs" / "fire-init-random-horizon-4-0").rename(old)
     before = (old / "done.json").stat().st_mtime_ns

@@ -1,6 +1,7 @@
 """Several comparisons on one page."""
 
 from longfire.report.combined import combined_page, summary_table
+from longfire.report.summary import with_titles
 from tests.report.browser import curves, looking_at, overflow
 from tests.report.records import EXACT, LABELS, compare_record, task_record, with_other_texts
 
@@ -18,9 +19,18 @@ def test_the_summary():
         ["NoPE", "4.277 ± 0.030", "0", "–"],
     ]
     assert set(table.highlights) == {(1, 1), (0, 2), (0, 3)}
-    assert table.notes[1] == (
-        "In log perplexity at 16×, FIRE is as published, except for the options in its label. "
-        "In copy at 4× and reverse at 4×, FIRE starts as kerple_log."
+    assert not table.notes[1]
+
+
+def test_different_fires_have_their_own_rows():
+    """A recipe's FIRE is not the paper's, though both are typed `fire`."""
+    recommended = task_record()
+    recommended["setting"]["recipe"]["horizon"] = "length"
+    table = summary_table({"a": compare_record(), "b": with_titles(recommended)})
+    rows = {label: cells for label, *cells in table.rows}
+    assert (rows["FIRE"][1], rows["FIRE (recommended)"][0]) == ("–", "–")
+    assert table.notes[1].endswith(
+        "In copy at 4×, FIRE (recommended) starts as Kerple-log, with its horizon at the training length."
     )
 
 

@@ -2,12 +2,14 @@
 
 import math
 
+import pytest
+
 from longfire.report.compare import SPREAD, compare_table, comparison_tables, scored_text
 from longfire.report.description import description
 from longfire.report.failures import failures
 from longfire.report.metric import mean_and_deviation
 from longfire.report.significance import RULE
-from longfire.report.summary import amount, amounts, join_words, lines_of
+from longfire.report.summary import COLORS, SPARE, amount, amounts, join_words, lines_of, with_titles
 from longfire.report.verdict import verdict
 from tests.report.records import compare_record, record_of, with_other_texts
 
@@ -32,8 +34,32 @@ def test_every_line_has_its_own_colour():
     record["runs"] += [{"encoding": "fire", "label": f"FIRE {i}", "seed": 0} for i in range(2)]
     record["runs"] += [{"encoding": "fire-s", "label": "FIRE-S", "seed": 0}]
     lines = lines_of(record)
-    assert lines[0].colors[0] == "#dc143c"
+    assert lines[0].colors == COLORS["fire"]
     assert len({line.colors for line in lines}) == len(lines) == 8
+
+
+@pytest.mark.parametrize(
+    ("encoding", "init", "horizon", "label", "color"),
+    [
+        ("fire", None, None, "FIRE", "fire"),
+        ("fire", "kerple_log", "length", "FIRE (recommended)", "recommended"),
+        ("fire:init=kerple_log,horizon=64", None, None, "FIRE (recommended)", "recommended"),
+        ("fire:init=random,horizon=None", "kerple_log", "length", "FIRE", "fire"),
+        ("fire", "kerple_log", 128, "FIRE (init=kerple_log, horizon=128)", None),
+        ("fire-s", "kerple_log", "length", "FIRE-S (recommended)", "fire-s"),
+    ],
+)
+def test_fire_is_named_and_coloured_by_what_it_is(encoding, init, horizon, label, color):
+    """Not by what was typed, or written by an earlier release."""
+    record = compare_record()
+    record["setting"]["recipe"] |= {"init": init, "horizon": horizon}
+    names = {"fire": (encoding, "FIRE"), "kerple_log": ("kerple_log", "KerpleLog"), "nope": ("lost", "Mine")}
+    for run in record["runs"]:
+        run["encoding"], run["label"] = names.get(run["encoding"], (run["encoding"], run["label"]))
+    fire, *others = lines_of(with_titles(record))
+    assert (fire.label, [line.label for line in others]) == (label, ["ALiBi", "Kerple-log", "RoPE", "Mine"])
+    assert fire.colors == (COLORS[color] if color else SPARE[0])
+    assert fire.is_fire == (color in ("fire", "recommended"))
 
 
 def test_the_table():
@@ -125,13 +151,15 @@ def test_the_description_has_the_facts():
 def test_the_description_has_changes_to_fire_and_extensions():
     record = compare_record()
     recipe = record["setting"]["recipe"] = {**record["setting"]["recipe"], "init": "kerple_log", "horizon": 64}
-    assert "FIRE starts as kerple_log and has a horizon of 64 tokens." in description(record)
-    recipe["horizon"] = "length"  # the training length
-    assert "has a horizon of 64 tokens" in " ".join(description(record))
-    named = record | {"runs": [run | {"encoding": "fire:horizon=32"} for run in record["runs"]]}
-    assert "unless its label says otherwise" in " ".join(description(named))
+    published, recommended = (
+        "FIRE is as published, except for the options in its label.",
+        "FIRE (recommended) starts as",
+    )
+    for shown, own in ((record, published), (with_titles(record), recommended)):
+        said = " ".join(description(shown))
+        assert [sentence in said for sentence in (published, recommended)] == [own is published, own is recommended]
     recipe |= {"share_position_encoding": True, "encoding_options": {"log": False}, "horizon": None}
-    assert "FIRE starts as kerple_log, is shared by all layers and has log=False." in description(record)
+    assert "FIRE is shared by all layers and has log=False." in description(record)
     for run in record["runs"]:
         if run["encoding"] in ("nope", "rope"):
             run["extended"] = {"from": "ALiBi", "to": 256, "steps": 10}

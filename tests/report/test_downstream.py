@@ -46,14 +46,14 @@ def test_an_incomplete_suite_has_no_average():
             parts=[{"mixture": "quality", "failed": "DivergedError: the loss\nis nan"}],
         ),
     ]  # fmt: skip
-    missing = {"contract_nli": "has no train split of contract_nli"}
+    missing = {"contract_nli": "the data has no train split"}
     table = downstream_table(record(SUITES["scrolls"], rows, missing=missing), PAPER)
     assert cells(table, "FIRE") == [["10.00", "–", *["10.00"] * 5, "–", "10.00"]]
     assert cells(table, "RoPE") == [["20.00", "–", *["20.00"] * 4, "–", "–", "20.00"]]
     theirs = (16.24 + 14.58 + 9.55 + 15.87 + 16.31) / 5
     assert cells(table, "  FIRE")[0][-2:] == ["25.64", f"{theirs:.2f}"]
     assert cells(table, "in 2,048 tokens")[0][-2:] == ["of", "5"]
-    assert "– contract_nli is missing: has no train split of contract_nli." in table
+    assert "– CNLI is missing: the data has no train split." in table
     assert "– RoPE on quality failed: DivergedError: the loss is nan" in table
 
 

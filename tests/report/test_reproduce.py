@@ -31,7 +31,7 @@ def test_a_table_with_the_papers_numbers():
 def test_theorem():
     row = {"encoding": "kerple_log", "max_length": 2048, "largest": 48.0, "error": 1.234e-15}
     table = theorem_table({"setting": {"dtype": "float64"}, "rows": [row]})
-    assert table.rows == [["KerpleLog", "2,048", "48.0", "1.2e-15"]]
+    assert table.rows == [["Kerple-log", "2,048", "48.0", "1.2e-15"]]
     assert "float64" in str(table)
 
 

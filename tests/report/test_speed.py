@@ -8,6 +8,7 @@ import pytest
 from longfire.bench import attention_speed, model_speed
 from longfire.report.speed import best_rows, speed_table
 from longfire.report.speed_plot import plot_model, plot_speed
+from longfire.report.summary import COLORS
 from tests.report.records import attention_record
 
 ROOT = Path(__file__).parents[2]
@@ -177,12 +178,13 @@ def test_plot_of_models(rows, tmp_path):
 
 
 def test_plot_of_the_results(h200, tmp_path):
+    from matplotlib.colors import to_rgb
     from matplotlib.image import imread
 
     plot_model(h200, tmp_path / "model.png")
     pixels = imread(tmp_path / "model.png")[..., :3]
     height, width, _ = pixels.shape
     assert width > 2 * height  # three panels
-    crimson = (abs(pixels - [220 / 255, 20 / 255, 60 / 255]).max(-1) < 0.02).nonzero()[1]
+    orange = (abs(pixels - to_rgb(COLORS["fire"][0])).max(-1) < 0.02).nonzero()[1]
     for panel in range(3):  # FIRE's bars are in each
-        assert ((crimson > panel * width / 3) & (crimson < (panel + 1) * width / 3)).sum() > 500
+        assert ((orange > panel * width / 3) & (orange < (panel + 1) * width / 3)).sum() > 500

@@ -8,7 +8,7 @@ from longfire.report.description import description
 from longfire.report.failures import failures
 from longfire.report.metric import EXACT_MATCH, LOG_PERPLEXITY, median_and_range, percent
 from longfire.report.page import report_page
-from longfire.report.summary import lines_of, metric_of
+from longfire.report.summary import lines_of, metric_of, with_titles
 from longfire.report.verdict import verdict
 from tests.report.browser import curves, looking_at, overflow
 from tests.report.records import EXACT, LABELS, compare_record, task_record
@@ -111,10 +111,11 @@ def test_failed_lengths_are_dashes_and_listed():
 def test_the_description_speaks_of_the_task():
     record = task_record()
     record["setting"]["recipe"]["horizon"] = "length"
-    text = " ".join(description(record))
+    text = " ".join(description(with_titles(record)))
     for fact in (
         "25,600 generated rows of up to 40 symbols, each seen once (2M tokens), recipe task-tiny, 400 steps.",
-        "horizon of 83 tokens", "The task: A paper (2024).", "512 questions at each length (40, 60, 80, 120 and 160",
+        "FIRE (recommended) starts as Kerple-log", "The task: A paper (2024).",
+        "512 questions at each length (40, 60, 80, 120 and 160",
         "a seed that training does not use", "greedy decoding would give the same",
     ):  # fmt: skip
         assert fact in text

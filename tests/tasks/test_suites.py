@@ -10,7 +10,7 @@ from tests.tasks.rows import EXPECTED
 
 TITLES = {
     "scrolls": "QAS CNLI QMS NQA SumS GovR QuAL",
-    "glue": "Boolq Cb Cola Copa Mnli Mrpc Qnli Qqp Rte Sst2 Wic Wnli Multirc Record Wsc",
+    "glue": "BoolQ CB CoLA COPA MNLI MRPC QNLI QQP RTE SST-2 WiC WNLI MultiRC ReCoRD WSC",
 }
 
 
