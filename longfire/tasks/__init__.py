@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.tasks.dev_split import split_train_dev
 from longfire.tasks.suites import SUITES, TASKS, Example, Task, task_named
-from longfire.tasks.synthetic import SYNTHETIC, SyntheticTask, synthetic_task
 from longfire.validation import hint
 
 if TYPE_CHECKING:
     from longfire.tasks.encode import CUE, answer_ids, prompt_ids, training_row, training_rows
     from longfire.tasks.load import load_examples
+    from longfire.tasks.synthetic import SYNTHETIC, SyntheticTask, synthetic_task
 
 __all__ = [
     "CUE",
@@ -37,6 +37,7 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("CUE", "answer_ids", "prompt_ids", "training_row", "training_rows"), "encode"),
     "load_examples": "load",
+    **dict.fromkeys(("SYNTHETIC", "SyntheticTask", "synthetic_task"), "synthetic"),
 }
 
 
