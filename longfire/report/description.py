@@ -123,6 +123,7 @@ def _training(record: Record, done: Runs) -> str:
         used = f"generated rows of up to {setting['trained_length']:,} {metric_of(record).unit}"
         if recipe.get("steps") and recipe.get("batch_size"):
             used = f"{recipe['steps'] * recipe['batch_size']:,} {used}, each seen once"
+        seen = 0  # the count includes padding
     parts = [
         f"Training used {used}{tokens if seen else ''}",
         f"recipe {recipe['name']}" if recipe.get("name") else "",

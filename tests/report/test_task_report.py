@@ -113,7 +113,7 @@ def test_the_description_speaks_of_the_task():
     record["setting"]["recipe"]["horizon"] = "length"
     text = " ".join(description(with_titles(record)))
     for fact in (
-        "25,600 generated rows of up to 40 symbols, each seen once (2M tokens), recipe task-tiny, 400 steps.",
+        "25,600 generated rows of up to 40 symbols, each seen once, recipe task-tiny, 400 steps.",
         "FIRE (recommended) starts as Kerple-log", "The task: A paper (2024).",
         "512 questions at each length (40, 60, 80, 120 and 160",
         "a seed that training does not use", "greedy decoding would give the same",
