@@ -16,7 +16,7 @@ from longfire.commands.compare import (
 )
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.parser import Commands
-from longfire.commands.training import add_corpus_options, corpus_options
+from longfire.commands.training import add_corpus_options, corpus_options, option_flag
 from longfire.lab.tables import ENTRIES, Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
 from longfire.tasks.placeholder import PLACEHOLDER
 from longfire.validation import hint
@@ -83,7 +83,7 @@ def run_reproduce(options: argparse.Namespace) -> int:
     entry, scale = ENTRIES[options.name], scale_named(options.scale)
     unused = [*UNUSED[type(entry)], *(["also"] if isinstance(entry, LengthEntry) and not entry.texts else [])]
     if ignored := [name for name in unused if getattr(options, name)]:
-        flags = " and ".join({"vocab_size": "--vocab"}.get(name, f"--{name.replace('_', '-')}") for name in ignored)
+        flags = " and ".join(map(option_flag, ignored))
         raise ValueError(f"{entry.name} does not use {flags}. Leave {'it' if len(ignored) == 1 else 'them'} out.")
     match entry:
         case TheoremEntry():

@@ -19,11 +19,7 @@ OWN_OPTIONS = (
     *("share_position_encoding", "init_from", "extend_to", "task"),
 )
 """Recipe fields with their own option; --set takes any field."""
-TEXT_OPTIONS = {
-    **{name: f"--{name.replace('_', '-')}" for name in ("corpus", "field", "validation", "tokenizer", "max_documents")},
-    "vocab_size": "--vocab",
-    "skip_bad": "--skip-bad",
-}
+TEXT_OPTIONS = ("corpus", "field", "validation", "tokenizer", "max_documents", "vocab_size", "skip_bad")
 """Options of `add_corpus_options`, which a synthetic task does not have."""
 VOCABULARIES = {"bytes": 257, "gpt2": 50257}
 """Vocabulary sizes known before the tokenizer is loaded."""
@@ -37,7 +33,11 @@ def add_pretrain(commands: Commands) -> None:
         description="Train a model from a recipe. Ctrl-C saves a checkpoint; the same command resumes. On several "
         "GPUs: torchrun --nproc-per-node 8 -m longfire pretrain …",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="tiny, small, base, large or base-512")
+    parser.add_argument(
+        "recipe",
+        metavar="RECIPE",
+        help="tiny, small, base, large or base-512; for tasks: task-tiny, task-small or addition",
+    )
     parser.add_argument("--out", type=Path, help="output folder (default: runs/RECIPE-ENCODING-SEED)")
     add_corpus_options(parser)
     add_recipe_options(parser)
@@ -147,10 +147,14 @@ def settings(assignments: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+def option_flag(name: str) -> str:
+    """The option that sets an attribute: max_documents → --max-documents."""
+    return {"vocab_size": "--vocab"}.get(name, f"--{name.replace('_', '-')}")
+
+
 def refuse_text_options(options: argparse.Namespace, task: str, *others: str) -> None:
     """Refuse options for text, and `others`, with a synthetic task."""
-    names = {**TEXT_OPTIONS, **{name: f"--{name.replace('_', '-')}" for name in others}}
-    if unusable := [option for name, option in names.items() if getattr(options, name)]:
+    if unusable := [option_flag(name) for name in (*TEXT_OPTIONS, *others) if getattr(options, name)]:
         raise ValueError(f"the task {task} generates its own data: omit {', '.join(unusable)}.")
 
 

@@ -7,11 +7,13 @@ places, which is when greedy decoding would produce it (with random positions, i
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from longfire.evaluation.scoring import evaluating
 from longfire.tasks.synthetic import IGNORED, PAD, SyntheticTask
+from longfire.tasks.synthetic.task import padded_row
 from longfire.validation import at_least, error_summary
 
 BATCH_TOKENS = {"cuda": 1 << 17, "cpu": 1 << 13}
@@ -74,10 +76,8 @@ def _correct(model: Any, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _padded(rows: Sequence[dict[str, list[int]]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and labels (B, T), padded on the right, where causal attention hides it."""
+    """Token ids and labels (B, T)."""
     T = max(len(row["input_ids"]) for row in rows)
-    ids, labels = torch.full((len(rows), T), PAD), torch.full((len(rows), T), IGNORED)
-    for i, row in enumerate(rows):
-        ids[i, : len(row["input_ids"])] = torch.tensor(row["input_ids"])
-        labels[i, : len(row["labels"])] = torch.tensor(row["labels"])
+    padded = [padded_row(row, T) for row in rows]
+    ids, labels = (torch.from_numpy(np.stack([row[name] for row in padded])) for name in ("input_ids", "labels"))
     return ids.to(device), labels.to(device)

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from longfire.complete_folder import short_hash
-from longfire.tasks.synthetic import BOS, EOS, IGNORED, PAD, Rows, SyntheticTask, synthetic_task
-from longfire.tasks.synthetic.task import SPECIAL
+from longfire.tasks.synthetic import BOS, EOS, PAD, Rows, SyntheticTask, synthetic_task
+from longfire.tasks.synthetic.task import SPECIAL, padded_row
 
 FINGERPRINT_ROWS = 16
 
@@ -95,9 +95,7 @@ class PaddedRows(Dataset[dict[str, npt.NDArray[np.int64]]]):
 
     def __getitem__(self, index: int) -> dict[str, npt.NDArray[np.int64]]:
         row = self.rows[index]
-        padded = {"input_ids": np.full(self.length, PAD), "labels": np.full(self.length, IGNORED)}
-        for name, values in row.items():
-            padded[name][: len(values)] = values
+        padded = padded_row(row, self.length)
         if self.masked:
             padded["attention_mask"] = (np.arange(self.length) < len(row["input_ids"])).astype(np.int64)
         return padded
