@@ -1,11 +1,12 @@
 """Attention on a few queries at a time, so that only one chunk of the bias exists at once.
 
-In training, backward recomputes each chunk, so no (queries × keys) tensor is kept. Keys after a chunk's last query are
-skipped, so causal attention computes the lower triangle only.
+In training, backward recomputes each chunk, so no (queries × keys) tensor is kept. Keys that no query of a chunk sees
+are skipped, so causal attention computes the lower triangle only.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, is_transformed
+from longfire.engines.engine import Engine
+from longfire.engines.layout import Span, needed_keys
 from longfire.engines.prepared import PreparedBias
-from longfire.engines.request import Bias, Engine, Request
+from longfire.engines.request import Bias, Request
 from longfire.engines.sdpa import SDPA
 
 CHUNK_ELEMENTS = 1 << 22
@@ -75,7 +78,8 @@ def _tensors(request: Request) -> list[Tensor]:
     """Everything the result depends on, an encoding's parameters first."""
     bias = _source(request.bias)
     of_bias = bias.parameters() if isinstance(bias, PositionEncoding) else [bias]
-    tensors = (*of_bias, request.q, request.k, request.v, request.key_mask, *request.positions)
+    where = (tensor for span in request.spans for tensor in span.tensors)
+    tensors = (*of_bias, request.q, request.k, request.v, request.key_mask, *where)
     return [tensor for tensor in tensors if tensor is not None]
 
 
@@ -85,28 +89,32 @@ def _needs_grad(request: Request) -> bool:
 
 def _chunks(request: Request, rows: int) -> Iterator[Request]:
     """One request per chunk of queries. Its tensors are views."""
-    in_order = request.in_order and request.causal  # then so is every chunk: its queries are the last of its keys
-    all_q_positions, all_k_positions = request.positions
-    queries = request.q.split(rows, dim=2)  # the gradient of a slice would be padded to the full size
-    for number, (q, bias) in enumerate(zip(queries, _split_bias(request, rows, len(queries)), strict=True)):
+    # if so, every chunk is in order too: its queries are the last of its keys
+    in_order = request.in_order and request.causal and request.window is None and request.segment_ids is None
+    all_queries, all_keys = request.spans
+    pieces = request.q.split(rows, dim=2)  # the gradient of a slice would be padded to the full size
+    for number, (q, bias) in enumerate(zip(pieces, _split_bias(request, rows, len(pieces)), strict=True)):
         start, stop = number * rows, number * rows + q.shape[2]
-        q_positions = all_q_positions[..., start:stop]
-        keys = _visible_keys(request, stop, q_positions, all_k_positions)
-        k_positions = all_k_positions[..., :keys]
+        queries = all_queries[start:stop]
+        seen = _seen_keys(request, start, stop, queries, all_keys)
+        keys = all_keys[seen]
         if isinstance(bias, Tensor):
-            bias = bias[..., :keys]
+            bias = bias[..., seen] if bias.shape[-1] > 1 else bias
         if isinstance(bias, PreparedBias):
-            tensor = None if bias.tensor is None else bias.tensor[..., :keys]
-            bias = replace(bias, q_positions=q_positions, k_positions=k_positions, in_order=in_order, tensor=tensor)
+            tensor = None if bias.tensor is None else bias.tensor[..., seen]
+            where: dict[str, Any] = {"q_positions": queries.positions, "k_positions": keys.positions}
+            bias = replace(bias, **where, in_order=in_order, tensor=tensor, window=None, segment_ids=None)
         yield replace(
             request,
             q=q,
-            k=request.k[:, :, :keys],
-            v=request.v[:, :, :keys],
+            k=request.k[:, :, seen],
+            v=request.v[:, :, seen],
             bias=bias,
-            q_positions=None if in_order else q_positions,
-            k_positions=None if in_order else k_positions,
-            key_mask=None if request.key_mask is None else request.key_mask[:, :keys],
+            q_positions=None if in_order else queries.positions,
+            k_positions=None if in_order else keys.positions,
+            key_mask=None if request.key_mask is None else request.key_mask[:, seen],
+            segment_ids=keys.segment_ids,
+            q_segment_ids=queries.segment_ids,
         )
 
 
@@ -121,17 +129,19 @@ def _split_bias(request: Request, rows: int, chunks: int) -> Sequence[Bias]:
     return [bias] * chunks
 
 
-def _visible_keys(request: Request, stop: int, q_positions: Tensor, k_positions: Tensor) -> int:
-    """How many keys, from the first on, a chunk needs: its queries end before `stop`."""
+def _seen_keys(request: Request, start: int, stop: int, queries: Span, keys: Span) -> slice:
+    """A range of keys that has all those that queries start…stop−1 see."""
     _, _, T, S = request.shape
-    if not request.causal:
-        return S
-    if request.in_order:
-        return S - T + stop
-    if not (can_check_values(q_positions) and can_check_values(k_positions)):
-        return S
-    seen = torch.atleast_2d(k_positions <= q_positions.amax(-1, keepdim=True)).any(0).nonzero()
-    return int(seen[-1]) + 1 if len(seen) else 0
+    causal, window = request.causal, request.window
+    seen = slice(0, S)
+    if request.in_order:  # positions in a segment differ by as much as their indices
+        back = S if window is None else window
+        ahead = 1 if causal else back
+        seen = slice(max(0, S - T + start - back + 1), min(S, S - T + stop - 1 + ahead))
+    limited = (causal or window is not None) and not request.in_order
+    if (limited or request.segment_ids is not None) and all(map(can_check_values, (*queries.tensors, *keys.tensors))):
+        seen = needed_keys(queries, keys, causal, window)
+    return seen
 
 
 class _Attention(nn.Module):

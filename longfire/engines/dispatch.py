@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from longfire.engines.chunked import Chunked
+from longfire.engines.engine import Engine
 from longfire.engines.fused.engine import Fused
 from longfire.engines.reference import Reference
-from longfire.engines.request import Bias, Engine, Request
+from longfire.engines.request import Bias, Request
 from longfire.engines.sdpa import SDPA
 from longfire.validation import hint
 
@@ -43,6 +44,8 @@ def attention(
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
     causal: bool = True,
+    window: int | None = None,
+    segment_ids: Tensor | None = None,
     key_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
@@ -57,17 +60,22 @@ def attention(
         bias: a `PositionEncoding` with a bias (RoPE is refused: the caller embeds and rotates), a
             `PreparedBias`, a tensor that broadcasts to (B, H, T, S), or None.
         q_positions: (T,) or (B, T). By default keys are at 0…S−1 and queries are the last T of them, as in cached
-            decoding.
-        k_positions: (S,) or (B, S). They must strictly increase along the keys that `key_mask` keeps; otherwise,
-            documents that share a row would see each other.
-        causal: a query sees keys up to its own position.
+            decoding. With `segment_ids`, keys count up from 0 in each segment.
+        k_positions: (S,) or (B, S). They must strictly increase along the keys that `key_mask` keeps, within a
+            segment; otherwise, documents that share a row would see each other.
+        causal: a query sees keys up to its own position. Otherwise it sees keys on both sides, and `bias` must tell
+            them apart or treat them alike by design: `FIRE(…, bidirectional=True)`, not FIRE.
+        window: a query sees keys at fewer than this many positions before it, itself included (and, if not causal,
+            after it).
+        segment_ids: (B, S), integers, of the keys; queries are the last T of them. Documents packed into a row: a
+            query sees its own segment only. They must not decrease along a row.
         key_mask: (B, S), True to keep. The output of a query that sees no key is 0.
         dropout_p: dropout of the attention weights. Pass 0 outside training.
         scale: of the logits. Default: D^−½.
         impl: `"auto"`, `"fused"` (Triton, on a GPU), `"chunked"` (a few queries at a time, on any device), `"sdpa"`
             (PyTorch's kernels) or `"reference"`. `attention_plan` says what `"auto"` chooses, and why.
     """
-    request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
+    request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale, window, segment_ids)
     request.check_order()
     return choose(request, impl).run(request)
 
@@ -81,6 +89,8 @@ def attention_plan(
     q_positions: Tensor | None = None,
     k_positions: Tensor | None = None,
     causal: bool = True,
+    window: int | None = None,
+    segment_ids: Tensor | None = None,
     key_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
@@ -90,7 +100,7 @@ def attention_plan(
 
     If the bias would be interpolated, its error is measured for this encoding and length.
     """
-    request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale)
+    request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale, window, segment_ids)
     request.check_order()
     engine = choose(request, impl)
     return AttentionPlan(engine.name, engine.describe(request), engine.error(request))

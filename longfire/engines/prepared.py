@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,9 @@ from longfire.custom_ops import HAS_TRITON
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair, has_values, is_transformed
 from longfire.engines.fused.bias import SampledBias, compute_dtype, refuses, sample_bias
+from longfire.engines.fused.layout import refuses_layout
 from longfire.engines.fused.zones import decode_nodes
+from longfire.engines.layout import check_segment_ids, check_window, segment_positions
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -23,7 +25,7 @@ class PreparedBias:
     q_positions: Tensor  # (T,) or (B, T)
     k_positions: Tensor  # (S,) or (B, S)
     in_order: bool = False
-    """The caller guarantees that keys are 0…S−1 and queries the last T of them; positions are not read."""
+    """The caller guarantees that keys are 0…S−1 (in each segment) and queries the last T; positions are not read."""
     padding: Tensor | None = None
     """(B,): the caller guarantees that positions are in order after this many keys of each sequence."""
     tensor: Tensor | None = None
@@ -34,6 +36,12 @@ class PreparedBias:
     """The tensor is for single queries: interpolated along the distance, −inf at keys after them."""
     key_mask: Tensor | None = None
     """(B, S): the tensor is −inf at keys that this mask hides."""
+    causal: bool = True
+    """Whether it is for keys up to the query alone."""
+    window: int | None = None
+    """The window it is for. None: any."""
+    segment_ids: Tensor | None = None
+    """(B, S): the segments it is for. None: any."""
 
     def __repr__(self) -> str:
         fused = self.fused or self.interpolated_row
@@ -57,6 +65,20 @@ class PreparedBias:
                 "the bias was prepared for another key_mask. Prepare it for this one, or without key_mask."
             )
 
+    def check_layout(self, causal: bool, window: int | None, segment_ids: Tensor | None) -> None:
+        """Refuse a layout that it was not prepared for: it may lack the bias of keys that are seen there."""
+        if self.causal and not causal:
+            raise ValueError("the bias was prepared for causal attention: prepare it with causal=False.")
+        if self.window is not None and window != self.window:
+            raise ValueError(
+                f"the bias was prepared for window={self.window}, not {window}: pass attention the same window, or "
+                f"prepare a bias without one."
+            )
+        if self.segment_ids is not None and (segment_ids is None or not _same(segment_ids, self.segment_ids)):
+            raise ValueError(
+                "the bias was prepared for other segment_ids: pass attention the same ones, or prepare a bias without."
+            )
+
 
 def _same(given: Tensor | None, own: Tensor) -> bool:
     """Whether both are equal. None counts as equal, and so do values that cannot be read."""
@@ -77,6 +99,9 @@ def prepare_bias(
     padding: Tensor | None = None,
     key_mask: Tensor | None = None,
     like: Tensor | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    segment_ids: Tensor | None = None,
 ) -> PreparedBias:
     """The encoding's bias at these positions, for `longfire.attention` in every layer that shares it.
 
@@ -87,51 +112,62 @@ def prepare_bias(
         q_positions: (T,) or (B, T).
         k_positions: (S,) or (B, S).
         in_order: guarantee that keys are 0…S−1 and queries the last T of them, so that positions need not be read; a
-            compiled graph cannot read them.
+            compiled graph cannot read them. With `segment_ids`, keys count up from 0 in each segment.
         padding: (B,) integers, with `in_order`: each sequence starts with this many keys of padding, all at position 0
             and hidden by `key_mask`.
         key_mask: the mask that will be passed to attention; with `like`, it is applied here already.
         like: a tensor with q's precision and head size (last dimension), if attention uses the default scale. What the
             fused engine reads is then computed now; otherwise by the first layer, or by every layer of a compiled
             graph.
+        causal: as in attention. A bias prepared with False serves causal attention too, not the other way round.
+        window: of attention, which then must be given the same one. Without it, the bias serves any window.
+        segment_ids: likewise.
     """
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"encoding must be a PositionEncoding, not {type(encoding).__name__}.")
     encoding.refuse_without_bias()
     check_pair(q_positions, k_positions)
-    if padding is not None and not in_order:
-        raise ValueError("padding needs in_order=True: it says where positions in order begin.")
+    check_window(window)
+    if segment_ids is not None:
+        check_segment_ids(segment_ids, "segment_ids", len(segment_ids), k_positions.shape[-1], k_positions)
+    if padding is not None and (not in_order or segment_ids is not None):
+        raise ValueError("padding needs in_order=True, and no segment_ids: it says where positions in order begin.")
     if in_order:
-        _check_in_order(q_positions, k_positions, padding)
+        _check_in_order(q_positions, k_positions, padding, segment_ids)
     in_order = in_order and padding is None
     T, S = q_positions.shape[-1], k_positions.shape[-1]
     decoding = T == 1 and not torch.is_grad_enabled()
+    layout: dict[str, Any] = {"causal": causal, "window": window, "segment_ids": segment_ids}
     form: dict[str, Any] = {}
-    if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decoding and refuses(encoding, S) is None:
+    refusal = refuses(encoding, S) or refuses_layout(**layout)
+    if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decoding and refusal is None:
         fused = sample_bias(encoding, S, S - T if in_order else 0, q_positions.device)
         if like is not None:
             fused.expanded(compute_dtype(like) != torch.float32, like.shape[-1] ** -0.5, keep=True)
         form["fused"] = fused
-    elif (rows := prepare_rows([encoding], q_positions, k_positions, key_mask, like)) is not None:
-        return rows[0]
+    elif causal and (rows := prepare_rows([encoding], q_positions, k_positions, key_mask, like)) is not None:
+        return replace(rows[0], **layout)
     else:
         form["tensor"] = encoding(q_positions, k_positions)
     form |= {"q_positions": q_positions, "k_positions": k_positions, "in_order": in_order, "padding": padding}
-    return PreparedBias(encoding=encoding, **form)
+    return PreparedBias(encoding=encoding, **form, **layout)
 
 
-def _check_in_order(q_positions: Tensor, k_positions: Tensor, padding: Tensor | None) -> None:
+def _check_in_order(
+    q_positions: Tensor, k_positions: Tensor, padding: Tensor | None, segment_ids: Tensor | None
+) -> None:
     """Refuse positions that contradict `in_order`, where reading values is free."""
-    tensors = (q_positions, k_positions, *(() if padding is None else (padding,)))
-    if not all(map(can_check_values, tensors)):
+    tensors = (q_positions, k_positions, padding, segment_ids)
+    if not all(tensor is None or can_check_values(tensor) for tensor in tensors):
         return
     T, S = q_positions.shape[-1], k_positions.shape[-1]
-    keys = torch.arange(S) if padding is None else (torch.arange(S) - padding[:, None]).clamp(min=0)
+    keys = torch.arange(S) if segment_ids is None else segment_positions(segment_ids)
+    keys = keys if padding is None else (keys - padding[:, None]).clamp(min=0)
     for name, positions, expected in (("k", k_positions, keys), ("q", q_positions, keys[..., max(S - T, 0) :])):
         if positions.shape[-1] != expected.shape[-1] or not bool((positions == expected).all()):
             raise ValueError(
-                f"in_order=True needs keys at 0…{S - 1}, after any padding, and queries at the last {T} of them, but "
-                f"{name}_positions differ. Pass in_order=False."
+                f"in_order=True needs keys at 0…{S - 1}, after any padding or in each segment, and queries at the last "
+                f"{T} of them, but {name}_positions differ. Pass in_order=False."
             )
 
 

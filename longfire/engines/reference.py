@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longfire.encodings.base import full_precision
-from longfire.engines.request import Engine, Request
+from longfire.engines.engine import Engine
+from longfire.engines.request import Request
 
 
 class Reference(Engine):

@@ -1,12 +1,10 @@
-"""One validated call of attention, and the interface of an engine.
+"""One validated call of attention.
 
 Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -17,17 +15,25 @@ from longfire.encodings.positions import (
     check_pair,
     check_same_device,
     check_shape,
-    has_values,
-    is_transformed,
     last_positions,
-    strictly_increase,
-    unwrapped,
 )
-from longfire.engines.layout import keys_increase
+from longfire.engines.layout import (
+    OUT_OF_ORDER,
+    SEGMENTS_OUT_OF_ORDER,
+    Span,
+    check_segment_ids,
+    check_window,
+    first_decrease,
+    first_return,
+    positions_in_order,
+    segment_positions,
+    segments_in_order,
+    visible,
+)
 from longfire.engines.prepared import PreparedBias
+from longfire.engines.value_checks import holds
 
 Bias = PositionEncoding | PreparedBias | Tensor | None
-OUT_OF_ORDER = "k_positions of the keys that key_mask keeps must strictly increase"
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,17 @@ class Request:
     key_mask: Tensor | None
     dropout_p: float
     scale: float | None
+    window: int | None = None
+    segment_ids: Tensor | None = None  # (B, S), of the keys
+    q_segment_ids: Tensor | None = None  # (B, T)
+    """Segments of the queries, for callers that split them. None: queries are the last T of the keys."""
 
     def __post_init__(self) -> None:
         self._check_tensors()
         self._check_bias()
         self._check_positions()
         self._check_mask()
+        self._check_layout()
         if not 0.0 <= self.dropout_p < 1.0:
             raise ValueError(f"dropout_p must be at least 0 and below 1, not {self.dropout_p!r}.")
         scale = self.scale
@@ -73,8 +84,13 @@ class Request:
 
     @property
     def in_order(self) -> bool:
-        """Keys are 0…S−1 and queries the last T of them: no positions passed, or the prepared bias guarantees it."""
-        return self.bias.in_order if isinstance(self.bias, PreparedBias) else self.q_positions is None
+        """Keys count up from 0 in each segment and queries are the last T of them, so positions need not be read.
+
+        Either no positions were passed, or the prepared bias guarantees it.
+        """
+        if isinstance(self.bias, PreparedBias):
+            return self.bias.in_order and (self.segment_ids is None or self.bias.segment_ids is not None)
+        return self.q_positions is None
 
     @property
     def has_bias(self) -> bool:
@@ -95,9 +111,16 @@ class Request:
         return self.causal and not (self.in_order and self.shape[2] == 1)
 
     @property
+    def hides_keys(self) -> bool:
+        """Whether a key may be hidden from a query, other than by the bias."""
+        limits = self.window, self.segment_ids, self.key_mask
+        return self.masks_causally or any(limit is not None for limit in limits)
+
+    @property
     def may_be_blind(self) -> bool:
         """Whether some query may see no key."""
-        return self.key_mask is not None or (self.causal and not self.in_order) or isinstance(self.bias, Tensor)
+        far = (self.causal or self.window is not None) and not self.in_order
+        return self.key_mask is not None or far or isinstance(self.bias, Tensor)
 
     @property
     def positions(self) -> tuple[Tensor, Tensor]:
@@ -107,7 +130,18 @@ class Request:
         if self.q_positions is not None and self.k_positions is not None:
             return self.q_positions, self.k_positions
         _, _, T, S = self.shape
+        if self.segment_ids is not None:
+            positions = segment_positions(self.segment_ids)
+            return positions[:, S - T :], positions
         return last_positions(T, S, self.q.device), last_positions(S, S, self.q.device)
+
+    @property
+    def spans(self) -> tuple[Span, Span]:
+        """Positions and segments of queries and keys."""
+        (q_positions, k_positions), ids, q_ids = self.positions, self.segment_ids, self.q_segment_ids
+        if ids is not None and q_ids is None:
+            q_ids = ids[:, ids.shape[1] - self.shape[2] :]
+        return Span(q_positions, q_ids), Span(k_positions, ids)
 
     def dense_bias(self) -> Tensor | None:
         """The bias as a 4-D tensor that broadcasts to (B, H, T, S)."""
@@ -124,44 +158,39 @@ class Request:
 
     def visible(self) -> Tensor | None:
         """Which keys each query may see, broadcasting to (B, H, T, S); None if all."""
-        seen: Tensor | None = None
-        if self.masks_causally:
-            q_positions, k_positions = self.positions
-            seen = (k_positions[..., None, :] <= q_positions[..., :, None]).unsqueeze(-3)  # (…, 1, T, S)
+        seen = None
+        if self.masks_causally or self.window is not None or self.segment_ids is not None:
+            seen = visible(*self.spans, self.masks_causally, self.window)
+        if seen is not None:
+            seen = seen.unsqueeze(-3)  # (…, 1, T, S)
         if self.key_mask is not None:
             kept = self.key_mask[:, None, None, :]
             seen = kept if seen is None else seen & kept
         return seen
 
     def check_order(self) -> None:
-        """Refuse key positions that do not increase: masks compare positions, so documents would see each other.
+        """Refuse segments that return, and key positions that do not increase: masks compare both.
 
         Separate from the other checks because it waits for the GPU once per tensor: a model checks once for all layers.
         """
-        bias = self.bias
+        bias, ids, mask = self.bias, self.segment_ids, self.key_mask
+        if ids is not None and not holds(segments_in_order, ids, message=SEGMENTS_OUT_OF_ORDER):
+            raise ValueError(f"{SEGMENTS_OUT_OF_ORDER}{first_return(ids)}. Number the documents of a row 0, 1, 2, ….")
         if self.in_order:
             return
-        k_positions, mask = self.positions[1], self.key_mask
-        tensors = [k_positions] if mask is None else [k_positions, mask]
+        k_positions = self.positions[1]
         if isinstance(bias, PreparedBias) and bias.padding is not None:
             if mask is None:
                 raise ValueError("the bias was prepared with padding: pass the key_mask that hides it.")
-            if not all(map(can_check_values, tensors)):
+            if not (can_check_values(k_positions) and can_check_values(mask)):
                 return  # guaranteed by the caller
-        if not all(map(has_values, tensors)):
-            if not k_positions.is_meta:
-                torch._assert_async(strictly_increase(k_positions, mask), f"{OUT_OF_ORDER} along each sequence")
-        elif any(map(is_transformed, tensors)):
-            if not unwrapped(strictly_increase(k_positions, mask)).all():
-                self._refuse_order("")
-        elif not keys_increase(k_positions, mask):
-            self._refuse_order(_first_decrease(*(tensor.expand(self.shape[0], -1).tolist() for tensor in tensors)))
-
-    def _refuse_order(self, where: str) -> NoReturn:
-        raise ValueError(
-            f"{OUT_OF_ORDER} along each sequence{where}: documents that share a row would see each other. Put each "
-            f"document in its own row, hide padding with key_mask, and sort k and v by position."
-        )
+        if not holds(positions_in_order, k_positions, mask, ids, message=OUT_OF_ORDER):
+            where = first_decrease(k_positions, mask, ids, self.shape[0])
+            within = "" if ids is None else " within each segment"
+            raise ValueError(
+                f"{OUT_OF_ORDER}{within}{where}: documents that share a row would see each other. Pass segment_ids to "
+                f"keep them apart, hide padding with key_mask, and sort k and v by position."
+            )
 
     def _check_tensors(self) -> None:
         for name in "qkv":
@@ -188,10 +217,11 @@ class Request:
         B, _, T, S = self.shape
         if (self.q_positions is None) != (self.k_positions is None):
             raise ValueError("pass both q_positions and k_positions, or neither.")
-        if self.in_order and T > S:
+        last = self.segment_ids is not None and self.q_segment_ids is None
+        if T > S and (self.in_order or last):
+            remedy = "with segment_ids, they always are" if last else "otherwise pass q_positions and k_positions"
             raise ValueError(
-                f"there are {T} queries but only {S} keys. By default, queries are the last T of the keys; otherwise "
-                f"pass q_positions and k_positions."
+                f"there are {T} queries but only {S} keys. By default, queries are the last T of the keys; {remedy}."
             )
         if self.in_order and not isinstance(self.bias, PreparedBias):
             return
@@ -208,6 +238,7 @@ class Request:
             self.check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)
         elif isinstance(self.bias, PreparedBias):
             self.bias.check_same(self.q_positions, self.k_positions, self.key_mask)
+            self.bias.check_layout(self.causal, self.window, self.segment_ids)
             values = self.bias.tensor if self.bias.fused is None else self.bias.fused.samples[:, :, None]
             if values is not None:
                 self.check_heads(values.shape[-3], "the prepared bias")
@@ -254,46 +285,11 @@ class Request:
             raise ValueError(f"key_mask must have shape (B, S) = {(B, S)}, not {tuple(self.key_mask.shape)}.")
         check_same_device("key_mask is", self.key_mask, "q", self.q)
 
-
-def _first_decrease(positions: list[list[int]], kept: list[list[bool]] | None = None) -> str:
-    """Where positions (B, S) first fail to increase, as the end of a message."""
-    for row, numbers in enumerate(positions):
-        seen = numbers if kept is None else [number for number, seen in zip(numbers, kept[row], strict=True) if seen]
-        for before, after in pairwise(seen):
-            if after <= before:
-                return f", and in sequence {row} {after} follows {before}"
-    return ""
-
-
-class Engine:
-    """A way to compute attention."""
-
-    name: str
-    dense = False
-    """Whether it allocates tensors of (heads × queries × keys)."""
-    replays = False
-    """Whether CUDA graphs can capture it."""
-
-    def interpolates(self, encoding: PositionEncoding) -> bool:
-        """Whether the bias it adds is interpolated between samples of the encoding's."""
-        return False
-
-    def refuses(self, request: Request) -> str | None:
-        """Why this engine cannot serve the request; None if it can."""
-        return None
-
-    def declines(self, request: Request) -> str | None:
-        """Why `auto` should prefer another engine, although this one can serve the request."""
-        return None
-
-    def describe(self, request: Request) -> str:
-        """How this engine serves the request, in a few words."""
-        raise NotImplementedError
-
-    def error(self, request: Request) -> float:
-        """Measure the largest difference between the bias that it adds and the encoding's own."""
-        return 0.0
-
-    def run(self, request: Request) -> Tensor:
-        """(B, H, T, D)."""
-        raise NotImplementedError
+    def _check_layout(self) -> None:
+        check_window(self.window)
+        if self.q_segment_ids is not None and self.segment_ids is None:
+            raise ValueError("q_segment_ids need segment_ids, those of the keys.")
+        B, _, T, S = self.shape
+        for name, ids, length in (("segment_ids", self.segment_ids, S), ("q_segment_ids", self.q_segment_ids, T)):
+            if ids is not None:
+                check_segment_ids(ids, name, B, length, self.q)

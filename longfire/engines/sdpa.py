@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longfire.encodings.positions import in_transform
-from longfire.engines.request import Engine, Request
+from longfire.engines.engine import Engine
+from longfire.engines.request import Request
 
 
 class SDPA(Engine):
@@ -27,8 +28,7 @@ class SDPA(Engine):
             return f"{kernel}, with the bias as a dense tensor of (heads × queries × keys)"
         if _is_plain_causal(request):
             return f"{kernel}, causal, no bias and no mask to build"
-        masked = request.masks_causally or request.key_mask is not None
-        return f"{kernel}, no bias{', the mask as a dense tensor' if masked else ' and no mask to build'}"
+        return f"{kernel}, no bias{', the mask as a dense tensor' if request.hides_keys else ' and no mask to build'}"
 
     def run(self, request: Request) -> Tensor:
         attend = partial(
@@ -52,7 +52,9 @@ class SDPA(Engine):
 
 def _is_plain_causal(request: Request) -> bool:
     _, _, T, S = request.shape
-    return request.causal and not request.has_bias and request.in_order and request.key_mask is None and T == S
+    limits = request.window, request.segment_ids, request.key_mask
+    unlimited = request.in_order and all(limit is None for limit in limits)
+    return request.causal and not request.has_bias and unlimited and T == S
 
 
 def _mask(request: Request) -> tuple[Tensor | None, Tensor | None]:

@@ -14,7 +14,9 @@ def random(B=2, H=HEADS, G=None, T=7, S=None, D=8, dtype=torch.float64, **option
     return q, k, v
 
 
-def by_hand(q, k, v, bias, q_positions, k_positions, key_mask=None, scale=None, causal=True):
+def by_hand(
+    q, k, v, bias, q_positions, k_positions, key_mask=None, scale=None, causal=True, window=None, segment_ids=None
+):
     """One query, one key, one number at a time. Positions are lists of lists, one per sequence."""
     (B, H, T, D), (_, G, S, _) = q.shape, k.shape
     out = torch.zeros(B, H, T, D, dtype=torch.float64)
@@ -27,6 +29,8 @@ def by_hand(q, k, v, bias, q_positions, k_positions, key_mask=None, scale=None, 
                     s
                     for s in range(S)
                     if (not causal or k_positions[b][s] <= q_positions[b][t])
+                    and (window is None or abs(q_positions[b][t] - k_positions[b][s]) < window)
+                    and (segment_ids is None or segment_ids[b, s] == segment_ids[b, S - T + t])
                     and (key_mask is None or bool(key_mask[b, s]))
                 ]
                 logits = [scale * float(q[b, h, t] @ k[b, g, s]) + float(bias[b, h, t, s]) for s in seen]

@@ -89,7 +89,7 @@ def test_equals_the_reference_for_any_request(bias, data):
     else:
         encoding = make("fire" if bias == "prepared" else bias, torch.float64)
         learned = list(encoding.parameters())
-        added = prepare_bias(encoding, *positions) if bias == "prepared" else encoding
+        added = prepare_bias(encoding, *positions, causal=options["causal"]) if bias == "prepared" else encoding
         if bias == "prepared":
             options.pop("q_positions", None), options.pop("k_positions", None)
     assert_same(ask(q, k, v, added, **options), *learned)
@@ -270,7 +270,7 @@ def test_a_prepared_bias_is_not_recomputed(causal, learning, monkeypatch):
     """Not evaluated again, even if the encoding has changed since."""
     fire, positions, calls, bias = make("fire", torch.float64), torch.arange(47), [], FIRE.bias
     monkeypatch.setattr(FIRE, "bias", lambda *args: calls.append(1) or bias(*args))
-    prepared = prepare_bias(fire, positions, positions)
+    prepared = prepare_bias(fire, positions, positions, causal=causal)
     with torch.no_grad():
         for parameter in fire.parameters():
             parameter.add_(1)

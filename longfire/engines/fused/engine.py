@@ -8,11 +8,12 @@ from torch import Tensor
 from longfire.custom_ops import HAS_TRITON, INTERPRETED
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
+from longfire.engines.engine import Engine
 from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolation_error, refuses, sample_bias
+from longfire.engines.fused.layout import Layout, fused_layout, refuses_layout
 from longfire.engines.fused.zones import decode_nodes, smooth_width
-from longfire.engines.layout import Layout, fused_layout
 from longfire.engines.prepared import PreparedBias
-from longfire.engines.request import Engine, Request
+from longfire.engines.request import Request
 
 LARGEST_HEAD = 128
 LEAST_SCALE = 2e-5  # its reciprocal fits float16
@@ -37,7 +38,7 @@ class Fused(Engine):
         if request.q.device.type != "cuda":
             return "Triton's interpreter is only for tests"
         if _is_decoding(request):
-            plain = not (request.has_bias or request.masks_causally or request.key_mask is not None)
+            plain = not (request.has_bias or request.hides_keys)
             return "there is no bias and no mask; sdpa has a kernel for that" if plain else None
         encoding = _encoding(request)
         if compute_dtype(request.q) == torch.float32 and not encoding.distance_only:
@@ -89,8 +90,9 @@ def _refuses_call(request: Request) -> str | None:
         return f"it needs float32, float16 or bfloat16, but q is {q.dtype}"
     if q.shape[-1] > LARGEST_HEAD:
         return f"its largest head size is {LARGEST_HEAD}, but q has {q.shape[-1]}"
-    if not request.causal and not decoding:
-        return "it supports causal attention only"
+    layout = refuses_layout(request.causal or decoding, request.window, request.segment_ids)
+    if layout is not None:
+        return layout
     if not request.has_bias and not decoding:
         return "there is no bias; sdpa has faster kernels for that"
     if request.scaling < LEAST_SCALE:
