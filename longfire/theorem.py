@@ -126,6 +126,11 @@ def _(encoding: KerplePower, length: int) -> FIRE:
 
 @_construct.register
 def _(encoding: T5, length: int) -> FIRE:
+    if encoding.bidirectional:
+        raise ValueError(
+            "T5(bidirectional=True) cannot be rewritten as FIRE: Theorem 3.1 is about keys up to the query. Use T5 "
+            "without it."
+        )
     table = encoding.table  # (K + 1, H)
     starts = torch.searchsorted(encoding.buckets, torch.arange(1, encoding.num_buckets, device=table.device))  # s_1…s_K
     fire = _two_layers(encoding, length, "step", weights=torch.full_like(starts, length, dtype=table.dtype))

@@ -38,6 +38,11 @@ def make(name: str, dtype: torch.dtype = torch.float32, seed: int = 1, **options
     return encoding.to(dtype)
 
 
+def sides(name: str | None, causal: bool) -> dict[str, bool]:
+    """The options with which an encoding serves causal attention, or both directions."""
+    return {} if causal or name not in ("fire", "t5") else {"bidirectional": True}
+
+
 def increasing(most: int, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
     """Distinct random positions below `most` that go up along the last dimension."""
     drawn = torch.rand(*shape[:-1], most, device=device).argsort(-1)[..., : shape[-1]]

@@ -16,6 +16,7 @@ class Absolute(PositionEncoding):
     """Base class: one vector per position."""
 
     scope = "model"
+    bidirectional = True
 
     def __init__(self, width: int) -> None:
         super().__init__()

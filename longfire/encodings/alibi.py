@@ -24,6 +24,7 @@ class ALiBi(DistanceBias):
     """
 
     takes = shown = ("num_heads",)
+    symmetric = True
     smooth_beyond = 0  # linear
     slopes: Tensor
 

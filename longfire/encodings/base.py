@@ -6,6 +6,7 @@ Shapes: B batch, H heads, T queries, S keys, D head size, C model width.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import signature
 from itertools import chain, islice
 from typing import Any, ClassVar, Literal, Self
 
@@ -55,6 +56,12 @@ class PositionEncoding(nn.Module):
 
     distance_only: bool = False
     """Whether the bias depends only on i − j."""
+
+    bidirectional: bool = False
+    """Whether it tells keys after the query from keys before it."""
+
+    symmetric: bool = False
+    """Whether it treats keys after the query like keys before it by design, as a function of |i − j| does."""
 
     smooth_beyond: int | None = None
     """Distance W beyond which the fused engine may interpolate the bias linearly. None: never.
@@ -107,6 +114,20 @@ class PositionEncoding(nn.Module):
             raise ValueError(
                 f"{type(self).__name__} has no bias for attention to add. Call {', and '.join(hooks)}; pass no bias."
             )
+
+    def refuse_causal_only(self) -> None:
+        """Refuse an encoding for keys up to the query where later keys are seen: it would confuse the two sides."""
+        if self.bidirectional or self.symmetric:
+            return
+        name = type(self).__name__
+        if "bidirectional" in signature(type(self)).parameters:
+            remedy = f"Build it with {name}(…, bidirectional=True)"
+        else:
+            remedy = f"Declare bidirectional = True in {name} if its bias can, or symmetric = True if it need not"
+        raise ValueError(
+            f"{name} cannot tell keys after the query from keys before it, as causal=False requires. {remedy}, or use "
+            f"an encoding of |i − j| such as ALiBi."
+        )
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
@@ -165,6 +186,15 @@ def per_head(name: str, values: Sequence[float], num_heads: int) -> list[float]:
     if len(numbers) != num_heads or not all(math.isfinite(number) for number in numbers):
         raise ValueError(f"{name} must be {num_heads} finite numbers, one per head, not {numbers}.")
     return numbers
+
+
+def check_sides(encoding: PositionEncoding, saved: bool, where: str, errors: list[str]) -> None:
+    """Report a state dict saved with the other value of `bidirectional`."""
+    if saved != encoding.bidirectional:
+        errors.append(
+            f"{where or type(encoding).__name__} was saved with bidirectional={saved}, but this "
+            f"{type(encoding).__name__} has bidirectional={encoding.bidirectional}. Build it with {saved}."
+        )
 
 
 def at_least_float32() -> torch.dtype:

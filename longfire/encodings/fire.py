@@ -2,6 +2,7 @@
 
     b(i, j) = f_θ( ψ(i − j) / ψ(max{L, i}) ),   ψ(x) = log(c·x + 1),   0 < j ≤ i
 
+Both ways, for encoders: b(i, j) = f±( ψ(|i − j|) / ψ(max{L, i, j}) ), where f+ is for j ≤ i and f− for j > i.
 Symbols: ψ is `psi`, f_θ is `mlp`, c is `c`, L is `L` = |L_multiplier · init_L|.
 """
 
@@ -21,6 +22,7 @@ from longfire.encodings.base import (
     LEAST_SMOOTH_BEYOND,
     PositionEncoding,
     at_least_float32,
+    check_sides,
     full_precision,
     per_head,
 )
@@ -54,6 +56,9 @@ class FIRE(PositionEncoding):
             training never interpolates.
         init: `"random"` (the paper), or `"kerple_log"` or `"alibi"` to start as that encoding (see `init_as`).
             Loading weights overrides it.
+        bidirectional: for attention that is not causal: keys after the query have a bias of their own,
+            f±( ψ(|i − j|) / ψ(max{L, i, j}) ). The MLP has 2·num_heads outputs, first those for keys up to the query;
+            c and L are shared, and both sides start alike.
         first_position: number of the first token. The paper counts from 1, its listing from 0.
         eps: added to the normaliser.
         horizon: the position, in tokens, at which the normaliser stops growing: ψ(min{max{L, i}, horizon}). None (the
@@ -68,7 +73,7 @@ class FIRE(PositionEncoding):
     """
 
     takes = ("num_heads",)
-    shown = ("num_heads", "log", "threshold", "init", "first_position", "eps")
+    shown = ("num_heads", "log", "threshold", "init", "first_position", "eps", "bidirectional")
     free = ("horizon", "init", "smooth_beyond")
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
     init_L: Tensor
@@ -88,6 +93,7 @@ class FIRE(PositionEncoding):
         init_c: float | None = None,
         init_L: float = 512.0,
         init: str = RANDOM,
+        bidirectional: bool = False,
         first_position: int = 1,
         eps: float = 1e-6,
         horizon: int | None = None,
@@ -100,6 +106,7 @@ class FIRE(PositionEncoding):
         at_least("first_position", first_position, 0)
         one_of("log", log, (True, False))
         one_of("final_activation", final_activation, (True, False))
+        one_of("bidirectional", bidirectional, (True, False))
         one_of("activation", activation, self.activations)
         one_of("threshold", threshold, ("learned", "fixed", None))
         one_of("init", init, (RANDOM, *STARTS))
@@ -119,11 +126,11 @@ class FIRE(PositionEncoding):
         if smooth_beyond is not None:
             at_least("smooth_beyond", smooth_beyond, LEAST_SMOOTH_BEYOND)
         self.num_heads, self.first_position, self.eps, self.horizon = num_heads, first_position, eps, horizon
-        self.smooth_beyond = smooth_beyond
+        self.smooth_beyond, self.bidirectional = smooth_beyond, bidirectional
         self.log, self.threshold, self.init, self.init_c = log, threshold, init, init_c
         self.starting_L = init_L  # loading weights overwrites the buffer init_L
 
-        sizes = [1, *[width] * hidden_layers, num_heads]
+        sizes = [1, *[width] * hidden_layers, 2 * num_heads if bidirectional else num_heads]
         self.widest = max(sizes)
         dtype = at_least_float32()
         layers: list[nn.Module] = []
@@ -137,12 +144,16 @@ class FIRE(PositionEncoding):
         if threshold == "learned":
             self.L_multiplier = nn.Parameter(torch.empty(1, dtype=dtype))
         self.register_load_state_dict_pre_hook(_scalars_to_vectors)
+        self.register_load_state_dict_pre_hook(_check_sides)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         for layer in self.linears:
             layer.reset_parameters()
+        if self.bidirectional:  # both sides start alike
+            for tensor in (self.linears[-1].weight, self.linears[-1].bias):
+                tensor[self.num_heads :] = tensor[: self.num_heads]
         if self.log:
             self.c.fill_(0.1 if self.init_c is None else self.init_c)
         if self.threshold is not None:
@@ -171,11 +182,19 @@ class FIRE(PositionEncoding):
         return torch.log(torch.abs(self.c.to(x.dtype) * x) + 1) if self.log else x
 
     def normalized_distance(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        """The MLP's input ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i up to the horizon."""
+        """The MLP's input ψ(i − j) / ψ(max{L, i}): (T, S) or (B, T, S), in [0, 1] for j ≤ i up to the horizon.
+
+        If bidirectional, ψ(|i − j|) / ψ(max{L, i, j}).
+        """
         dtype = self.compute_dtype
         distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(dtype)  # exact: integers
         position = (q_positions.long() + self.first_position)[..., :, None].to(dtype)  # (…, T, 1)
-        return self.psi(distance) / self._normalizer(position)
+        normalizer = self._normalizer(position)
+        if self.bidirectional:
+            k_position = (k_positions.long() + self.first_position)[..., None, :].to(dtype)  # (…, 1, S)
+            later = _is_later(q_positions, k_positions)
+            normalizer = torch.where(later, self._normalizer(k_position), normalizer)
+        return self.psi(distance) / normalizer
 
     def _normalizer(self, position: Tensor) -> Tensor:
         """ψ(min{max{L, i}, horizon}) + ε for positions i."""
@@ -189,7 +208,7 @@ class FIRE(PositionEncoding):
         return normalizer.clamp(min=1e-6) if self.eps == 0 else normalizer
 
     def f(self, x: Tensor) -> Tensor:
-        """The MLP f_θ: (…, T, S) → (…, H, T, S)."""
+        """The MLP f_θ: (…, T, S) → (…, H, T, S), or 2·H of both sides."""
         x = x.unsqueeze(-1)
         for layer in self.mlp:
             x = _linear(x, layer) if is_plain_linear(layer) else layer(x)
@@ -213,7 +232,11 @@ class FIRE(PositionEncoding):
             return self._bias_in_blocks(q_positions, k_positions)
 
     def _bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-        return self.f(self.normalized_distance(q_positions, k_positions)).contiguous()
+        bias = self.f(self.normalized_distance(q_positions, k_positions))
+        if self.bidirectional:
+            before, after = bias.chunk(2, dim=-3)
+            bias = torch.where(_is_later(q_positions, k_positions).unsqueeze(-3), after, before)
+        return bias.contiguous()
 
     def _bias_in_blocks(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """The same bias a few rows at a time: the MLP's hidden layers take several times its memory."""
@@ -256,6 +279,7 @@ class FIRE(PositionEncoding):
         elif slopes is None:
             slopes = alibi_slopes(self.num_heads)
         slope = torch.tensor(per_head("slopes", slopes, self.num_heads), dtype=self.compute_dtype)
+        slope = slope.repeat(2 if self.bidirectional else 1)
         if self.log:
             c = next((value for value in (c, self.init_c) if value is not None), 1.0)
             positive("c", c)
@@ -278,6 +302,11 @@ class FIRE(PositionEncoding):
         return f"{super().extra_repr()}; not in the state dict: {not_saved}"
 
 
+def _is_later(q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    """(…, T, S), True for keys after the query."""
+    return k_positions[..., None, :] > q_positions[..., :, None]
+
+
 def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """Apply the layer in x's precision."""
     weight, bias = layer.weight.to(x.dtype), layer.bias.to(x.dtype)
@@ -292,3 +321,11 @@ def _scalars_to_vectors(module: nn.Module, state: dict[str, Any], prefix: str, *
         value = state.get(prefix + name)
         if isinstance(value, Tensor) and value.ndim == 0:
             state[prefix + name] = value.reshape(1)
+
+
+def _check_sides(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Refuse a state dict saved with the other value of `bidirectional`."""
+    assert isinstance(module, FIRE)
+    saved = state.get(f"{prefix}mlp.{2 * len(module.linears) - 2}.weight")
+    if isinstance(saved, Tensor) and len(saved) in (module.num_heads, 2 * module.num_heads):
+        check_sides(module, len(saved) == 2 * module.num_heads, prefix.rstrip("."), rest[-1])

@@ -21,6 +21,7 @@ class Kerple(DistanceBias):
     """Base class: r₁ and r₂ per head."""
 
     takes = shown = ("num_heads",)
+    symmetric = True
     init_range: ClassVar[tuple[float, float]]
     """Upper ends of the uniform initialisation of r₁ and r₂, from 0."""
 

@@ -7,3 +7,5 @@ from longfire.encodings.registry import register
 @register("nope")
 class NoPE(PositionEncoding):
     """No position encoding: positions are only implied by the causal mask."""
+
+    symmetric = True

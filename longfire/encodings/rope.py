@@ -46,6 +46,7 @@ class RoPE(PositionEncoding):
     """
 
     takes = ("head_dim",)
+    bidirectional = True
     shown: ClassVar[tuple[str, ...]] = ("head_dim", "base")
     magnitude: float = 1.0
     """Factor of q and k."""

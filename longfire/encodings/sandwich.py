@@ -28,7 +28,7 @@ class Sandwich(PositionEncoding):
 
     takes = ("num_heads", "head_dim")
     shown = ("num_heads", "terms")
-    distance_only = True
+    distance_only = symmetric = True
     scales: Tensor
 
     def __init__(

@@ -126,6 +126,8 @@ def prepare_bias(
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"encoding must be a PositionEncoding, not {type(encoding).__name__}.")
     encoding.refuse_without_bias()
+    if not causal:
+        encoding.refuse_causal_only()
     check_pair(q_positions, k_positions)
     check_window(window)
     if segment_ids is not None:

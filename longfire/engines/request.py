@@ -233,6 +233,8 @@ class Request:
         check_same_device(f"{prepared}positions are", q_positions, "q is", self.q)
 
     def _check_bias(self) -> None:
+        if self.encoding is not None and not self.causal:
+            self.encoding.refuse_causal_only()
         if isinstance(self.bias, PositionEncoding):
             self.bias.refuse_without_bias()
             self.check_heads(getattr(self.bias, "num_heads", self.q.shape[1]), type(self.bias).__name__)

@@ -49,7 +49,7 @@ def bias_of(encoding: PositionEncoding, query: int, distances: Iterable[int]) ->
 
 
 def look_back(encoding: PositionEncoding, query: int) -> Tensor:
-    """How far back each head looks if all keys are equal, (H,): 1 is a head without a bias.
+    """How far back each head looks if all keys up to the query are equal, (H,): 1 is a head without a bias.
 
     The mean distance under the softmax of the bias, relative to uniform attention.
     """

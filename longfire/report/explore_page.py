@@ -209,12 +209,14 @@ def bias_data(encoding: PositionEncoding, farthest: int) -> dict[str, Any]:
 
 
 def is_plain(fire: FIRE) -> bool:
-    """Whether the page can evaluate this FIRE: no overridden methods, and only known layers."""
+    """Whether the page can evaluate this FIRE: one side, no overridden methods, and only known layers."""
     methods = ("psi", "normalized_distance", "f", "bias")
     overrides_none = all(getattr(type(fire), name) is getattr(FIRE, name) for name in methods)
     known = (nn.Linear, *ACTIVATIONS)
-    return overrides_none and all(
-        type(layer) in known and getattr(layer, "approximate", "none") == "none" for layer in fire.mlp
+    return (
+        not fire.bidirectional
+        and overrides_none
+        and all(type(layer) in known and getattr(layer, "approximate", "none") == "none" for layer in fire.mlp)
     )
 
 

@@ -38,7 +38,7 @@ def test_low_precision_is_compared_with_its_own_error():
     ("attend", "wrong"),
     [
         (lambda q, k, v, e: attention(q, k, v, e) * 1.001, "output"),
-        (lambda q, k, v, e: attention(q, k, v, e, causal=False), "output"),
+        (lambda q, k, v, e: attention(q, k, v, _dense_bias(q, e), causal=False), "output"),
         (lambda q, k, v, e: attention(q, k, v, e) * float("nan"), "output: error inf"),
         (lambda q, k, v, e: attention(q, k, v.detach() + 0 * v, e), "gradient of v"),
         (lambda q, k, v, e: _parameters_doubled(q, k, v, e), "gradient of the parameters"),
@@ -49,9 +49,13 @@ def test_the_wrong_quantity_is_named(attend, wrong):
     assert verdict(check(attend, sample)).startswith(wrong)
 
 
-def _parameters_doubled(q, k, v, encoding):
+def _dense_bias(q, encoding):
     positions = torch.arange(q.shape[2])
-    bias = encoding.bias(positions, positions)
+    return encoding.bias(positions, positions)
+
+
+def _parameters_doubled(q, k, v, encoding):
+    bias = _dense_bias(q, encoding)
     return attention(q, k, v, 2 * bias - bias.detach())
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.autograd import gradcheck
 
-from longfire import ENCODINGS, attention, build_encoding, position_parameters
+from longfire import ENCODINGS, attention, build_encoding, position_parameters, prepare_bias
 from longfire.encodings import DistanceBias, PositionEncoding, RoPE
 from tests.samples import ADDITIVE, HEAD_DIM, HEADS, LENGTH, NAMES, RELATIVE, WIDTH, bias_with, make
 
@@ -153,21 +153,60 @@ def test_fire_ignores_a_shift_only_below_its_threshold(shift, length):
 def test_distance_only_means_toeplitz(name):
     bias = make(name, torch.float64).bias(torch.arange(40), torch.arange(40))
     torch.testing.assert_close(bias[:, 1:, 1:], bias[:, :-1, :-1], rtol=1e-9, atol=1e-9)
-    if name in ("alibi", "kerple_log", "kerple_power", "sandwich"):  # symmetric, although attention masks later keys
-        torch.testing.assert_close(bias, bias.mT)
 
 
 def test_declarations():
-    declared = {name: (make(name).distance_only, make(name).smooth_beyond) for name in ADDITIVE}
+    declared = {name: (make(name).distance_only, make(name).smooth_beyond, make(name).symmetric) for name in ADDITIVE}
     expected = {
-        "fire": (False, 128),
-        "alibi": (True, 0),
-        "kerple_log": (True, 128),
-        "kerple_power": (True, None),
-        "t5": (True, 20),
-        "sandwich": (True, None),
+        "fire": (False, 128, False),
+        "alibi": (True, 0, True),
+        "kerple_log": (True, 128, True),
+        "kerple_power": (True, None, True),
+        "t5": (True, 20, False),
+        "sandwich": (True, None, True),
     }
     assert declared.items() >= expected.items()
+    assert {name for name in NAMES if make(name).bidirectional} == {*ROTARY, *ABSOLUTE}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_directions_are_declared(name, bidirectional):
+    """Symmetric: a function of |i − j|. Bidirectional: the two sides differ. Neither: causal attention only."""
+    if bidirectional and name not in ("fire", "t5"):
+        return
+    encoding = make(name, torch.float64, **({"bidirectional": True} if bidirectional else {}))
+    assert not (encoding.symmetric and encoding.bidirectional)
+    _, q, k, v = inputs(1, 9, 9)
+    if not encoding.has_bias:
+        assert encoding.symmetric or encoding.bidirectional
+        return
+    if encoding.symmetric or encoding.bidirectional:
+        with torch.no_grad():
+            for parameter in encoding.parameters():
+                parameter.add_(0.1 * torch.rand_like(parameter))
+        bias, positions = encoding.bias(torch.arange(9), torch.arange(9)), torch.arange(9)
+        assert torch.allclose(bias, bias.mT) == encoding.symmetric
+        torch.testing.assert_close(attention(q, k, v, encoding, causal=False), attention(q, k, v, bias, causal=False))
+        prepare_bias(encoding, positions, positions, causal=False)
+        return
+    for ask in (
+        lambda: attention(q, k, v, encoding, causal=False),
+        lambda: prepare_bias(encoding, torch.arange(9), torch.arange(9), causal=False),
+    ):
+        with pytest.raises(ValueError, match=r"cannot tell keys after the query .*, bidirectional=True\)"):
+            ask()
+
+
+def test_an_encoding_that_declares_no_direction_is_causal_only():
+    class Mute(DistanceBias):
+        def of_distance(self, distance):
+            return -distance.double().expand(HEADS, *distance.shape[-2:])
+
+    _, q, k, v = inputs(1, 5, 5)
+    attention(q, k, v, Mute())
+    with pytest.raises(ValueError, match=r"Declare bidirectional = True in Mute .* or symmetric = True if it need not"):
+        attention(q, k, v, Mute(), causal=False)
 
 
 def interpolation_error(encoding, nearest):

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 from longfire import FIRE, attention, prepare_bias
 from longfire.engines import chunked
 from tests.engines.oracle import by_hand, random
-from tests.samples import ADDITIVE, HEADS, LENGTH, increasing, make
+from tests.samples import ADDITIVE, HEADS, LENGTH, increasing, make, sides
 from tests.tolerance import assert_as_accurate
 
 IMPLS = ["sdpa", "reference"]
@@ -108,7 +108,7 @@ def test_sdpa_equals_the_reference(name, data):
         options["k_positions"] = increasing(LENGTH, rows[S])
     if data.draw(st.booleans()):
         options["key_mask"] = torch.rand(B, S) < data.draw(st.sampled_from([0.1, 0.9]))
-    encoding = None if name is None else make(name, torch.float64)
+    encoding = None if name is None else make(name, torch.float64, **sides(name, options["causal"]))
     expected = attention(q, k, v, encoding, **options, impl="reference")
     torch.testing.assert_close(attention(q, k, v, encoding, **options, impl="sdpa"), expected)
 

@@ -17,7 +17,7 @@ from longfire.engines.reference import Reference
 from longfire.engines.request import Request
 from longfire.engines.sdpa import SDPA
 from tests.engines import oracle
-from tests.samples import ADDITIVE, HEADS, LENGTH, make
+from tests.samples import ADDITIVE, HEADS, LENGTH, make, sides
 
 LENGTHS = [1, 63, 257]
 
@@ -60,7 +60,7 @@ def assert_same(request, *learned):
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_equals_the_reference(name, length, causal):
-    encoding = make(name, torch.float64)
+    encoding = make(name, torch.float64, **sides(name, causal))
     assert_same(ask(*random(T=length, requires_grad=True), encoding, causal=causal), *encoding.parameters())
 
 
@@ -87,7 +87,8 @@ def test_equals_the_reference_for_any_request(bias, data):
         learned = [torch.randn(shape, dtype=torch.float64, requires_grad=True)]
         added = learned[0]
     else:
-        encoding = make("fire" if bias == "prepared" else bias, torch.float64)
+        name = "fire" if bias == "prepared" else bias
+        encoding = make(name, torch.float64, **sides(name, options["causal"]))
         learned = list(encoding.parameters())
         added = prepare_bias(encoding, *positions, causal=options["causal"]) if bias == "prepared" else encoding
         if bias == "prepared":
@@ -187,7 +188,7 @@ def test_the_upper_triangle_is_not_computed(given, monkeypatch):
 
     monkeypatch.setattr(FIRE, "bias", counted)
     positions = {"q_positions": torch.arange(n), "k_positions": torch.arange(n)} if given else {}
-    request = ask(*random(T=n), make("fire", torch.float64), **positions)
+    request = ask(*random(T=n), make("fire", torch.float64, bidirectional=True), **positions)
     with torch.no_grad():
         Chunked().run(request)
     assert len(made) == n // 20
@@ -268,7 +269,8 @@ def test_a_single_chunk_is_not_recomputed(monkeypatch):
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_prepared_bias_is_not_recomputed(causal, learning, monkeypatch):
     """Not evaluated again, even if the encoding has changed since."""
-    fire, positions, calls, bias = make("fire", torch.float64), torch.arange(47), [], FIRE.bias
+    fire = make("fire", torch.float64, **sides("fire", causal))
+    positions, calls, bias = torch.arange(47), [], FIRE.bias
     monkeypatch.setattr(FIRE, "bias", lambda *args: calls.append(1) or bias(*args))
     prepared = prepare_bias(fire, positions, positions, causal=causal)
     with torch.no_grad():

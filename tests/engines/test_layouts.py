@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longfire import KerpleLog, attention, attention_plan, prepare_bias, random_positions
+from longfire import attention, attention_plan, build_encoding, prepare_bias, random_positions
 from longfire.engines import chunked
 from longfire.engines.layout import segment_positions
 from longfire.engines.request import Request
 from tests.engines.oracle import by_hand, random
-from tests.samples import HEADS, make
+from tests.samples import HEADS, make, sides
 
 ENGINES = ["reference", "sdpa", "chunked"]
 LENGTHS = [1, 63, 111, 257]
@@ -80,10 +80,11 @@ def oracle(options: dict) -> dict:
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("window", [None, 1, 30, 1000])
 @pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["fire", "t5", "kerple_log"])
 @pytest.mark.parametrize("impl", ["sdpa", "chunked"])
-def test_engines_agree_with_gradients(impl, causal, window, length):
+def test_engines_agree_with_gradients(impl, name, causal, window, length):
     q, k, v = random(2, 4, 2, length)
-    encoding = KerpleLog(4).double()
+    encoding = build_encoding(name, num_heads=4, **sides(name, causal)).double()
     options = {
         "causal": causal,
         "window": window,
@@ -190,10 +191,12 @@ def test_prepared_for_a_layout(impl):
         ({**layout, "window": None}, "prepared for window=5, not None"),
         ({**layout, "segment_ids": 2 * ids + 1}, "prepared for other segment_ids"),
         ({"window": 5}, "prepared for other segment_ids"),
-        ({**layout, "causal": False}, "prepare it with causal=False"),
     ]:
         with pytest.raises(ValueError, match=message):
             attention(q, k, v, prepared, **other, impl=impl)
+    causal = prepare_bias(make("alibi"), positions, positions)
+    with pytest.raises(ValueError, match=r"prepare it with causal=False"):
+        attention(q, k, v, causal, causal=False, segment_ids=ids, impl=impl)
     with pytest.raises(ValueError, match=r"in_order=True needs keys at 0…29, after any padding or in each segment"):
         prepare_bias(fire, torch.arange(30), torch.arange(30), in_order=True, segment_ids=ids)
     with pytest.raises(ValueError, match="padding needs in_order=True, and no segment_ids"):

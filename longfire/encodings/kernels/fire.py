@@ -20,7 +20,7 @@ serve_cpu = False
 
 def serves(fire: FIRE, q_positions: Tensor) -> bool:
     """Whether `fire_bias` can compute this encoding's bias."""
-    if type(fire) is not FIRE or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
+    if type(fire) is not FIRE or fire.bidirectional or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
         return False
     layers = list(fire.mlp)
     linears = [layer for layer in layers[0::2] if is_plain_linear(layer)]
