@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 try:
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 except ModuleNotFoundError as error:
     if error.name != "transformers":
         raise
@@ -15,15 +15,25 @@ except ModuleNotFoundError as error:
 from longfire.model import attention, inspection, retrofits
 from longfire.model.configuration import SIZES, LongfireConfig
 from longfire.model.extension import extend
+from longfire.model.masked import LongfireForMaskedLM
 from longfire.model.modeling import LongfireForCausalLM, LongfireModel
 from longfire.model.retrofits import retrofit
 
-__all__ = ["SIZES", "LongfireConfig", "LongfireForCausalLM", "LongfireModel", "extend", "retrofit"]
+__all__ = [
+    "SIZES",
+    "LongfireConfig",
+    "LongfireForCausalLM",
+    "LongfireForMaskedLM",
+    "LongfireModel",
+    "extend",
+    "retrofit",
+]
 
 attention.register()
 AutoConfig.register("longfire", LongfireConfig)
 AutoModel.register(LongfireConfig, LongfireModel)
 AutoModelForCausalLM.register(LongfireConfig, LongfireForCausalLM)
+AutoModelForMaskedLM.register(LongfireConfig, LongfireForMaskedLM)
 retrofits.register()
 
 _RENAMED = {"furthest": inspection.max_positions, "refuse_beyond": inspection.check_length}

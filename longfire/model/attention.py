@@ -51,10 +51,11 @@ def longfire_attention(
         position_bias,
         q_positions=positions.queries if explicit else None,
         k_positions=positions.keys if explicit else None,
-        causal=True,
+        causal=positions.causal,
         key_mask=positions.key_mask,
         dropout_p=dropout,
         scale=scaling,
+        segment_ids=positions.segment_ids,
     )
     return choose(request).run(request).transpose(1, 2), None
 

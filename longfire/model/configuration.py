@@ -40,11 +40,14 @@ class LongfireConfig(PreTrainedConfig):
         hidden_size: the width C.
         num_hidden_layers: decoder layers.
         num_attention_heads: heads H, each of size D = C / H.
+        num_key_value_heads: heads G of keys and values, where G divides H (grouped-query attention). Default: H.
         max_position_embeddings: the training length. It limits only learned absolute positions.
         attention_dropout: dropout on the attention weights.
         resid_dropout: dropout on the outputs of attention and MLP.
         position_encoding: a name, or `{"name": "fire", …}` with options of `longfire.build_encoding`.
         share_position_encoding: one encoding for all layers; with FIRE this is FIRE-S (`fire-s` on the command line).
+        is_causal: False for an encoder, which attends in both directions (`LongfireForMaskedLM`). The position encoding
+            must then tell them apart, as FIRE and T5 do with `bidirectional=True`, or be a function of |i − j|.
         random_positions: the range N of randomised positions (Ruoss et al. 2023): each sequence is placed at a sorted
             random sample out of 0…N−1, the same in all layers, in training and in evaluation, unless position_ids are
             passed. In evaluation the seed is fixed: the same batch has the same positions. None: tokens are counted.
@@ -60,11 +63,13 @@ class LongfireConfig(PreTrainedConfig):
     hidden_size: int = 768
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
+    num_key_value_heads: int | None = None
     max_position_embeddings: int = 2048
     attention_dropout: float | int = 0.0
     resid_dropout: float | int = 0.0
     position_encoding: dict[str, Any] | str | None = None
     share_position_encoding: bool = False
+    is_causal: bool = True
     random_positions: int | None = None
     layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
@@ -76,8 +81,13 @@ class LongfireConfig(PreTrainedConfig):
     longfire_version: str = __version__
 
     def __post_init__(self, **kwargs: Any) -> None:
-        encoding = "fire" if self.position_encoding is None else self.position_encoding
+        encoding = self.position_encoding
+        if encoding is None:
+            encoding = {"name": "fire", **({} if self.is_causal else {"bidirectional": True})}
         self.position_encoding = {"name": encoding} if isinstance(encoding, str) else dict(encoding)
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        self.use_cache = self.use_cache and self.is_causal
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
@@ -87,8 +97,16 @@ class LongfireConfig(PreTrainedConfig):
             raise ValueError(
                 f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads={self.num_attention_heads}."
             )
+        at_least("num_key_value_heads", self.num_key_value_heads, 1)
+        if self.num_attention_heads % (self.num_key_value_heads or 1):
+            raise ValueError(
+                f"num_attention_heads={self.num_attention_heads} must be a multiple of "
+                f"num_key_value_heads={self.num_key_value_heads}."
+            )
         with torch.device("meta"):
             encoding = self.build_encoding()
+        if not self.is_causal:
+            encoding.refuse_causal_only()
         if self.random_positions is not None:
             at_least("random_positions", self.random_positions, 1)
             if encoding.max_length is not None and encoding.max_length < self.random_positions:

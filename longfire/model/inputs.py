@@ -4,10 +4,11 @@
                      padding       padding
 
 Left padding is masked and does not count, so a sequence has the same positions padded and alone. Right padding, which
-causal attention hides anyway, keeps counting.
+causal attention hides anyway, keeps counting. Where position ids do not increase, another document begins (`packing`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,13 +19,15 @@ from transformers.masking_utils import create_causal_mask
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import random_positions, strictly_increase
 from longfire.engines import PreparedBias, prepare_bias
+from longfire.engines.layout import Span, segment_positions, visible
+from longfire.model.packing import check_increasing, given_segments, segments_of
 
 LONGFIRE = "longfire"
 """The `attn_implementation` of `longfire.attention`."""
 NOT_BINARY = "attention_mask must be 1 for tokens and 0 for padding, but it has other values"
 EVALUATION_SEED = 0
 """Seed of random positions in evaluation."""
-PACKED = "position_ids restart within a sequence, as they do when documents are packed into one row"
+PACKED = "documents are packed into one row"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +39,12 @@ class Positions:
     key_mask: Tensor | None = None
     """(B, S), True for keys to attend to. None: all of them."""
     in_order: bool = False
-    """Keys are 0…S−1 and queries the last T of them."""
+    """Keys are 0…S−1, in each segment, and queries the last T of them."""
     padding: Tensor | None = None
     """(B,), left padding of each sequence whose keys are otherwise in order. Set only where values cannot be read."""
-    packed: bool | None = False
-    """Whether position ids restart within a sequence, once per document. None: unknown, values cannot be read."""
+    segment_ids: Tensor | None = None
+    """(B, S), the document of each key; tokens see their own only. None: one document per row."""
+    causal: bool = True
 
     def prepare(self, encoding: PositionEncoding, like: Tensor | None = None) -> PreparedBias:
         """The encoding's bias, for several layers to share or for a compiled graph, which cannot read positions."""
@@ -52,7 +56,22 @@ class Positions:
             padding=self.padding,
             key_mask=self.key_mask,
             like=like,
+            causal=self.causal,
+            segment_ids=self.segment_ids,
         )
+
+    def dense_mask(self) -> Tensor | None:
+        """Which keys each query sees, (B, 1, T, S), for implementations that need it dense; None if all."""
+        ids, T, S = self.segment_ids, self.queries.shape[-1], self.keys.shape[-1]
+        queries = Span(self.queries, None if ids is None else ids[:, S - T :])
+        seen = visible(queries, Span(self.keys, ids), self.causal, None)
+        if self.key_mask is not None:
+            kept = self.key_mask[:, None, :]
+            own = torch.eye(S, dtype=torch.bool, device=kept.device)[S - T :]  # padding sees itself, not nothing
+            seen = (kept.expand(-1, T, -1) if seen is None else seen & kept) | own
+        if seen is None:
+            return None
+        return seen[:, None] if seen.ndim == 3 else seen[None, None]
 
 
 def mask_and_positions(
@@ -62,9 +81,16 @@ def mask_and_positions(
     position_ids: Tensor | None,
     cache: Cache | None,
     training: bool = False,
+    packing: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor | None, Positions]:
-    """The mask that the attention implementation expects, and the positions of the tokens x (B, T, C)."""
+    """The mask that the attention implementation expects, and the positions of the tokens x (B, T, C).
+
+    `packing` are the arguments of padding-free collators (`take_packing`).
+    """
     T = x.shape[1]
+    causal = getattr(config, "is_causal", True)
+    if cache is not None and not causal:
+        raise ValueError("a cache needs causal attention, but the model's is_causal is False. Pass use_cache=False.")
     ours = config._attn_implementation == LONGFIRE
     past = 0 if cache is None else cache.get_seq_length()
     slots = past + T if cache is None else cache.get_mask_sizes(T, 0)[0]
@@ -82,25 +108,37 @@ def mask_and_positions(
                 f"{tuple(attention_mask.shape)}: a single row would let tokens see later ones. For padding, pass "
                 f"(B, tokens so far)."
             )
+    segments = given_segments(packing or {}, x)
+    if segments is not None and attention_mask is not None:
+        raise ValueError(
+            f"{', '.join(packing or {})} are for rows without padding. Omit attention_mask, or pass position_ids alone."
+        )
     limit = getattr(config, "random_positions", None) if position_ids is None else None
+    if limit is not None and segments is not None:
+        raise ValueError(
+            "with random_positions, packed documents need position_ids: pass longfire.random_positions of each."
+        )
     drawn = None if limit is None else draw_positions(limit, x, past, slots, token_mask, training)
     if drawn is not None and token_mask is None:
         positions = Positions(drawn, drawn)  # nothing to check, no device synchronisation
     else:
-        positions = find_positions(x, past, slots, token_mask, position_ids if drawn is None else drawn, not ours)
+        ids = position_ids if drawn is None else drawn
+        positions = find_positions(x, past, slots, token_mask, ids, segments, cached=cache is not None)
+    by_query = attention_mask is not None and attention_mask.ndim == 4
+    segments = None if by_query else positions.segment_ids  # a mask by query says it all
+    positions = replace(positions, causal=causal, segment_ids=segments)
+    if positions.segment_ids is not None and cache is not None:
+        raise ValueError(f"{PACKED}, which a cache would mix up later. Pass use_cache=False.")
     if ours:
         return None, positions
-    if positions.packed and (token_mask is not None or (cache is not None and attention_mask is None)):
-        raise ValueError(
-            f"{PACKED}. Documents are kept apart only without an attention mask and without a cache: omit "
-            f"attention_mask and pass use_cache=False."
-        )
+    if not by_query and (positions.segment_ids is not None or not causal):
+        return positions.dense_mask(), positions
     mask: Any = create_causal_mask(
         config=config,
         inputs_embeds=x,
         attention_mask=attention_mask,
         past_key_values=cache,
-        position_ids=None if positions.packed is False else position_ids,  # a gap does not start a document
+        position_ids=None,  # transformers would start a document at every gap
     )
     S = positions.keys.shape[-1]
     return mask if mask is None or mask.shape[-1] == S else mask[..., :S], positions
@@ -112,7 +150,8 @@ def find_positions(
     slots: int,
     attention_mask: Tensor | None = None,
     position_ids: Tensor | None = None,
-    packed: bool = False,
+    segments: Tensor | None = None,
+    cached: bool = False,
 ) -> Positions:
     """Positions of the tokens x (B, T, C), which follow `past` cached ones.
 
@@ -122,7 +161,8 @@ def find_positions(
         slots: number of keys S: past + T, or a static cache's size.
         attention_mask: (B, tokens so far), True or 1 for tokens to attend to.
         position_ids: (B or 1, T), in place of counting.
-        packed: whether position ids may restart, once per document.
+        segments: (B, T), the document of each token. Default: one begins where position ids do not increase.
+        cached: whether there is a cache.
     """
     B, T = x.shape[:2]
     traced = is_traced(x)
@@ -132,11 +172,16 @@ def find_positions(
     mask = None if mask is None else mask.bool()
     if position_ids is not None:
         position_ids = _check_ids(position_ids, B, T).to(x.device)
+        if segments is not None:
+            check_increasing(position_ids, segments)
+    elif segments is not None:
+        positions = segment_positions(segments)
+        return Positions(positions, positions, in_order=True, segment_ids=segments)
     if traced:
         if binary is not None:
             torch._assert_async(binary, NOT_BINARY)
-        return _traced_positions(x, past, slots, mask, position_ids, packed)
-    return _eager_positions(x, int(past), mask, binary, position_ids, packed)
+        return _traced_positions(x, past, slots, mask, position_ids, segments, cached)
+    return _eager_positions(x, int(past), mask, binary, position_ids, segments)
 
 
 def draw_positions(
@@ -176,13 +221,14 @@ def count_positions(mask: Tensor) -> Tensor:
 
 
 def _eager_positions(
-    x: Tensor, past: int, mask: Tensor | None, binary: Tensor | None, ids: Tensor | None, packed: bool
+    x: Tensor, past: int, mask: Tensor | None, binary: Tensor | None, ids: Tensor | None, segments: Tensor | None
 ) -> Positions:
     """Where values can be read: checked once, for all layers."""
     total = past + x.shape[1]
     index = torch.arange(total, device=x.device)
     if mask is None and ids is None:  # nothing to check, no device synchronisation
         return Positions(index[past:], index, in_order=True)
+    masked = mask is not None
     if mask is not None:
         mask = mask[:, :total]
     elif ids is not None and past:
@@ -190,13 +236,16 @@ def _eager_positions(
     keys = index if mask is None else count_positions(mask)
     queries = keys[..., past:]
     true = index.new_ones((), dtype=torch.bool)
-    checks = [true if binary is None else binary, true if mask is None else mask.all(), true, true, true]
+    checks = [true if binary is None else binary, true if mask is None else mask.all(), true, true, true, true]
+    found = segments
     if ids is not None:
-        if mask is not None:
+        if mask is not None and masked:
             ids = torch.where(mask[:, past:], ids, queries)  # libraries number padding differently
-        one_document = strictly_increase(ids, None if mask is None else mask[:, past:])
-        checks[2:] = [(ids == index[past:]).all(), (ids == queries).all(), one_document]
-    is_binary, all_kept, in_order, continues, one_document = torch.stack(checks).tolist()  # one transfer to the host
+        found = segments_of(ids, None if mask is None else mask[:, past:]) if segments is None else segments
+        canonical = (ids == segment_positions(found)).all()
+        checks[2:] = [(ids == index[past:]).all(), (ids == queries).all(), (found == 0).all(), canonical]
+    # one transfer to the host
+    is_binary, all_kept, in_order, continues, one_document, canonical_ids = torch.stack(checks).tolist()
     if not is_binary:
         raise ValueError(f"{NOT_BINARY}. To separate packed documents, use position_ids that restart in each.")
     if ids is not None and past and not continues:
@@ -207,20 +256,23 @@ def _eager_positions(
             f"{_preview(queries.expand_as(ids)[row])}. Pad prompts on the left and omit position_ids, or run without "
             f"a cache."
         )
-    if not one_document and not packed:
-        raise ValueError(
-            f"{PACKED}. attn_implementation='sdpa' and 'eager' keep documents apart; with 'longfire', put each in "
-            f"its own row."
-        )
+    if ids is not None and not one_document:
+        return Positions(ids, ids, None if all_kept else mask, all_kept and canonical_ids, segment_ids=found)
     if all_kept and in_order:
         return Positions(index[past:], index, in_order=True)
     if ids is not None and not past:
         queries = keys = ids
-    return Positions(queries, keys, None if all_kept else mask, packed=not one_document)
+    return Positions(queries, keys, None if all_kept else mask)
 
 
 def _traced_positions(
-    x: Tensor, past: int | Tensor, slots: int, mask: Tensor | None, ids: Tensor | None, packed: bool
+    x: Tensor,
+    past: int | Tensor,
+    slots: int,
+    mask: Tensor | None,
+    ids: Tensor | None,
+    segments: Tensor | None,
+    cached: bool,
 ) -> Positions:
     """In a compiled or captured graph, where values cannot be read."""
     T = x.shape[1]
@@ -234,16 +286,22 @@ def _traced_positions(
         if padding is not None:
             no_holes = ((index - padding[:, None] == keys) | ~mask).all()
             torch._assert_async(no_holes, "in a compiled graph, attention_mask may mask only the ends of a sequence")
+        if ids is not None:
+            agree = ((ids == keys[:, queries]) | ~mask[:, queries]).all()
+            torch._assert_async(agree, "in a compiled graph, position_ids must number the tokens of attention_mask")
         return Positions(keys[:, queries], keys, mask, padding=padding)
     if ids is None:
         return Positions(queries, index, in_order=in_order)
-    if T > 1 and not packed:
-        raise ValueError(
-            "position_ids cannot be checked in a compiled graph. Omit them if they are 0, 1, 2, …, pass an "
-            "attention mask for padding, or use attn_implementation='sdpa'."
-        )
     if isinstance(past, int) and past == 0:
-        return Positions(ids, ids, packed=None)
+        if not cached:
+            return Positions(ids, ids, segment_ids=segments_of(ids, None) if segments is None else segments)
+        torch._assert_async(strictly_increase(ids, None), f"{PACKED}, which a cache would mix up later")
+        return Positions(ids, ids)
+    if T > 1:
+        raise ValueError(
+            "in a compiled graph, several position_ids cannot be checked against a cache. Omit them, or pass an "
+            "attention mask for padding."
+        )
     padding = queries[-1] - ids[:, -1:]
     return Positions(ids, (index - padding).clamp(min=0), index >= padding)
 

@@ -1,7 +1,7 @@
 """The decoder: GPT-3's architecture (pre-norm, GELU, tied embeddings) with any position encoding.
 
 It calls the encoding's three hooks (embed, rotate, bias) and never checks which encoding it has.
-Shapes: B batch, H heads, T queries, S keys, D head size, C width, V vocabulary.
+Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size, C width, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,7 @@ from longfire.model.configuration import LongfireConfig
 from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions
 from longfire.model.loading import EncodingModel
 from longfire.model.loss import IGNORED, linear_cross_entropy, logits_cross_entropy
+from longfire.model.packing import take_packing
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +39,16 @@ class LayerBias:
 
 
 class LongfireAttention(nn.Module):
-    """Causal self-attention with a position bias."""
+    """Self-attention with a position bias."""
 
     def __init__(self, config: LongfireConfig, layer_idx: int, encoding: PositionEncoding | None) -> None:
         super().__init__()
         self.config, self.layer_idx = config, layer_idx
-        self.num_heads, self.head_dim = config.num_attention_heads, config.head_dim
-        self.scaling = self.head_dim**-0.5
-        self.is_causal = True
-        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.num_heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads or 1
+        self.head_dim, self.scaling = config.head_dim, config.head_dim**-0.5
+        self.num_key_value_groups = self.num_heads // self.num_kv_heads  # transformers' sdpa reads these two
+        self.is_causal = config.is_causal
+        self.qkv_proj = nn.Linear(config.hidden_size, (self.num_heads + 2 * self.num_kv_heads) * self.head_dim)
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.position_encoding = encoding  # None: the layers share one
 
@@ -62,10 +64,11 @@ class LongfireAttention(nn.Module):
         encoding = self.position_encoding if prepared is None else prepared.encoding
         assert encoding is not None
         bias = (encoding if encoding.has_bias else None) if prepared is None else prepared.bias
-        qkv = self.qkv_proj(hidden).view(B, T, 3, self.num_heads, self.head_dim)
-        q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))  # (B, H, T, D)
+        heads = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
+        qkv = self.qkv_proj(hidden).view(B, T, sum(heads), self.head_dim).split(heads, dim=2)
+        q, k, v = (x.transpose(1, 2) for x in qkv)  # (B, H, T, D), (B, G, T, D), (B, G, T, D)
         q, k = encoding.rotate(q, positions.queries), encoding.rotate(k, positions.queries)
-        k, v = update_cache(past_key_values, self.layer_idx, k, v, positions)  # (B, H, S, D)
+        k, v = update_cache(past_key_values, self.layer_idx, k, v, positions)  # (B, G, S, D)
         out, weights = attend(  # (B, T, H, D)
             self,
             self.config._attn_implementation,
@@ -199,7 +202,13 @@ class LongfireModel(LongfirePreTrainedModel):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         mask, positions = mask_and_positions(
-            self.config, hidden, attention_mask, position_ids, past_key_values, self.training
+            self.config,
+            hidden,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            self.training,
+            take_packing(options),
         )
         for encoding in self.encodings:
             hidden = encoding.embed(hidden, positions.queries)
@@ -218,7 +227,7 @@ class LongfireModel(LongfirePreTrainedModel):
             bias = positions.prepare(shared, like if ours else None) if shared.has_bias else None
             return [LayerBias(shared, bias)] * len(self.layers)
         rows = None
-        if ours:
+        if ours and positions.causal and positions.segment_ids is None:
             rows = prepare_rows(self.encodings, positions.queries, positions.keys, positions.key_mask, like)
         if rows is None:
             return [None] * len(self.layers)
@@ -232,6 +241,8 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
 
     def __init__(self, config: LongfireConfig) -> None:
         super().__init__(config)
+        if not config.is_causal:
+            raise ValueError("a causal language model needs is_causal=True. For an encoder use LongfireForMaskedLM.")
         self.model = LongfireModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
@@ -285,7 +296,7 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         loss: Any = None
         logits: Any = None
         if targets is not None:
-            loss, logits = next_token_loss(hidden, self.lm_head, targets, num_items_in_batch)
+            loss, logits = token_loss(hidden, self.lm_head, targets, num_items_in_batch)
         if targets is not None and (self.training if skip_logits is None else skip_logits):
             logits = None
         else:
@@ -305,7 +316,7 @@ class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
         return None if drawn else super()._prepare_position_ids_for_generation(*inputs)
 
 
-def next_token_loss(
+def token_loss(
     hidden: Tensor, head: nn.Module, targets: Tensor, items: int | Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """The mean loss of targets (B, T), or their sum divided by `items`, and the logits if the head was called.

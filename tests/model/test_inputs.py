@@ -11,16 +11,17 @@ from longfire.model.attention import IMPLEMENTATIONS
 from longfire.model.inputs import count_positions, find_positions
 from tests.model.models import NAMES, options_of, small_model, tokens
 from tests.model.test_generation import left_padded, logits
+from tests.model.test_packing import packed_documents
 from tests.model.test_retrofit import original
 
 
-def place(mask=None, ids=None, past=0, T=None, packed=False):
+def place(mask=None, ids=None, past=0, T=None):
     """Positions of the last T tokens of a batch."""
     mask = None if mask is None else torch.tensor(mask)
     ids = None if ids is None else torch.tensor(ids)
     B, total = mask.shape if mask is not None else (ids.shape[0] if ids is not None else 2, past + (T or ids.shape[1]))
     T = total - past
-    return find_positions(torch.empty(B, T, 4), past, total, mask, ids, packed)
+    return find_positions(torch.empty(B, T, 4), past, total, mask, ids)
 
 
 MASKS = {
@@ -75,13 +76,6 @@ def test_position_ids(filler):
     assert cached.keys.tolist() == [[0, 1, 2, 3], [0, 0, 0, 1]]
     assert cached.queries.tolist() == [[3], [1]]
     assert cached.key_mask.tolist() == [[True] * 4, [False, False, True, True]]
-
-
-@pytest.mark.parametrize("ids", [[0, 0, 1, 2], [0, 1, 1, 2], [3, 2, 4, 5]])
-def test_position_ids_that_do_not_increase_are_refused(ids):
-    """Causality is by position: tokens at the same position would see each other."""
-    with pytest.raises(ValueError, match="restart within a sequence"):
-        place(ids=[ids])
 
 
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=5), st.integers(0, 11))
@@ -141,33 +135,6 @@ def test_only_fire_notices_a_shift_of_all_positions(name, implementation):
         assert torch.allclose(shifted, plain, atol=2e-3)
 
 
-def packed_documents():
-    """Two documents of 10 and 7 tokens in one row, and both alone."""
-    ids = tokens(1, 17)
-    return ids, torch.cat([torch.arange(10), torch.arange(7)])[None], (ids[:, :10], ids[:, 10:])
-
-
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", NAMES)
-def test_packed_documents_do_not_see_each_other(name, implementation):
-    model = small_model(name, implementation)
-    ids, position_ids, apart = packed_documents()
-    expected = torch.cat([logits(model, document) for document in apart], dim=1)
-    packed = logits(model, ids, position_ids=position_ids, use_cache=False)
-    assert torch.allclose(packed, expected, atol=2e-4)
-
-
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("options", [{"use_cache": True}, {"attention_mask": torch.ones(1, 17)}, {}], ids=str)
-def test_packed_documents_with_a_mask_or_a_cache(options, implementation):
-    """transformers' mask would let them see each other."""
-    ids, position_ids, _ = packed_documents()
-    with pytest.raises(ValueError, match=r"restart within a sequence.* use_cache=False"):
-        small_model(implementation=implementation)(ids, position_ids=position_ids, **options)
-    with pytest.raises(ValueError, match=r"restart within a sequence.*'sdpa' and 'eager'"):
-        small_model(implementation="longfire")(ids, position_ids=position_ids, **options)
-
-
 def masks_by_query():
     """4-D masks (1, 1, T, S) of the packed documents: boolean, float and integer."""
     document = torch.arange(17) >= 10
@@ -211,10 +178,6 @@ BAD_INPUTS = [
     *(
         ({"position_ids": torch.zeros(shape).long().tolist()}, r"position_ids must have shape \(B, T\) = \(1, 6\), not")
         for shape in ((1, 5), (2, 6), (5,), (1, 6, 1))
-    ),
-    (  # documents on both sides of padding
-        {"attention_mask": [[1, 1, 1, 0, 1, 1]], "position_ids": [[0, 1, 2, 0, 0, 1]]},
-        "restart within a sequence",
     ),
 ]
 
@@ -278,19 +241,6 @@ def test_tokens_or_their_embeddings():
     for given_ids, given_embeddings in ((ids, embedded), (None, None)):
         with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
             model(given_ids, inputs_embeds=given_embeddings)
-
-
-def test_position_ids_in_a_compiled_graph():
-    """Values cannot be read there, so position ids that need a check are refused."""
-    torch.compiler.reset()
-    ids, position_ids, apart = packed_documents()
-    with pytest.raises(Exception, match="cannot be checked in a compiled graph"):
-        torch.compile(small_model(), fullgraph=True, backend="eager")(ids, position_ids=position_ids)
-    model = small_model(implementation="eager")
-    expected = torch.cat([logits(model, document) for document in apart], dim=1)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    packed = logits(compiled, ids, position_ids=position_ids, use_cache=False)
-    assert torch.allclose(packed, expected, atol=2e-4)
 
 
 def test_a_hole_in_a_compiled_graph_is_an_error():

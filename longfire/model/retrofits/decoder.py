@@ -17,6 +17,7 @@ from longfire.encodings import PositionEncoding
 from longfire.model.attention import attend, update_cache
 from longfire.model.inputs import Positions, mask_and_positions
 from longfire.model.loading import EncodingModel
+from longfire.model.packing import take_packing
 
 
 class FireAttention(nn.Module):
@@ -122,7 +123,7 @@ class FireDecoder(FirePreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **_: Any,
+        **options: Any,
     ) -> BaseModelOutputWithPast:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds.")
@@ -131,7 +132,10 @@ class FireDecoder(FirePreTrainedModel):
             past_key_values = DynamicCache(config=self.config)
         if isinstance(attention_mask, dict):  # `generate` passes one mask per layer type; here there is one type
             (attention_mask,) = attention_mask.values()
-        mask, positions = mask_and_positions(self.config, hidden, attention_mask, position_ids, past_key_values)
+        packing = take_packing(options)
+        mask, positions = mask_and_positions(
+            self.config, hidden, attention_mask, position_ids, past_key_values, packing=packing
+        )
         arguments = {self.positions_argument: positions, self.cache_argument: past_key_values}
         hidden = self.normalise_embeddings(hidden)
         for layer in getattr(self, self.layers_name):
