@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OWN_OPTIONS = (
     *("length", "batch_size", "steps", "learning_rate", "seed", "precision", "tokenizer", "vocab_size"),
-    *("share_position_encoding", "init_from", "extend_to", "task"),
+    *("share_position_encoding", "init_from", "extend_to", "task", "packing"),
 )
 """Recipe fields with their own option; --set takes any field."""
 TEXT_OPTIONS = ("corpus", "field", "validation", "tokenizer", "max_documents", "vocab_size", "skip_bad")
@@ -112,6 +112,11 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     overrides.add_argument("--steps", type=int, metavar="N", help="training steps")
     overrides.add_argument("--learning-rate", type=float, metavar="X", help="peak learning rate")
     overrides.add_argument("--precision", help="auto, bfloat16 or float32")
+    overrides.add_argument(
+        "--packing",
+        choices=("segments",),
+        help="segments: tokens attend within their own document, where a sequence has several (default: to all before)",
+    )
     overrides.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="any field of the recipe"
     )

@@ -53,9 +53,9 @@ class TokenSplit:
             bytes=0,
         )
 
-    def sequences(self, length: int) -> "Sequences":
-        """Training sequences of one length."""
-        return Sequences(self, length)
+    def sequences(self, length: int, segments: bool = False) -> "Sequences":
+        """Training sequences of one length. With `segments`, documents that share one are kept apart."""
+        return Sequences(self, length, segments)
 
     def cut(self, length: int, limit: int | None = None) -> npt.NDArray[np.int64]:
         """Documents cut into pieces of `length`, without the remainders: (M, length).
@@ -122,9 +122,12 @@ class Sequences(Dataset[dict[str, Tensor]]):
     Documents are cut into pieces of that length. First come the whole pieces, then the remainders (short documents and
     the ends of long ones), packed in order; a remainder may continue in the next sequence. The last sequence is padded
     with the end-of-document token, labelled -100.
+
+    With `segments`, sequences have position ids that start at 0 in each document or piece of one, so that attention
+    keeps documents apart, and the first token of a document, which nothing before it predicts, has no label.
     """
 
-    def __init__(self, split: TokenSplit, length: int) -> None:
+    def __init__(self, split: TokenSplit, length: int, segments: bool = False) -> None:
         at_least("length", length, 1)
         if split.num_tokens < length:
             raise CorpusError(
@@ -133,6 +136,7 @@ class Sequences(Dataset[dict[str, Tensor]]):
             )
         self.split = split
         self.length = length
+        self.segments = segments
         self.whole, _ = _whole_pieces(split.starts, length)
         remainders = np.diff(split.starts) % length
         kept = np.flatnonzero(remainders)
@@ -152,22 +156,37 @@ class Sequences(Dataset[dict[str, Tensor]]):
             raise IndexError(f"index {index} is out of range for {len(self)} sequences.")
         index %= len(self)
         if index < len(self.whole):
-            start = self.whole[index]
-            tokens = self.split.tokens[start : start + self.length]
+            found = self.whole[index] + np.arange(self.length)
+            document = np.zeros(self.length, np.int64)
         else:
-            tokens = self.split.tokens[self._packed(index - len(self.whole))]
+            found, document = self._packed(index - len(self.whole))
+        tokens = self.split.tokens[found]
         labels = np.full(self.length, IGNORED, np.int64)
         labels[: len(tokens)] = tokens
-        inputs = labels if len(tokens) == self.length else np.where(labels == IGNORED, self.split.end, labels)
-        return {"input_ids": torch.from_numpy(inputs.copy()), "labels": torch.from_numpy(labels)}
+        inputs = np.where(labels == IGNORED, self.split.end, labels)
+        row = {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
+        if self.segments:
+            positions = self._positions(document)
+            labels[1:][positions[1:] == 0] = IGNORED
+            row["position_ids"] = torch.from_numpy(positions)
+        return row
 
-    def _packed(self, number: int) -> npt.NDArray[np.int64]:
-        """Indices of a packed sequence's tokens."""
+    def _packed(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Indices of a packed sequence's tokens, and the document of each."""
         indices = np.arange(number * self.length, min((number + 1) * self.length, self.num_packed))
         document = np.searchsorted(self.packed_ends, indices, side="right")
         starts = np.where(document > 0, self.packed_ends[document - 1], 0)
         found: npt.NDArray[np.int64] = self.packed_starts[document] + indices - starts
-        return found
+        return found, document
+
+    def _positions(self, document: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Positions that start at 0 with each document; padding counts as one."""
+        padded = np.full(self.length, -1, np.int64)
+        padded[: len(document)] = document
+        index = np.arange(self.length)
+        starts = np.flatnonzero(np.diff(padded, prepend=-2))
+        positions: npt.NDArray[np.int64] = index - starts[np.searchsorted(starts, index, side="right") - 1]
+        return positions
 
 
 def _whole_pieces(starts: npt.NDArray[np.int64], length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

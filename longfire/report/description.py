@@ -129,6 +129,7 @@ def _training(record: Record, done: Runs) -> str:
         f"recipe {recipe['name']}" if recipe.get("name") else "",
         f"{recipe['steps']:,} steps" if recipe.get("steps") else "",
         f"random positions below {recipe['random_positions']:,}" if recipe.get("random_positions") else "",
+        "attention within documents" if recipe.get("packing") else "",
         f"with {factor:g}× the learning rate for position parameters (which the paper does not mention)"
         if factor != 1
         else "",

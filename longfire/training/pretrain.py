@@ -70,7 +70,7 @@ def training_sequences(recipe: Recipe, corpus: "Corpus | TaskData") -> "Sequence
         task = corpus.task
         rows = task.rows(recipe.steps * recipe.batch_size, task.lengths(recipe.length), recipe.seed)
         return PaddedRows(rows, recipe.sequence_length, masked=recipe.random_positions is not None)
-    sequences = corpus.train.sequences(recipe.length)
+    sequences = corpus.train.sequences(recipe.length, segments=recipe.packing is not None)
     if len(sequences) < recipe.batch_size:
         raise ValueError(
             f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, but a step needs "

@@ -22,7 +22,7 @@ from longfire.tasks.synthetic import synthetic_task
 from longfire.training.base_recipe import RENAMED, TRAINING_LENGTH, BaseRecipe, accept_old_names
 from longfire.validation import at_least, hint, one_of, positive, renamed
 
-INIT = "init"
+INIT, SEGMENTS = "init", "segments"
 
 
 @accept_old_names
@@ -54,6 +54,8 @@ class Recipe(BaseRecipe):
     """Vocabulary size of a BPE."""
     random_positions: int | None = None
     """Range of randomised positions (Ruoss et al. 2023), at least the longest test length. None: tokens are counted."""
+    packing: str | None = None
+    """"segments": tokens attend within their own document alone. None: to all earlier tokens of the sequence."""
     task: str | None = None
     """A synthetic task to train on, in `longfire.tasks.SYNTHETIC`, at lengths up to `length`. None: text."""
 
@@ -71,6 +73,10 @@ class Recipe(BaseRecipe):
             object.__setattr__(self, INIT, None)
         one_of(INIT, self.init, (None, *STARTS))
         self._check_horizon_unit()
+        one_of("packing", self.packing, (None, SEGMENTS))
+        if self.packing is not None and (self.task is not None or self.random_positions is not None):
+            other = "random_positions" if self.task is None else f"the task {self.task}"
+            raise ValueError(f"packing={self.packing!r} is for documents counted from 0: omit it with {other}.")
         if self.task is not None:
             synthetic_task(self.task).check_length(self.length)
         if self.random_positions is not None:
@@ -113,8 +119,7 @@ class Recipe(BaseRecipe):
         found = super().identity()
         found.pop("horizon")
         unused = ["task"] if self.task is None else ["tokenizer", "vocab_size"]
-        if self.random_positions is None:
-            unused.append("random_positions")
+        unused += [name for name in ("random_positions", "packing") if found[name] is None]
         for name in unused:
             found.pop(name)
         horizon = self.position_encoding().get("horizon")

@@ -1,4 +1,5 @@
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -46,6 +47,26 @@ def test_whole_pieces_first_and_remainders_in_order(lengths, length):
     seen = [sequence["labels"] for sequence in split.sequences(length)]
     assert [row.tolist() for row in seen[: len(whole)]] == [row.tolist() for row in whole]
     assert [token for row in seen[len(whole) :] for token in row.tolist() if token != -100] == left.tolist()
+
+
+@given(LENGTHS, st.integers(1, 40))
+@example([1] * 10, 7)
+def test_positions_start_again_in_each_document(lengths, length):
+    split = split_of(lengths)
+    if split.num_tokens < length:
+        return
+    document = dict(zip(split.tokens.tolist(), np.repeat(np.arange(len(lengths)), lengths), strict=True))
+    plain, apart = split.sequences(length), split.sequences(length, segments=True)
+    assert set(plain[0]) == {"input_ids", "labels"}
+    for before, row in zip((plain[i] for i in range(len(plain))), (apart[i] for i in range(len(apart))), strict=True):
+        assert torch.equal(row["input_ids"], before["input_ids"])
+        owners = [document[token] if token != -100 else None for token in before["labels"].tolist()]
+        expected = [0]
+        for one, other in pairwise(owners):
+            expected.append(expected[-1] + 1 if one == other else 0)
+        assert row["position_ids"].tolist() == expected
+        first = (row["position_ids"] == 0) & (torch.arange(length) > 0)
+        assert torch.equal(row["labels"], before["labels"].masked_fill(first, -100))
 
 
 @given(LENGTHS, st.integers(1, 40), st.none() | st.integers(1, 50))

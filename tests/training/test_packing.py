@@ -1,0 +1,45 @@
+"""Pretraining with attention within documents."""
+
+import pytest
+import torch
+
+from longfire.data import load_corpus
+from longfire.model import LongfireForCausalLM
+from longfire.training import RECIPES, pretrain
+from longfire.training.pretrain import training_sequences
+from tests.training.runs import QUIET, RECIPE, losses
+
+SEGMENTS = RECIPE.but(packing="segments", batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def short_documents(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documents")
+    for n in range(60):
+        (folder / f"{n}.txt").write_text("".join(chr(97 + (n + k * k) % 23) for k in range(5 + n % 40)))
+    return load_corpus(folder, tokenizer="bytes", cache_dir=folder / "cache", progress=False)
+
+
+def test_documents_of_a_sequence_do_not_see_each_other(short_documents, tmp_path):
+    pretrain(SEGMENTS, short_documents, tmp_path / "apart", **QUIET)
+    pretrain(SEGMENTS.but(packing=None), short_documents, tmp_path / "together", **QUIET)
+    assert losses(tmp_path / "apart") != losses(tmp_path / "together")
+    model = LongfireForCausalLM.from_pretrained(tmp_path / "apart" / "model").eval()
+    row = training_sequences(SEGMENTS, short_documents)[-2]
+    ids, positions = row["input_ids"][None], row["position_ids"][None]
+    last = int((positions[0] == 0).nonzero()[-1])
+    assert last > 0
+    with torch.no_grad():
+        packed = model(ids, position_ids=positions, use_cache=False).logits[:, last:]
+        assert torch.allclose(packed, model(ids[:, last:]).logits, atol=1e-4)
+
+
+def test_recipes():
+    assert "packing" not in RECIPE.identity()
+    assert SEGMENTS.identity()["packing"] == "segments"
+    with pytest.raises(ValueError, match="packing cannot be 'stream'"):
+        RECIPE.but(packing="stream")
+    with pytest.raises(ValueError, match="omit it with random_positions"):
+        RECIPE.but(packing="segments", random_positions=256)
+    with pytest.raises(ValueError, match="omit it with the task copy"):
+        RECIPES["task-tiny"].but(packing="segments")
