@@ -141,11 +141,11 @@ def prepare_bias(
     decoding = T == 1 and not torch.is_grad_enabled()
     layout: dict[str, Any] = {"causal": causal, "window": window, "segment_ids": segment_ids}
     form: dict[str, Any] = {}
-    refusal = refuses(encoding, S) or refuses_layout(**layout)
+    refusal = refuses(encoding, S) or refuses_layout(causal, segment_ids)
     if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decoding and refusal is None:
         fused = sample_bias(encoding, S, S - T if in_order else 0, q_positions.device)
         if like is not None:
-            fused.expanded(compute_dtype(like) != torch.float32, like.shape[-1] ** -0.5, keep=True)
+            fused.expanded(compute_dtype(like) != torch.float32, like.shape[-1] ** -0.5, window, keep=True)
         form["fused"] = fused
     elif causal and (rows := prepare_rows([encoding], q_positions, k_positions, key_mask, like)) is not None:
         return replace(rows[0], **layout)

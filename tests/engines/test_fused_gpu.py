@@ -50,14 +50,17 @@ MAKERS = {
 }
 
 
-def eager(q, k, v, encoding):
+def eager(q, k, v, encoding, window=None):
     """Attention in plain operations, in the precision of q."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
     T, S = q.shape[2], k.shape[2]
     bias = encoding.bias(torch.arange(S - T, S, device="cuda"), torch.arange(S, device="cuda"))
     logits = q @ k.mT * q.shape[-1] ** -0.5 + bias.to(q.dtype)
-    hidden = torch.ones(T, S, dtype=torch.bool, device="cuda").triu(S - T + 1)
+    pairs = torch.ones(T, S, dtype=torch.bool, device="cuda")
+    hidden = pairs.triu(S - T + 1)
+    if window is not None:
+        hidden |= pairs.tril(S - T - window)
     return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
 
 
@@ -67,7 +70,7 @@ def exactly(fire, length):
     return fire
 
 
-def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1):
+def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1, window=None):
     """Check output and gradients of q, k, v and the parameters, with more tolerance for an interpolated bias."""
     torch.manual_seed(1)
     q = torch.randn(B, heads, T, D, device="cuda", dtype=dtype)
@@ -75,9 +78,9 @@ def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1):
     do = torch.randn_like(q)
     double = copy.deepcopy(encoding).double()
     ways = {
-        "fused": (encoding, dtype, lambda q, k, v, e: attention(q, k, v, e, impl="fused")),
-        "eager": (encoding, dtype, eager),
-        "exact": (double, torch.float64, lambda q, k, v, e: attention(q, k, v, e, impl="reference")),
+        "fused": (encoding, dtype, lambda q, k, v, e: attention(q, k, v, e, window=window, impl="fused")),
+        "eager": (encoding, dtype, lambda q, k, v, e: eager(q, k, v, e, window)),
+        "exact": (double, torch.float64, lambda q, k, v, e: attention(q, k, v, e, window=window, impl="reference")),
     }
     found = {}
     for name, (module, precision, attend) in ways.items():
@@ -89,7 +92,7 @@ def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1):
     names = ["out", "q", "k", "v", *(name for name, _ in encoding.named_parameters())]
     interpolated = not encoding.distance_only and encoding.smooth_beyond < 2 * S
     largest = max(tensor.abs().max().item() for tensor in found["exact"][1:4])
-    label = f"{type(encoding).__name__} {T}×{S}×{D} {dtype}"
+    label = f"{type(encoding).__name__} {T}×{S}×{D} {dtype}" + f" window {window}" * (window is not None)
     for index, name in enumerate(names[:4]):
         fused, plain, exact = (found[way][index] for way in ("fused", "eager", "exact"))
         assert_as_accurate(fused, plain, exact, scale=largest, what=f"{label} {name}:")
@@ -134,6 +137,15 @@ def test_accuracy_by_head_size(D, dtype):
 @pytest.mark.parametrize("groups", [1, 4])
 def test_accuracy_of_the_last_queries(T, S, groups, dtype):
     check_accuracy(sharp(4), T, S, 64, dtype, groups=groups)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("T", "S", "window"), [(257, 257, 1), (1024, 1024, 100), (2049, 2049, 700), (111, 3000, 2000), (3000, 3000, 2900)]
+)
+@pytest.mark.parametrize("name", ["fire", "kerple_log", "t5"])
+def test_accuracy_in_a_window(name, T, S, window, dtype):
+    check_accuracy(MAKERS[name](4), T, S, 64, dtype, window=window)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -54,8 +54,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and the gradient of the samples (empty unless `learned`)."""
     _, middle, far = call.zones.sizes
-    whole = call.has_whole_tiles(zones.BLOCK)
-    new = call.q.new_empty if whole else call.q.new_zeros  # no program writes tiles without queries
+    whole = call.has_whole_tiles(zones.BLOCK) and call.zones.window is None
+    new = call.q.new_empty if whole else call.q.new_zeros  # no program writes tiles without visible pairs
     dmiddle, dfar = (new(call.B, call.H, size if learned else 0) for size in (middle, far))
     dq, delta = _query_grad(call, dout, out, lse, dmiddle, dfar)
     dsamples = call.q.new_empty(0, dtype=torch.float32)
@@ -155,7 +155,7 @@ def logit_grad(
     """dS of a tile: [BM, BN]."""
     s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, EXACT, PRECISION)
     p = tl.exp2(s * unit - (lse - reference)[:, None])
-    if DIAGONAL or keys.Mask is not None:
+    if DIAGONAL or keys.Mask is not None or keys.window is not None:
         p = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL), p, 0.0)
     dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)  # [BM, DP] · [DP, BN]
     if dropout.seed is not None:
@@ -203,7 +203,7 @@ def query_grad(
     Near, Middle, Far,  # PerHead; Middle and Far may be None
     dMiddle, dFar,  # (B, H, …), or None
     Reference,  # (H, references_per_head), or None
-    B, H, T, S, group, tiles, scale, dropout_p,
+    B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, PRECISION: tl.constexpr,
@@ -232,7 +232,7 @@ def query_grad(
     dmiddle = dMiddle + head.to(tl.int64) * Middle.h if dMiddle is not None else None
     dfar = dFar + head.to(tl.int64) * Far.h if dFar is not None else None
     reference = Reference + h * references_per_head if Reference is not None else None
-    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, S)
+    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, S, window)
     dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, head)  # []
     blocks = Blocks(first_block, near_blocks, middle_blocks)
 
@@ -244,13 +244,13 @@ def query_grad(
     tl.store(delta_at + rows, delta, mask=inside)  # [BM]
     lse = tl.load(lse_at + rows, mask=inside, other=float("inf"))  # [BM]
 
-    far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, blocks, BM, BN)
+    begin, far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, window, blocks, BM, BN)
     dq = tl.zeros([BM, DP], tl.float32)
     if Far is not None:
         w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
         zone = Zone(near, far, w, c, reference, blocks, scale)
         dq = walk_keys(
-            dq, q, do, lse, delta, keys, zone, dfar, dropout, row0, query0, 0, far_end,
+            dq, q, do, lse, delta, keys, zone, dfar, dropout, row0, query0, begin, far_end,
             D, DP, BM, BN, 4, False, EXACT, PRECISION,
         )  # fmt: skip
     if Middle is not None:
@@ -331,7 +331,7 @@ def walk_queries(
             delta = tl.load(Delta + rows, mask=inside, other=0.0)  # [BM]
         s, unit, reference = key_scores(q, k, zone, tl.maximum(row0, 0), key0, BM, BN, NODES, EXACT, PRECISION)
         p = tl.exp2(s * unit - (lse - reference)[None, :])  # [BN, BM]
-        if DIAGONAL or keys.Mask is not None:
+        if DIAGONAL or keys.Mask is not None or keys.window is not None:
             p = tl.where(visible(i[None, :], j[:, None], keys, DIAGONAL), p, 0.0)
         weight = p
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)  # [BN, DP] · [DP, BM]
@@ -352,7 +352,7 @@ def key_grad(
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
     Near, Middle, Far,  # PerHead; Middle and Far may be None
     Reference,  # (H, references_per_head), or None
-    B, H, T, S, group, tiles, scale, dropout_p,
+    B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, EVEN: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -369,7 +369,7 @@ def key_grad(
     j = key0 + tl.arange(0, BN)
 
     mask = KeyMask + b.to(tl.int64) * S if KeyMask is not None else None
-    keys = Keys(head_at(K, b, g), head_at(V, b, g), K.row, V.row, mask, shift, S)
+    keys = Keys(head_at(K, b, g), head_at(V, b, g), K.row, V.row, mask, shift, S, window)
     seed = tl.load(Seed) if Seed is not None else None  # []
     k = load_rows(keys.K, j + shift, K.row, S, D, DP, True)  # [BN, DP]
     v = load_rows(keys.V, j + shift, V.row, S, D, DP, True)  # [BN, DP]
@@ -379,6 +379,8 @@ def key_grad(
     key_block = key0 // BLOCK
     first = floor_to(query0, BM)
     last = query0 + T
+    if window is not None:
+        last = tl.minimum(last, key0 + BN + window - 1)
     diagonal = first if key0 == 0 else tl.maximum(first, key0)  # padding sees the first key
     full = tl.minimum(tl.maximum(first, key0 + BN), last)
     middle_start = tl.minimum(tl.maximum(full, (key_block + near_blocks) * BLOCK), last)
@@ -432,7 +434,7 @@ def near_grad(
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
     Near,  # PerHead
     Reference,  # (H, references_per_head), or None
-    B, H, T, S, group, first_head, groups, scale, dropout_p,
+    B, H, T, S, group, window, first_head, groups, scale, dropout_p,
     first_block, references_per_head, last_block, near_blocks, rows_per_group,
     D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -474,7 +476,7 @@ def near_grad(
             lse = tl.load(Lse + head.to(tl.int64) * T + rows, mask=inside, other=float("inf"))  # [TILE]
             delta = tl.load(Delta + head.to(tl.int64) * T + rows, mask=inside, other=0.0)  # [TILE]
             mask = KeyMask + at * S if KeyMask is not None else None
-            keys = Keys(Kh, Vh, K.row, V.row, mask, shift, S)
+            keys = Keys(Kh, Vh, K.row, V.row, mask, shift, S, window)
             total += logit_grad(
                 q, do, k, v, lse, delta, keys, zone, Dropout(seed, dropout_p, head), i, j, row0, start, query0,
                 TILE, 0, True, EXACT, PRECISION,

@@ -15,26 +15,27 @@ class SampledBias:
     """Sampled once for all layers that share it; their gradients add up in `samples`."""
 
     samples: Tensor  # (A, H, E)
-    zones: Zones
-    _expanded: dict[tuple[bool, float], tuple[Tensor, ...]] = field(default_factory=dict)
+    zones: Zones  # without a window: the samples serve any
+    _expanded: dict[tuple[bool, float, int | None], tuple[Tensor, ...]] = field(default_factory=dict)
 
-    @property
-    def numbers(self) -> tuple[int, int, int]:
-        """The zones as arguments of an operator."""
-        return self.zones.keys, self.zones.first, self.zones.smooth or 0
+    def numbers(self, window: int | None) -> tuple[int, int, int, int]:
+        """The zones in a window as arguments of an operator."""
+        return self.zones.keys, self.zones.first, self.zones.smooth or 0, window or 0
 
-    def expanded(self, relative: bool, scale: float, keep: bool | None = None) -> tuple[Tensor, ...]:
+    def expanded(
+        self, relative: bool, scale: float, window: int | None, keep: bool | None = None
+    ) -> tuple[Tensor, ...]:
         """The form that the kernels read, computed on the first call.
 
         `keep` caches it for the next layer. Default: unless compiling, because one graph may serve many layers.
         """
-        found = self._expanded.get((relative, scale))
+        found = self._expanded.get((relative, scale, window))
         if found is None:
             from longfire.engines.fused.ops import expand_bias
 
-            found = expand_bias(self.samples.detach(), *self.numbers, relative, scale)
+            found = expand_bias(self.samples.detach(), *self.numbers(window), relative, scale)
             if keep or (keep is None and not torch.compiler.is_compiling()):
-                self._expanded[relative, scale] = found
+                self._expanded[relative, scale, window] = found
         return found
 
 
@@ -101,7 +102,9 @@ def _positions(zones: Zones, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def interpolation_error(encoding: PositionEncoding, bias: SampledBias, rows: int = 64) -> tuple[float, float]:
+def interpolation_error(
+    encoding: PositionEncoding, bias: SampledBias, window: int | None = None, rows: int = 64
+) -> tuple[float, float]:
     """Largest and root-mean-square difference between the bias that the kernels add and the encoding's own.
 
     Measured on `rows` evenly spaced queries and all keys that they see. Waits for the device.
@@ -117,6 +120,8 @@ def interpolation_error(encoding: PositionEncoding, bias: SampledBias, rows: int
         own = encoding(row, keys)
         assert own is not None
         seen = keys <= row[:, None]
+        if window is not None:
+            seen &= row[:, None] - keys < window
         error = (interpolated(bias.samples.double(), zones, row) - own).masked_fill(~seen, 0.0)
         largest = max(largest, error.abs().max().item())
         squares += error.square().sum().item()

@@ -1,5 +1,6 @@
 """Decide which requests the kernels can serve, and call them."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -59,23 +60,26 @@ class Fused(Engine):
     def error(self, request: Request) -> float:
         if _is_decoding(request):
             return _row_error(request) if _interpolates_row(request) else 0.0
-        return interpolation_error(_encoding(request), _bias(request, _shift(request)))[0]
+        return interpolation_error(_encoding(request), _bias(request, _shift(request)), request.window)[0]
 
     def run(self, request: Request) -> Tensor:
         from longfire.engines.fused.ops import fused_attention
 
+        decoding = _is_decoding(request)
+        if decoding:
+            request = _within_window(request)
         dtype = compute_dtype(request.q)
         q, k, v = (_with_contiguous_rows(tensor.to(dtype)) for tensor in (request.q, request.k, request.v))
-        if _is_decoding(request):
+        if decoding:
             return _decode(request, q, k, v).to(request.q.dtype)
         shift = _shift(request)
         bias = _bias(request, shift)
         request.check_heads(bias.samples.shape[1], type(_encoding(request)).__name__)
-        expanded = bias.expanded(dtype != torch.float32, request.scaling)
+        expanded = bias.expanded(dtype != torch.float32, request.scaling, request.window)
         seed = torch.randint(0, 2**62, (1,), device=q.device) if request.dropout_p else None
         key_mask = None if request.key_mask is None else request.key_mask.to(torch.uint8).contiguous()
         optional = key_mask, shift, seed
-        scalars = *bias.numbers, request.scaling, request.dropout_p
+        scalars = *bias.numbers(request.window), request.scaling, request.dropout_p
         out: Tensor = fused_attention(q, k, v, bias.samples, *expanded, *optional, *scalars)[0]
         return out.to(request.q.dtype)
 
@@ -90,7 +94,7 @@ def _refuses_call(request: Request) -> str | None:
         return f"it needs float32, float16 or bfloat16, but q is {q.dtype}"
     if q.shape[-1] > LARGEST_HEAD:
         return f"its largest head size is {LARGEST_HEAD}, but q has {q.shape[-1]}"
-    layout = refuses_layout(request.causal or decoding, request.window, request.segment_ids)
+    layout = refuses_layout(request.causal or decoding, request.segment_ids)
     if layout is not None:
         return layout
     if not request.has_bias and not decoding:
@@ -173,6 +177,40 @@ def _is_decoding(request: Request) -> bool:
     return request.shape[2] == 1 and not request.dropout_p and not torch.is_grad_enabled()
 
 
+def _within_window(request: Request) -> Request:
+    """The request without the keys that the window hides from its query, if positions say which: they are not read."""
+    S, window = request.shape[3], request.window
+    if window is None or window >= S or not request.in_order:
+        return request
+    last = slice(S - window, None)
+    q_positions, k_positions = request.positions
+    k_positions, bias = k_positions[..., last], request.bias
+    key_mask = None if request.key_mask is None else request.key_mask[:, last]
+    if isinstance(bias, PreparedBias):
+        assert bias.tensor is not None
+        own_mask = None if bias.key_mask is None else key_mask
+        bias = replace(
+            bias,
+            k_positions=k_positions,
+            tensor=bias.tensor[..., last],
+            key_mask=own_mask,
+            in_order=False,
+            window=None,
+        )
+    elif isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] == S:
+        bias = bias[..., last]
+    return replace(
+        request,
+        k=request.k[:, :, last],
+        v=request.v[:, :, last],
+        bias=bias,
+        q_positions=q_positions,
+        k_positions=k_positions,
+        key_mask=key_mask,
+        window=None,
+    )
+
+
 def _interpolates_row(request: Request) -> bool:
     """Whether a single query's bias is interpolated: in low precision, with fewer nodes than keys."""
     if isinstance(request.bias, PreparedBias):
@@ -206,15 +244,15 @@ def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from longfire.engines.fused.decode import decode_attention
 
     B, H, _, S = request.shape
-    bias = None
-    if _interpolates_row(request):
+    bias, kept, interpolates = None, None, _interpolates_row(request)
+    if interpolates:
         bias, kept = _interpolated_row(request)
         request.check_heads(bias.shape[1], type(_encoding(request)).__name__)
-    else:
+    elif (dense := request.dense_bias()) is not None:
+        bias = dense.expand(-1, H, 1, S)[:, :, 0].float().contiguous()
+    if request.window is not None or not interpolates:
         visible = request.visible()
         kept = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0]
-        if (dense := request.dense_bias()) is not None:
-            bias = dense.expand(-1, H, 1, S)[:, :, 0].float().contiguous()
     mask = None if kept is None else kept.to(torch.uint8).contiguous()
     out: Tensor = decode_attention(q, k, v, bias, mask, request.scaling)
     return out

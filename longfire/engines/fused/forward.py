@@ -95,11 +95,11 @@ def walk(
         j = start + tl.arange(0, BN)
         k = load_rows(keys.K, j + keys.shift, keys.k_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
         s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, EXACT, PRECISION)  # [BM, BN]
-        if DIAGONAL or keys.Mask is not None:
+        if DIAGONAL or keys.Mask is not None or keys.window is not None:
             s = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL), s, float("-inf"))
         highest = tl.maximum(top, tl.max(s, 1) * unit + reference)
         finite = highest
-        if DIAGONAL or keys.Mask is not None:
+        if DIAGONAL or keys.Mask is not None or keys.window is not None:
             finite = tl.where(highest == float("-inf"), 0.0, highest)
         p = tl.exp2(s * unit - (finite - reference)[:, None])
         rescale = tl.exp2(top - finite)
@@ -115,13 +115,17 @@ def walk(
 
 
 @triton.jit
-def zone_ends(row0, S, shift, blocks, BM: tl.constexpr, BN: tl.constexpr):
-    """Where the keys of a query tile end: in the far zone, the middle zone, full near tiles, and overall."""
+def zone_ends(row0, S, shift, window, blocks, BM: tl.constexpr, BN: tl.constexpr):
+    """Where the keys of a query tile begin, and end: in the far zone, the middle zone, full near tiles, and overall."""
     block = tl.maximum(row0, 0) // BLOCK
     far = tl.maximum(block - blocks.middle + 1, 0) * BLOCK
     middle = tl.maximum(block - blocks.near + 1, 0) * BLOCK
     diagonal = tl.maximum(row0, 0) // BN * BN
-    return far, middle, diagonal, tl.minimum(tl.maximum(row0 + BM, BN), S - shift)
+    begin = 0
+    if window is not None:
+        begin = tl.maximum(row0 - window + 1, 0) // BN * BN
+        far, middle = tl.maximum(far, begin), tl.maximum(middle, begin)
+    return begin, far, middle, diagonal, tl.minimum(tl.maximum(row0 + BM, BN), S - shift)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -131,7 +135,7 @@ def attention_forward(
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
     Near, Middle, Far,  # PerHead; Middle and Far may be None
     Reference,  # (H, references_per_head), or None
-    B, H, T, S, group, tiles, scale, dropout_p,
+    B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     EXACT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -158,13 +162,13 @@ def attention_forward(
     middle = Middle.at + h.to(tl.int64) * Middle.h if Middle is not None else None
     far = Far.at + h.to(tl.int64) * Far.h if Far is not None else None
     reference = Reference + h * references_per_head if Reference is not None else None
-    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, S)
+    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, S, window)
     dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, b * H + h)  # []
     blocks = Blocks(first_block, near_blocks, middle_blocks)
     rows = i - query0
     q = load_rows(q_at, rows, Q.row, T, D, DP, True)  # [BM, DP]
 
-    far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, blocks, BM, BN)
+    begin, far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, window, blocks, BM, BN)
     acc = tl.zeros([BM, DP], tl.float32)
     total = tl.zeros([BM], tl.float32)
     top = tl.full([BM], float("-inf"), tl.float32)
@@ -172,7 +176,7 @@ def attention_forward(
         w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
         zone = Zone(near, far, w, c, reference, blocks, scale)
         acc, total, top = walk(
-            acc, total, top, q, keys, zone, dropout, row0, query0, 0, far_end,
+            acc, total, top, q, keys, zone, dropout, row0, query0, begin, far_end,
             D, DP, BM, BN, 4, False, EXACT, STAGES, PRECISION,
         )  # fmt: skip
     if Middle is not None:

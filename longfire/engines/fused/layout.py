@@ -8,12 +8,10 @@ from torch import Tensor
 from longfire.engines.value_checks import cached
 
 
-def refuses_layout(causal: bool, window: int | None, segment_ids: Tensor | None) -> str | None:
+def refuses_layout(causal: bool, segment_ids: Tensor | None) -> str | None:
     """Why the kernels cannot serve a kind of layout, whatever its values; None if they can."""
     if not causal:
         return "it supports causal attention only"
-    if window is not None:
-        return f"it supports no window, but window={window}"
     if segment_ids is not None:
         return "it supports no segment_ids"
     return None

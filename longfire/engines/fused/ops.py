@@ -13,19 +13,23 @@ from longfire.engines.fused.zones import Zones
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def _zones(keys: int, first: int, smooth: int) -> Zones:
-    """Zones from an operator's integers; a `smooth` of 0 means None."""
-    return Zones(keys, first, smooth or None)
+def _zones(keys: int, first: int, smooth: int, window: int) -> Zones:
+    """Zones from an operator's integers; a `smooth` or `window` of 0 means None."""
+    return Zones(keys, first, smooth or None, window or None)
 
 
-def _expand_bias(samples: Tensor, keys: int, first: int, smooth: int, relative: bool, scale: float) -> Four:
+def _expand_bias(
+    samples: Tensor, keys: int, first: int, smooth: int, window: int, relative: bool, scale: float
+) -> Four:
     """Near biases, middle nodes, far nodes and references (H, …), from samples (A, H, E)."""
     with torch.cuda.device_of(samples):
-        return expand(samples, _zones(keys, first, smooth), relative, scale)
+        return expand(samples, _zones(keys, first, smooth, window), relative, scale)
 
 
-def _expand_bias_fake(samples: Tensor, keys: int, first: int, smooth: int, relative: bool, scale: float) -> Four:
-    return tuple(empty_bias(samples, _zones(keys, first, smooth), relative))  # type: ignore[return-value]
+def _expand_bias_fake(
+    samples: Tensor, keys: int, first: int, smooth: int, window: int, relative: bool, scale: float
+) -> Four:
+    return tuple(empty_bias(samples, _zones(keys, first, smooth, window), relative))  # type: ignore[return-value]
 
 
 expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake)
@@ -36,12 +40,13 @@ def _attention(
     samples: Tensor,  # (A, H, E); the only ones of the bias to receive gradients
     near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,  # from `expand_bias`
     key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,  # (B, S), (B,), (1,)
-    keys: int, first: int, smooth: int, scale: float, dropout_p: float,
+    keys: int, first: int, smooth: int, window: int, scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out (B, H, T, D), and the log-sum-exp that backward needs (B, H, T)."""
     bias = ExpandedBias(near, middle, far, reference)
+    where = _zones(keys, first, smooth, window)
     with torch.cuda.device_of(q):
-        return forward(Call(q, k, v, bias, key_mask, shift, seed, _zones(keys, first, smooth), scale, dropout_p))
+        return forward(Call(q, k, v, bias, key_mask, shift, seed, where, scale, dropout_p))
 
 
 def _attention_fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
@@ -53,20 +58,21 @@ def _attention_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,
     key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,
-    keys: int, first: int, smooth: int, scale: float, dropout_p: float,
+    keys: int, first: int, smooth: int, window: int, scale: float, dropout_p: float,
     learned: bool,
 ) -> Four:  # fmt: skip
     """Gradients of q, k, v and, if `learned`, of the samples."""
     bias = ExpandedBias(near, middle, far, reference)
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()
+    where = _zones(keys, first, smooth, window)
     with torch.cuda.device_of(q):
-        call = Call(q, k, v, bias, key_mask, shift, seed, _zones(keys, first, smooth), scale, dropout_p)
+        call = Call(q, k, v, bias, key_mask, shift, seed, where, scale, dropout_p)
         return backward(call, dout, out, lse, learned)
 
 
 def _attention_backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: object) -> Four:
-    keys, first, smooth, _scale, _dropout_p, learned = rest[9:]
-    where = _zones(keys, first, smooth)  # type: ignore[arg-type]
+    *numbers, _scale, _dropout_p, learned = rest[9:]
+    where = _zones(*numbers)  # type: ignore[arg-type]
     shape = (where.row_nodes, q.shape[1], where.distance_nodes) if learned else (0,)
     grouped = q.shape[1] != k.shape[1]  # then these are sums over query heads, which are contiguous
     dk, dv = (t.new_empty(t.shape) if grouped else torch.empty_like(t) for t in (k, v))
@@ -88,7 +94,7 @@ def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...],
 def _backward(
     ctx: torch.autograd.function.FunctionCtx, dout: Tensor | None, _dlse: object
 ) -> tuple[Tensor | None, ...]:
-    others: tuple[Tensor | None, ...] = (None,) * 12
+    others: tuple[Tensor | None, ...] = (None,) * 13
     if dout is None:
         return None, None, None, None, *others
     learned = ctx.needs_input_grad[3]  # type: ignore[attr-defined]

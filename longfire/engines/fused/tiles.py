@@ -16,7 +16,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LENGTHS = [
     "B", "H", "T", "S", "E", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
     "first_far", "first_block", "last_block", "near_blocks", "middle_blocks", "rows_per_group", "references_per_head",
-    "farthest", "length", "splits",
+    "farthest", "length", "splits", "window",
 ]  # fmt: skip
 """Arguments whose values must not trigger a recompilation."""
 
@@ -47,6 +47,7 @@ class Keys(NamedTuple):
     Mask: Any  # (S,), or None
     shift: Any  # padding before the first key
     S: Any
+    window: Any  # keys that a query sees, its own included, or None
 
 
 class Dropout(NamedTuple):
@@ -141,6 +142,7 @@ class Call:
             "T": self.T,
             "S": self.S,
             "group": self.group,
+            "window": g.window,
             "scale": scale,
             "dropout_p": dropout_p,
             "first_block": g.first_block,
@@ -206,6 +208,8 @@ def visible(i, j, keys, DIAGONAL: tl.constexpr):
     seen = (i >= -(1 << 24)) & (j >= 0)
     if DIAGONAL:
         seen &= (j <= tl.maximum(i, 0)) & (j + keys.shift < keys.S)
+    if keys.window is not None:
+        seen &= i - j < keys.window
     if keys.Mask is not None:
         seen &= tl.load(keys.Mask + j + keys.shift, mask=j + keys.shift < keys.S, other=0) != 0  # like j
     return seen

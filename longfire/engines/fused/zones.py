@@ -36,6 +36,8 @@ class Zones:
     first: int
     smooth: int | None
     """W, a power of two; None if the bias depends only on the distance: every pair is near."""
+    window: int | None = None
+    """Keys that a query sees, its own included. None: all."""
 
     @classmethod
     def of(cls, encoding: PositionEncoding, keys: int, first: int) -> "Zones":
@@ -67,10 +69,16 @@ class Zones:
         return self.last_block * BLOCK - 1
 
     @property
+    def reach(self) -> int:
+        """Blocks of keys that a query sees, including its own."""
+        reach = self.last_block if self.window is None else (self.window + 2 * BLOCK - 2) // BLOCK
+        return reach if reach < self.last_block else self.last_block
+
+    @property
     def near(self) -> int:
         """Blocks of near keys, including the query's own."""
         near = self.last_block if self.smooth is None else (2 * self.smooth + 2 * BLOCK - 2) // BLOCK
-        return near if near < self.last_block else self.last_block
+        return near if near < self.reach else self.reach
 
     @property
     def middle(self) -> int:
@@ -113,11 +121,11 @@ class Zones:
 
     @property
     def has_middle(self) -> bool:
-        return self.smooth is not None and self.last_block > self.near
+        return self.smooth is not None and self.reach > self.near
 
     @property
     def has_far(self) -> bool:
-        return self.smooth is not None and self.last_block > self.middle
+        return self.smooth is not None and self.reach > self.middle
 
     @property
     def references(self) -> int:
@@ -149,7 +157,8 @@ class Zones:
 def evaluated(zones: Zones) -> Any:
     """The zones with all properties computed once: a launch reads dozens of them."""
     properties = [name for name, member in vars(Zones).items() if isinstance(member, property)]
-    return SimpleNamespace(keys=zones.keys, first=zones.first, **{name: getattr(zones, name) for name in properties})
+    given = {"keys": zones.keys, "first": zones.first, "window": zones.window}
+    return SimpleNamespace(**given, **{name: getattr(zones, name) for name in properties})
 
 
 def smooth_width(encoding: PositionEncoding) -> int:

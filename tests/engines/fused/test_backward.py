@@ -4,7 +4,17 @@ import pytest
 import torch
 
 from longfire import KerpleLog, attention
-from tests.engines.fused.cases import KERNEL_CASES, assert_as_specified, both, close, device, kinked, padded, small_t5
+from tests.engines.fused.cases import (
+    KERNEL_CASES,
+    Sloped,
+    assert_as_specified,
+    both,
+    close,
+    device,
+    kinked,
+    padded,
+    small_t5,
+)
 
 
 @pytest.mark.parametrize("case", KERNEL_CASES)
@@ -27,6 +37,29 @@ def test_keys_hidden_anywhere():
     found, expected = both(KerpleLog(1).to(device), q, k, v, key_mask=key_mask)
     assert (found[0][0, :, :20] == 0).all()
     close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "queries", "keys", "window"),
+    [
+        (small_t5, 70, 70, 2),
+        (small_t5, 70, 150, 65),  # one tile, and a key of the next
+        (small_t5, 40, 40, 1000),
+        (lambda heads: Sloped(heads).to(device), 20, 300, 200),  # to the middle zone
+        (lambda heads: Sloped(heads).to(device), 10, 800, 720),  # to the far zone
+    ],
+)
+def test_windows(make, queries, keys, window):
+    q = torch.randn(1, 1, queries, 16, device=device)
+    k, v = torch.randn(2, 1, 1, keys, 16, device=device)
+    close(*both(make(1), q, k, v, window=window), tolerance=2e-5)
+
+
+def test_a_window_after_left_padding():
+    positions, key_mask = padded(90, [0, 37])
+    q, k, v = torch.randn(3, 2, 1, 90, 16, device=device)
+    where = {"q_positions": positions, "k_positions": positions, "key_mask": key_mask}
+    close(*both(small_t5(), q, k, v, window=30, **where))
 
 
 def test_a_short_sequence_is_exact():

@@ -41,6 +41,41 @@ def test_any_positions():
     assert (attention(q, k, v, kinked(2), impl="fused", **nothing) == 0).all()
 
 
+@pytest.mark.parametrize("make", [kinked, lambda heads: Sandwich(heads, 16).to(device), lambda heads: NoPE()])
+def test_a_window(make):
+    """Keys before the window are not read; with padding, they are masked."""
+    encoding = make(2)
+    q = torch.randn(2, 2, 1, 16, device=device)
+    k, v = torch.randn(2, 2, 1, 111, 16, device=device)
+    positions, key_mask = padded(111, [0, 95])
+    where = {"q_positions": positions[:, -1:], "k_positions": positions, "key_mask": key_mask}
+    close(*both(encoding, q, k, v, gradients=False, window=30, **where), tolerance=2e-6)
+    for window in (1, 30, 500):
+        found, expected = both(encoding, q, k, v, gradients=False, window=window)
+        close(found, expected, tolerance=2e-6)
+        spoiled = [tensor.index_fill(2, torch.arange(max(0, 111 - window)), torch.nan) for tensor in (k, v)]
+        close([attention(q, *spoiled, encoding, window=window, impl="fused")], expected, tolerance=2e-6)
+
+
+def test_a_window_over_more_keys_than_nodes():
+    encoding = kinked(2)
+    S = decode_nodes(encoding) + 60
+    q, k, v = (torch.randn(2, heads, n, 16, device=device).half() for heads, n in ((2, 1), (1, S), (1, S)))
+    positions, key_mask = padded(S, [0, 333])
+    where = {"q_positions": positions[:, -1:], "k_positions": positions, "key_mask": key_mask}
+    prepared = PreparedBias(
+        encoding=encoding,
+        q_positions=positions[:, -1:],
+        k_positions=positions,
+        tensor=decode_biases([encoding], positions[:, -1:], positions, key_mask)[0][:, :, None],
+        interpolated_row=True,
+        key_mask=key_mask,
+    )
+    expected = [attention(q, k, v, encoding, window=S - 40, impl="reference", **where)]
+    for bias in (encoding, prepared):
+        close([attention(q, k, v, bias, window=S - 40, impl="fused", **where)], expected, tolerance=5e-3)
+
+
 def test_more_keys_than_nodes():
     """In low precision the bias is interpolated along the distance, and the plan reports its error."""
     encoding = kinked(2)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longfire import FIRE, T5, attention, attention_plan, prepare_bias
+from longfire import FIRE, T5, ALiBi, attention, attention_plan, prepare_bias
 from longfire.engines import PreparedBias
 from longfire.engines.fused.bias import sample_bias
 from tests.engines.fused.cases import Sloped, Wave, both, close, device, kinked, padded, small_t5
@@ -23,7 +23,7 @@ def test_a_users_encoding():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"causal": False}, "causal attention only"),
+        ({"causal": False, "bias": ALiBi(1)}, "causal attention only"),
         ({"bias": None}, "no bias; sdpa has faster kernels"),
         ({"bias": torch.zeros(9, 9)}, "a tensor is already dense"),
         ({"scale": 1e-5}, "scale must be at least 2e-05, not 1e-05"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longfire import FIRE
-from longfire.engines.fused.zones import Zones, node_index, node_position, smooth_width
+from longfire.engines.fused.zones import BLOCK, Zones, node_index, node_position, smooth_width
 
 
 @pytest.mark.parametrize("per_octave", [16, 32, 64])
@@ -23,3 +23,11 @@ def test_the_smooth_width_is_a_power_of_two():
 
 def test_everything_is_near_if_smooth_beyond_is_large():
     assert Zones(300, 0, 4096).near == 3
+
+
+@pytest.mark.parametrize("window", [1, 2, 128, 129, 130, 257, 1000])
+def test_a_window_reaches_the_blocks_it_sees_and_no_more(window):
+    blocks = 1 + max(i // BLOCK - max(i - window + 1, 0) // BLOCK for i in range(2000))
+    zones, near = Zones(2000, 0, 64, window), Zones(2000, 0, 64).near
+    assert (zones.reach, zones.near) == (blocks, min(near, blocks))
+    assert (zones.has_middle, zones.has_far) == (blocks > near, blocks > zones.middle)
