@@ -97,7 +97,7 @@ def check_window(window: int | None) -> None:
 def segment_positions(segment_ids: Tensor) -> Tensor:
     """Positions (B, S) that start at 0 in each segment."""
     index = torch.arange(segment_ids.shape[-1], device=segment_ids.device)
-    starts = torch.where(_starts(segment_ids), index, 0).cummax(-1).values
+    starts = torch.where(segment_starts(segment_ids), index, 0).cummax(-1).values
     return index - starts
 
 
@@ -109,7 +109,7 @@ def segments_in_order(segment_ids: Tensor) -> Tensor:
 def positions_in_order(positions: Tensor, kept: Tensor | None, segment_ids: Tensor | None) -> Tensor:
     """Whether positions of the keys that are kept strictly increase within each segment: one bool."""
     if segment_ids is not None and positions.numel():
-        number = _starts(segment_ids).cumsum(-1)
+        number = segment_starts(segment_ids).cumsum(-1)
         positions = positions.long() + number * (positions.amax() + 1)  # segments one after the other
     return strictly_increase(positions, kept)
 
@@ -140,7 +140,7 @@ def first_return(segment_ids: Tensor) -> str:
     return ""
 
 
-def _starts(segment_ids: Tensor) -> Tensor:
-    """(B, S), True for the first token of each segment after the first one."""
+def segment_starts(segment_ids: Tensor) -> Tensor:
+    """(B, S), True for the first token of each segment."""
     changes = segment_ids[..., 1:] != segment_ids[..., :-1]
-    return torch.nn.functional.pad(changes, (1, 0), value=False)
+    return torch.nn.functional.pad(changes, (1, 0), value=True)

@@ -12,8 +12,8 @@ from longfire.custom_ops import HAS_TRITON
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair, has_values, is_transformed
 from longfire.engines.fused.bias import SampledBias, compute_dtype, refuses, sample_bias
-from longfire.engines.fused.layout import refuses_layout
-from longfire.engines.fused.zones import decode_nodes
+from longfire.engines.fused.segments import segment_table
+from longfire.engines.fused.zones import Zones, decode_nodes
 from longfire.engines.layout import check_segment_ids, check_window, segment_positions
 
 
@@ -141,9 +141,12 @@ def prepare_bias(
     decoding = T == 1 and not torch.is_grad_enabled()
     layout: dict[str, Any] = {"causal": causal, "window": window, "segment_ids": segment_ids}
     form: dict[str, Any] = {}
-    refusal = refuses(encoding, S) or refuses_layout(causal, segment_ids)
-    if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decoding and refusal is None:
-        fused = sample_bias(encoding, S, S - T if in_order else 0, q_positions.device)
+    fits = causal and (in_order or segment_ids is None) and refuses(encoding, S) is None
+    if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decoding and fits:
+        keys, first = S, S - T if in_order else 0
+        if segment_ids is not None:
+            keys, first = segment_table(segment_ids, Zones.of(encoding, 1, 0).smooth, window).longest, 0
+        fused = sample_bias(encoding, keys, first, q_positions.device)
         if like is not None:
             fused.expanded(compute_dtype(like) != torch.float32, like.shape[-1] ** -0.5, window, keep=True)
         form["fused"] = fused

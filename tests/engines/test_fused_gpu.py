@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from longfire import FIRE, T5, ALiBi, KerpleLog, KerplePower, Sandwich, attention, attention_plan, prepare_bias
+from longfire.engines.layout import segment_positions
 from tests.tolerance import assert_as_accurate
 
 pytestmark = pytest.mark.gpu
@@ -50,17 +51,20 @@ MAKERS = {
 }
 
 
-def eager(q, k, v, encoding, window=None):
+def eager(q, k, v, encoding, window=None, segment_ids=None):
     """Attention in plain operations, in the precision of q."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
     T, S = q.shape[2], k.shape[2]
-    bias = encoding.bias(torch.arange(S - T, S, device="cuda"), torch.arange(S, device="cuda"))
-    logits = q @ k.mT * q.shape[-1] ** -0.5 + bias.to(q.dtype)
     pairs = torch.ones(T, S, dtype=torch.bool, device="cuda")
-    hidden = pairs.triu(S - T + 1)
+    hidden, positions = pairs.triu(S - T + 1), torch.arange(S, device="cuda")
     if window is not None:
         hidden |= pairs.tril(S - T - window)
+    if segment_ids is not None:
+        positions = segment_positions(segment_ids)
+        hidden = hidden | (segment_ids[:, None, S - T :, None] != segment_ids[:, None, None])
+    bias = encoding.bias(positions[..., S - T :], positions)
+    logits = q @ k.mT * q.shape[-1] ** -0.5 + bias.to(q.dtype)
     return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
 
 
@@ -70,7 +74,7 @@ def exactly(fire, length):
     return fire
 
 
-def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1, window=None):
+def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1, **layout):
     """Check output and gradients of q, k, v and the parameters, with more tolerance for an interpolated bias."""
     torch.manual_seed(1)
     q = torch.randn(B, heads, T, D, device="cuda", dtype=dtype)
@@ -78,9 +82,9 @@ def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1, window=None
     do = torch.randn_like(q)
     double = copy.deepcopy(encoding).double()
     ways = {
-        "fused": (encoding, dtype, lambda q, k, v, e: attention(q, k, v, e, window=window, impl="fused")),
-        "eager": (encoding, dtype, lambda q, k, v, e: eager(q, k, v, e, window)),
-        "exact": (double, torch.float64, lambda q, k, v, e: attention(q, k, v, e, window=window, impl="reference")),
+        "fused": (encoding, dtype, lambda q, k, v, e: attention(q, k, v, e, **layout, impl="fused")),
+        "eager": (encoding, dtype, lambda q, k, v, e: eager(q, k, v, e, **layout)),
+        "exact": (double, torch.float64, lambda q, k, v, e: attention(q, k, v, e, **layout, impl="reference")),
     }
     found = {}
     for name, (module, precision, attend) in ways.items():
@@ -92,7 +96,7 @@ def check_accuracy(encoding, T, S, D, dtype, B=2, heads=4, groups=1, window=None
     names = ["out", "q", "k", "v", *(name for name, _ in encoding.named_parameters())]
     interpolated = not encoding.distance_only and encoding.smooth_beyond < 2 * S
     largest = max(tensor.abs().max().item() for tensor in found["exact"][1:4])
-    label = f"{type(encoding).__name__} {T}×{S}×{D} {dtype}" + f" window {window}" * (window is not None)
+    label = f"{type(encoding).__name__} {T}×{S}×{D} {dtype} {', '.join(layout)}"
     for index, name in enumerate(names[:4]):
         fused, plain, exact = (found[way][index] for way in ("fused", "eager", "exact"))
         assert_as_accurate(fused, plain, exact, scale=largest, what=f"{label} {name}:")
@@ -146,6 +150,38 @@ def test_accuracy_of_the_last_queries(T, S, groups, dtype):
 @pytest.mark.parametrize("name", ["fire", "kerple_log", "t5"])
 def test_accuracy_in_a_window(name, T, S, window, dtype):
     check_accuracy(MAKERS[name](4), T, S, 64, dtype, window=window)
+
+
+DOCUMENTS = ([1, 63, 700, 111, 257, 868], [2000], [500] * 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("T", "groups", "window"), [(2000, 1, None), (2000, 4, 300), (450, 1, None)])
+@pytest.mark.parametrize("name", ["fire", "kerple_log", "t5"])
+def test_accuracy_of_packed_documents(name, T, groups, window, dtype):
+    ids = torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in DOCUMENTS]).cuda()
+    layout = {"segment_ids": ids} | ({} if window is None else {"window": window})
+    check_accuracy(MAKERS[name](4), T, 2000, 64, dtype, B=3, groups=groups, **layout)
+
+
+def test_packed_documents_compile_once():
+    """For documents of any lengths; and too many for a compiled graph are an error."""
+    fire = sharp(2)
+    q, k, v = torch.randn(3, 2, 2, 700, 64, device="cuda", dtype=torch.bfloat16)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+    def loss(q, ids):
+        return attention(q, k, v, fire, segment_ids=ids, impl="fused").float().square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True)
+    for parts in (1, 5, 40):
+        ids = (torch.rand(2, 700, device="cuda") < parts / 700).long().cumsum(1)
+        q = q.detach().requires_grad_()
+        found, expected = (torch.autograd.grad(run(q, ids), [q, *fire.parameters()]) for run in (compiled, loss))
+        for got, exact in zip(found, expected, strict=True):
+            assert (got.float() - exact.float()).abs().max() <= 2e-2 * max(1e-2, exact.float().abs().max())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 @pytest.mark.parametrize("seed", range(6))

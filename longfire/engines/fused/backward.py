@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from longfire.engines.fused import zones
-from longfire.engines.fused.bias_grad import Turns, collect_far, collect_near
+from longfire.engines.fused.bias_grad import FAR_COLUMN, MIDDLE_COLUMN, Turns, collect_far, collect_near, over_segments
 from longfire.engines.fused.bias_kernels import (
     Blocks,
     load_near,
@@ -24,6 +24,7 @@ from longfire.engines.fused.bias_kernels import (
     transposed,
 )
 from longfire.engines.fused.forward import Zone, scores, zone_ends
+from longfire.engines.fused.segments import node_bounds
 from longfire.engines.fused.tiles import (
     BLOCK,
     LENGTHS,
@@ -31,6 +32,7 @@ from longfire.engines.fused.tiles import (
     TILE,
     Call,
     Dropout,
+    Heads,
     Keys,
     PerHead,
     Tiling,
@@ -40,7 +42,10 @@ from longfire.engines.fused.tiles import (
     heads,
     kept,
     load_rows,
+    row_place,
+    segment_place,
     store_rows,
+    tile_place,
     visible,
 )
 
@@ -53,10 +58,12 @@ def backward(
     call: Call, dout: Tensor, out: Tensor, lse: Tensor, learned: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and the gradient of the samples (empty unless `learned`)."""
-    _, middle, far = call.zones.sizes
     whole = call.has_whole_tiles(zones.BLOCK) and call.zones.window is None
     new = call.q.new_empty if whole else call.q.new_zeros  # no program writes tiles without visible pairs
-    dmiddle, dfar = (new(call.B, call.H, size if learned else 0) for size in (middle, far))
+    packed = call.segments is not None
+    sizes = node_bounds(call.zones, call.B * call.S) if packed else call.zones.sizes[1:]
+    shape = (call.H,) if packed else (call.B, call.H)
+    dmiddle, dfar = (new(*shape, size if learned else 0) for size in sizes)
     dq, delta = _query_grad(call, dout, out, lse, dmiddle, dfar)
     dsamples = call.q.new_empty(0, dtype=torch.float32)
     if learned:
@@ -71,14 +78,14 @@ def _query_grad(
     dq, delta = torch.empty_like(call.q), torch.empty_like(lse)
     tiling = QUERY_TILINGS.choose(call.q, call.S)
     tiles = call.query_tiles(tiling.BM)
-    query_grad[(tiles * call.B * call.H,)](
+    query_grad[(call.programs(tiles),)](
         Out=heads(out),
         dOut=heads(dout),
         dQ=heads(dq),
         Lse=lse,
         Delta=delta,
-        dMiddle=dmiddle if dmiddle.numel() else None,
-        dFar=dfar if dfar.numel() else None,
+        dMiddle=PerHead(dmiddle, dmiddle.shape[-1]) if dmiddle.numel() else None,
+        dFar=PerHead(dfar, dfar.shape[-1]) if dfar.numel() else None,
         tiles=tiles,
         BM=tiling.BM,
         BN=tiling.BN,
@@ -97,9 +104,9 @@ def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Ten
     shape = (call.B, call.H, call.S, call.D)
     dk, dv = (new(k.new_empty(shape, dtype=torch.float32) if grouped else x) for x in (k, call.v))
     tiling = KEY_TILINGS.choose(call.q, call.S)
-    tiles = triton.cdiv(call.S, tiling.BN)
+    tiles = call.key_tiles(tiling.BN)
     near = transposed(call.bias.near) if call.zones.exact else call.bias.near
-    key_grad[(tiles * call.B * call.H,)](
+    key_grad[(call.programs(tiles),)](
         dOut=heads(dout),
         dK=heads(dk),
         dV=heads(dv),
@@ -118,8 +125,17 @@ def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Ten
 
 
 def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
-    """The gradient of the samples (A, H, E), from those of nodes (B, H, …) and near biases, a few heads at a time."""
+    """The gradient of the samples (A, H, E), from those of nodes and of near biases, a few heads at a time.
+
+    Those of nodes are (B, H, …) or, in segments, (H, …).
+    """
     g, turns = call.zones, Turns.of(call.zones, call.H)
+    if call.segments is not None:
+        sizes = g.sizes[1:]
+        dmiddle, dfar = (
+            over_segments(found, call.segments.table, column, size)
+            for found, column, size in zip((dmiddle, dfar), (MIDDLE_COLUMN, FAR_COLUMN), sizes, strict=True)
+        )
     dsamples = call.q.new_empty(g.row_nodes, call.H, g.distance_nodes, dtype=torch.float32)
     dnear = dsamples.new_empty(turns.heads * turns.groups * g.near * zones.BLOCK**2)
     for first_head in range(0, call.H, turns.heads):
@@ -133,10 +149,12 @@ def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: 
             groups=turns.groups,
             rows_per_group=turns.rows_per_group,
             last_block=g.last_block,
+            sequences=call.sequences,
             **call.arguments,
             **NEAR_TILINGS.choose(call.q, call.S).launch(),
         )
-        collect_near(dnear, turns.groups, dmiddle, dsamples, g, call.S, first_head, count)
+        rows = call.S if call.segments is None else g.keys
+        collect_near(dnear, turns.groups, dmiddle, dsamples, g, rows, first_head, count)
     if dfar.numel():
         collect_far(dfar, dsamples, g)
     return dsamples
@@ -200,8 +218,9 @@ def query_grad(
     Q, K, V, Out, dOut, dQ,  # Heads: (B, H, T, D); K and V (B, G, S, D)
     Lse, Delta,  # (B, H, T); Delta is the sum of Out · dOut
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
+    Segments,  # or None
     Near, Middle, Far,  # PerHead; Middle and Far may be None
-    dMiddle, dFar,  # (B, H, …), or None
+    dMiddle, dFar,  # PerHead: (B, H, …) or, in segments, (H, …); or None
     Reference,  # (H, references_per_head), or None
     B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
@@ -209,14 +228,13 @@ def query_grad(
     EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence and head."""
-    pid = tl.program_id(0)
-    tile = tiles - 1 - pid % tiles  # the longest first
-    b = pid // tiles % B
-    h = pid // tiles // B
-    shift = tl.load(Shift + b) if Shift is not None else 0  # []
-    query0 = S - T - shift
-    row0 = tl.multiple_of(floor_to(query0, BM) + tile * BM, BM)
-    if row0 >= query0 + T:
+    place, tile = tile_place(Shift, Segments, B, T, S, tiles, True)  # the longest first
+    b, h, shift, query0 = place.b, place.h, place.shift, place.query0
+    row0 = tl.multiple_of(floor_to(place.first, BM) + tile * BM, BM)
+    outside = row0 >= place.end - shift
+    if Segments is not None:
+        outside |= row0 + BM <= query0
+    if outside:
         return
     rows = row0 + tl.arange(0, BM) - query0
 
@@ -229,22 +247,23 @@ def query_grad(
     near = Near.at + h.to(tl.int64) * Near.h
     middle = Middle.at + h.to(tl.int64) * Middle.h if Middle is not None else None
     far = Far.at + h.to(tl.int64) * Far.h if Far is not None else None
-    dmiddle = dMiddle + head.to(tl.int64) * Middle.h if dMiddle is not None else None
-    dfar = dFar + head.to(tl.int64) * Far.h if dFar is not None else None
+    owner = head if Segments is None else h
+    dmiddle = dMiddle.at + owner.to(tl.int64) * dMiddle.h + place.middle if dMiddle is not None else None
+    dfar = dFar.at + owner.to(tl.int64) * dFar.h + place.far if dFar is not None else None
     reference = Reference + h * references_per_head if Reference is not None else None
-    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, S, window)
+    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, place.end, window)
     dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, head)  # []
     blocks = Blocks(first_block, near_blocks, middle_blocks)
 
-    q = load_rows(q_at, rows, Q.row, T, D, DP, True)  # [BM, DP]
-    do = load_rows(do_at, rows, dOut.row, T, D, DP, True)  # [BM, DP]
-    out = load_rows(out_at, rows, Out.row, T, D, DP, True)  # [BM, DP]
-    inside = (rows >= 0) & (rows < T)
+    q = load_rows(q_at, rows, Q.row, place.limit, D, DP, True)  # [BM, DP]
+    do = load_rows(do_at, rows, dOut.row, place.limit, D, DP, True)  # [BM, DP]
+    out = load_rows(out_at, rows, Out.row, place.limit, D, DP, True)  # [BM, DP]
+    inside = (rows >= 0) & (rows < place.limit)
     delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
     tl.store(delta_at + rows, delta, mask=inside)  # [BM]
     lse = tl.load(lse_at + rows, mask=inside, other=float("inf"))  # [BM]
 
-    begin, far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, window, blocks, BM, BN)
+    begin, far_end, middle_end, diagonal, end = zone_ends(row0, place.end, shift, window, blocks, BM, BN)
     dq = tl.zeros([BM, DP], tl.float32)
     if Far is not None:
         w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
@@ -269,7 +288,7 @@ def query_grad(
         dq, q, do, lse, delta, keys, zone, None, dropout, row0, query0, diagonal, end,
         D, DP, BM, BN, 0, True, EXACT, PRECISION,
     )  # fmt: skip
-    store_rows(dq_at, (dq * scale).to(dQ.at.dtype.element_ty), rows, dQ.row, T, D, DP)  # [BM, DP]
+    store_rows(dq_at, (dq * scale).to(dQ.at.dtype.element_ty), rows, dQ.row, place.limit, D, DP)  # [BM, DP]
 
 
 # --- keys: tiles are [BN, BM], keys down and queries across ---------------------------------------------------------
@@ -350,6 +369,7 @@ def key_grad(
     Q, K, V, dOut, dK, dV,  # Heads: (B, H, T, D), (B, G, S, D) twice, (B, H, T, D), (B, H, S, D) twice
     Lse, Delta,  # (B, H, T)
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
+    Segments,  # or None
     Near, Middle, Far,  # PerHead; Middle and Far may be None
     Reference,  # (H, references_per_head), or None
     B, H, T, S, group, window, tiles, scale, dropout_p,
@@ -358,27 +378,23 @@ def key_grad(
     EXACT: tl.constexpr, EVEN: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys for one query head. (Looping over the query heads that share a key head spills registers.)"""
-    pid = tl.program_id(0)
-    tile = pid % tiles  # the longest first
-    b = pid // tiles % B
-    h = pid // tiles // B
+    place, tile = tile_place(Shift, Segments, B, T, S, tiles, False)
+    b, h, shift, query0 = place.b, place.h, place.shift, place.query0
     g = h // group
-    shift = tl.load(Shift + b) if Shift is not None else 0  # []
-    query0 = S - T - shift
     key0 = tl.multiple_of(tile * BN, BN)
     j = key0 + tl.arange(0, BN)
 
     mask = KeyMask + b.to(tl.int64) * S if KeyMask is not None else None
-    keys = Keys(head_at(K, b, g), head_at(V, b, g), K.row, V.row, mask, shift, S, window)
+    keys = Keys(head_at(K, b, g), head_at(V, b, g), K.row, V.row, mask, shift, place.end, window)
     seed = tl.load(Seed) if Seed is not None else None  # []
-    k = load_rows(keys.K, j + shift, K.row, S, D, DP, True)  # [BN, DP]
-    v = load_rows(keys.V, j + shift, V.row, S, D, DP, True)  # [BN, DP]
+    k = load_rows(keys.K, j + shift, K.row, place.end, D, DP, True)  # [BN, DP]
+    v = load_rows(keys.V, j + shift, V.row, place.end, D, DP, True)  # [BN, DP]
     dk = tl.zeros([BN, DP], tl.float32)
     dv = tl.zeros([BN, DP], tl.float32)
 
     key_block = key0 // BLOCK
-    first = floor_to(query0, BM)
-    last = query0 + T
+    first = floor_to(tl.maximum(query0, place.first), BM)
+    last = place.end - shift
     if window is not None:
         last = tl.minimum(last, key0 + BN + window - 1)
     diagonal = first if key0 == 0 else tl.maximum(first, key0)  # padding sees the first key
@@ -397,33 +413,58 @@ def key_grad(
     zone = Zone(near, None, None, None, reference, blocks, scale)
     diagonal_end = tl.minimum(tl.maximum(key0 + BN, diagonal), last)
     dk, dv = walk_queries(
-        dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0, diagonal, diagonal_end,
-        D, DP, BM, BN, 0, True, EXACT, False, NEAR_STAGES, PRECISION,
+        dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
+        diagonal, diagonal_end, D, DP, BM, BN, 0, True, EXACT, False, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     dk, dv = walk_queries(
-        dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0, full, middle_start,
-        D, DP, BM, BN, 0, False, EXACT, EVEN, NEAR_STAGES, PRECISION,
+        dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
+        full, middle_start, D, DP, BM, BN, 0, False, EXACT, EVEN, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     if Middle is not None:
         w, r = node_weights(scale, BN, BM, 16, Middle.at.dtype.element_ty)
         zone = Zone(near, middle, w, r, reference, blocks, scale)
         dk, dv = walk_queries(
-            dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0,
+            dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
             middle_start, far_start, D, DP, BM, BN, 16, False, EXACT, EVEN, STAGES, PRECISION,
         )  # fmt: skip
     if Far is not None:
         w, r = node_weights(scale, BN, BM, 4, Far.at.dtype.element_ty)
         zone = Zone(near, far, w, r, reference, blocks, scale)
         dk, dv = walk_queries(
-            dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, T, keys, zone, dropout, key0, query0,
+            dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
             far_start, last, D, DP, BM, BN, 4, False, EXACT, EVEN, STAGES, PRECISION,
         )  # fmt: skip
     dk_at, dv_at = head_at(dK, b, h), head_at(dV, b, h)
-    store_rows(dk_at, (dk * scale).to(dK.at.dtype.element_ty), j + shift, dK.row, S, D, DP)  # [BN, DP]
-    store_rows(dv_at, dv.to(dV.at.dtype.element_ty), j + shift, dV.row, S, D, DP)  # [BN, DP]
+    store_rows(dk_at, (dk * scale).to(dK.at.dtype.element_ty), j + shift, dK.row, place.end, D, DP)  # [BN, DP]
+    store_rows(dv_at, dv.to(dV.at.dtype.element_ty), j + shift, dV.row, place.end, D, DP)  # [BN, DP]
 
 
 # --- near biases ----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def near_logit_grad(
+    Q, K, V, dOut,  # Heads, from this head on
+    Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start, H, T, S, window, dropout_p,
+    D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dS of one tile of one sequence and head: [TILE, TILE]."""
+    rows = i - place.query0
+    inside = (rows >= 0) & (rows < place.limit)
+    head = place.b * H + place.h
+    b = (head // H).to(tl.int64)
+    q = load_rows(Q.at + b * Q.b, rows, Q.row, place.limit, D, DP, True)  # [TILE, DP]
+    do = load_rows(dOut.at + b * dOut.b, rows, dOut.row, place.limit, D, DP, True)  # [TILE, DP]
+    k = load_rows(K.at + b * K.b, j + place.shift, K.row, place.end, D, DP, True)  # [TILE, DP]
+    v = load_rows(V.at + b * V.b, j + place.shift, V.row, place.end, D, DP, True)  # [TILE, DP]
+    lse = tl.load(Lse + head.to(tl.int64) * T + rows, mask=inside, other=float("inf"))  # [TILE]
+    delta = tl.load(Delta + head.to(tl.int64) * T + rows, mask=inside, other=0.0)  # [TILE]
+    mask = KeyMask + b * S if KeyMask is not None else None
+    keys = Keys(K.at, V.at, K.row, V.row, mask, place.shift, place.end, window)
+    return logit_grad(
+        q, do, k, v, lse, delta, keys, zone, Dropout(seed, dropout_p, head), i, j, row0, start, place.query0,
+        TILE, 0, True, EXACT, PRECISION,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -432,9 +473,10 @@ def near_grad(
     Lse, Delta,  # (B, H, T)
     dNear,  # (heads, groups of rows of blocks, blocks apart, 128, 128)
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
+    Segments,  # or None
     Near,  # PerHead
     Reference,  # (H, references_per_head), or None
-    B, H, T, S, group, window, first_head, groups, scale, dropout_p,
+    B, H, T, S, group, window, sequences, first_head, groups, scale, dropout_p,
     first_block, references_per_head, last_block, near_blocks, rows_per_group,
     D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -446,10 +488,10 @@ def near_grad(
     h = tl.program_id(2) + first_head
     if (apart == 0) & (part_j > part_i):
         return
-    Qh = Q.at + h.to(tl.int64) * Q.h
-    Kh = K.at + (h // group).to(tl.int64) * K.h
-    Vh = V.at + (h // group).to(tl.int64) * V.h
-    dOh = dOut.at + h.to(tl.int64) * dOut.h
+    g = (h // group).to(tl.int64)
+    Qh = Heads(Q.at + h.to(tl.int64) * Q.h, Q.b, Q.h, Q.row)
+    Kh, Vh = Heads(K.at + g * K.h, K.b, K.h, K.row), Heads(V.at + g * V.h, V.b, V.h, V.row)
+    dOh = Heads(dOut.at + h.to(tl.int64) * dOut.h, dOut.b, dOut.h, dOut.row)
     near = Near.at + h.to(tl.int64) * Near.h
     reference = Reference + h * references_per_head if Reference is not None else None
     seed = tl.load(Seed) if Seed is not None else None  # []
@@ -462,25 +504,20 @@ def near_grad(
         start = (block - apart) * BLOCK + part_j * TILE
         i = row0 + tl.arange(0, TILE)
         j = start + tl.arange(0, TILE)
-        for b in range(B):
-            shift = tl.load(Shift + b) if Shift is not None else 0  # []
-            query0 = S - T - shift
-            rows = i - query0
-            inside = (rows >= 0) & (rows < T)
-            head = b * H + h
-            at = (head // H).to(tl.int64)
-            q = load_rows(Qh + at * Q.b, rows, Q.row, T, D, DP, True)  # [TILE, DP]
-            do = load_rows(dOh + at * dOut.b, rows, dOut.row, T, D, DP, True)  # [TILE, DP]
-            k = load_rows(Kh + at * K.b, j + shift, K.row, S, D, DP, True)  # [TILE, DP]
-            v = load_rows(Vh + at * V.b, j + shift, V.row, S, D, DP, True)  # [TILE, DP]
-            lse = tl.load(Lse + head.to(tl.int64) * T + rows, mask=inside, other=float("inf"))  # [TILE]
-            delta = tl.load(Delta + head.to(tl.int64) * T + rows, mask=inside, other=0.0)  # [TILE]
-            mask = KeyMask + at * S if KeyMask is not None else None
-            keys = Keys(Kh, Vh, K.row, V.row, mask, shift, S, window)
-            total += logit_grad(
-                q, do, k, v, lse, delta, keys, zone, Dropout(seed, dropout_p, head), i, j, row0, start, query0,
-                TILE, 0, True, EXACT, PRECISION,
-            )  # fmt: skip
+        for n in range(sequences):
+            if Segments is None:
+                place = row_place(Shift, n, h, T, S)
+                total += near_logit_grad(
+                    Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
+                    H, T, S, window, dropout_p, D, DP, EXACT, PRECISION,
+                )  # fmt: skip
+            else:
+                place = segment_place(Segments, n, h, T, S)
+                if row0 < place.end - place.shift:
+                    total += near_logit_grad(
+                        Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
+                        H, T, S, window, dropout_p, D, DP, EXACT, PRECISION,
+                    )  # fmt: skip
     at = ((h - first_head) * groups + chunk).to(tl.int64) * near_blocks + apart
     r = part_i * TILE + tl.arange(0, TILE)[:, None]
     c = part_j * TILE + tl.arange(0, TILE)[None, :]

@@ -17,6 +17,8 @@ from longfire.engines.fused.zones import FAR, MIDDLE, node_index
 
 NEAR_BYTES = 1 << 29
 """Limit for the gradients of near biases; above it, a few heads at a time are processed."""
+MIDDLE_COLUMN, FAR_COLUMN = 3, 4
+"""Columns of the table of segments that say where their nodes begin."""
 DISTANCES, ROWS, TILES = 64, 16, 64
 """Sizes that one program covers at a time."""
 
@@ -90,9 +92,40 @@ def collect_far(dfar: Tensor, dsamples: Tensor, where: Any) -> None:
     )
 
 
+def over_segments(gradients: Tensor, table: Tensor, column: int, size: int) -> Tensor:
+    """Sum gradients of nodes (H, …) over segments, whose nodes are the first of the longest's: (1, H, size)."""
+    H, nodes_in_all = gradients.shape
+    total = gradients.new_empty(1, H, size if nodes_in_all else 0, dtype=torch.float32)
+    if total.numel():
+        sum_segments[triton.cdiv(size, 1024), H](
+            dNodes=gradients, Sums=total, Table=table, sequences=len(table) - 1, nodes_in_all=nodes_in_all, size=size,
+            COLUMN=column, N=1024,
+        )  # fmt: skip
+    return total
+
+
 def _over_batch(gradients: Tensor) -> Tensor:
     """Sum gradients of nodes (B, heads, …) over the batch."""
     return gradients[0] if gradients.shape[0] == 1 else gradients.sum(0, dtype=torch.float32)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def sum_segments(
+    dNodes,  # (H, nodes_in_all)
+    Sums,  # (H, size)
+    Table,  # (sequences + 1, 5)
+    sequences, nodes_in_all, size,
+    COLUMN: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """N nodes of one head."""
+    h = tl.program_id(1).to(tl.int64)
+    node = tl.program_id(0) * N + tl.arange(0, N)
+    total = tl.zeros([N], tl.float32)
+    for n in range(sequences):
+        begin, after = tl.load(Table + n * 5 + COLUMN), tl.load(Table + n * 5 + 5 + COLUMN)  # []
+        found = tl.load(dNodes + h * nodes_in_all + begin + node, mask=node < after - begin, other=0.0)  # [N]
+        total += found.to(tl.float32)
+    tl.store(Sums + h * size + node, total, mask=node < size)  # [N]
 
 
 @triton.jit(do_not_specialize=LENGTHS)

@@ -11,8 +11,9 @@ from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
 from longfire.engines.engine import Engine
 from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolation_error, refuses, sample_bias
-from longfire.engines.fused.layout import Layout, fused_layout, refuses_layout
-from longfire.engines.fused.zones import decode_nodes, smooth_width
+from longfire.engines.fused.layout import Layout, fused_layout
+from longfire.engines.fused.segments import SegmentTable, segment_table
+from longfire.engines.fused.zones import Zones, decode_nodes, smooth_width
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request
 
@@ -75,10 +76,11 @@ class Fused(Engine):
         shift = _shift(request)
         bias = _bias(request, shift)
         request.check_heads(bias.samples.shape[1], type(_encoding(request)).__name__)
+        table = _segments(request)
         expanded = bias.expanded(dtype != torch.float32, request.scaling, request.window)
         seed = torch.randint(0, 2**62, (1,), device=q.device) if request.dropout_p else None
         key_mask = None if request.key_mask is None else request.key_mask.to(torch.uint8).contiguous()
-        optional = key_mask, shift, seed
+        optional = key_mask, shift, seed, *((None, None) if table is None else (table.tiles, table.segments))
         scalars = *bias.numbers(request.window), request.scaling, request.dropout_p
         out: Tensor = fused_attention(q, k, v, bias.samples, *expanded, *optional, *scalars)[0]
         return out.to(request.q.dtype)
@@ -94,9 +96,8 @@ def _refuses_call(request: Request) -> str | None:
         return f"it needs float32, float16 or bfloat16, but q is {q.dtype}"
     if q.shape[-1] > LARGEST_HEAD:
         return f"its largest head size is {LARGEST_HEAD}, but q has {q.shape[-1]}"
-    layout = refuses_layout(request.causal or decoding, request.segment_ids)
-    if layout is not None:
-        return layout
+    if not request.causal and not decoding:
+        return "it supports causal attention only"
     if not request.has_bias and not decoding:
         return "there is no bias; sdpa has faster kernels for that"
     if request.scaling < LEAST_SCALE:
@@ -124,6 +125,8 @@ def _refuses_bias(request: Request) -> str | None:
 def _refuses_positions(request: Request) -> str | None:
     if request.in_order or _padding(request) is not None:
         return None
+    if request.segment_ids is not None:
+        return "with segment_ids, it supports positions that start at 0 in each segment: pass none"
     if torch.compiler.is_compiling():
         return "positions cannot be read while compiling; pass none if they are 0, 1, 2, …"
     found = _layout(request)
@@ -151,6 +154,13 @@ def _shift(request: Request) -> Tensor | None:
     return found.shift
 
 
+def _segments(request: Request) -> SegmentTable | None:
+    """Where packed documents are; None without segments."""
+    if request.segment_ids is None:
+        return None
+    return segment_table(request.segment_ids, Zones.of(_encoding(request), 1, 0).smooth, request.window)
+
+
 def _encoding(request: Request) -> PositionEncoding:
     assert request.encoding is not None
     return request.encoding
@@ -160,6 +170,8 @@ def _bias(request: Request, shift: Tensor | None) -> SampledBias:
     if isinstance(request.bias, PreparedBias) and request.bias.fused is not None:
         return request.bias.fused
     _, _, T, S = request.shape
+    if (table := _segments(request)) is not None:
+        return sample_bias(_encoding(request), table.longest, 0, request.q.device)
     first = S - T if shift is None else 0
     return sample_bias(_encoding(request), S, first, request.q.device)
 
@@ -185,7 +197,7 @@ def _within_window(request: Request) -> Request:
     last = slice(S - window, None)
     q_positions, k_positions = request.positions
     k_positions, bias = k_positions[..., last], request.bias
-    key_mask = None if request.key_mask is None else request.key_mask[:, last]
+    key_mask, ids = (None if tensor is None else tensor[:, last] for tensor in (request.key_mask, request.segment_ids))
     if isinstance(bias, PreparedBias):
         assert bias.tensor is not None
         own_mask = None if bias.key_mask is None else key_mask
@@ -196,6 +208,7 @@ def _within_window(request: Request) -> Request:
             key_mask=own_mask,
             in_order=False,
             window=None,
+            segment_ids=None,
         )
     elif isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] == S:
         bias = bias[..., last]
@@ -208,6 +221,7 @@ def _within_window(request: Request) -> Request:
         k_positions=k_positions,
         key_mask=key_mask,
         window=None,
+        segment_ids=ids,
     )
 
 
@@ -250,7 +264,7 @@ def _decode(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         request.check_heads(bias.shape[1], type(_encoding(request)).__name__)
     elif (dense := request.dense_bias()) is not None:
         bias = dense.expand(-1, H, 1, S)[:, :, 0].float().contiguous()
-    if request.window is not None or not interpolates:
+    if not interpolates or request.window is not None or request.segment_ids is not None:
         visible = request.visible()
         kept = None if visible is None else visible.expand(B, 1, 1, S)[:, 0, 0]
     mask = None if kept is None else kept.to(torch.uint8).contiguous()

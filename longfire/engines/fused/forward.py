@@ -24,6 +24,7 @@ from longfire.engines.fused.tiles import (
     kept,
     load_rows,
     store_rows,
+    tile_place,
     visible,
 )
 
@@ -36,7 +37,7 @@ def forward(call: Call) -> tuple[Tensor, Tensor]:
     lse = call.q.new_empty(call.B, call.H, call.T, dtype=torch.float32)
     tiling = TILINGS.choose(call.q, call.S)
     tiles = call.query_tiles(tiling.BM)
-    attention_forward[(tiles * call.B * call.H,)](
+    attention_forward[(call.programs(tiles),)](
         Out=heads(out), Lse=lse, tiles=tiles, **call.arguments, **call.nodes, **tiling.zones(), **tiling.launch()
     )
     return out, lse
@@ -133,6 +134,7 @@ def attention_forward(
     Q, K, V, Out,  # Heads: (B, H, T, D), (B, G, S, D), (B, G, S, D), (B, H, T, D)
     Lse,  # (B, H, T)
     KeyMask, Shift, Seed,  # (B, S), (B,), (1,), or None
+    Segments,  # or None
     Near, Middle, Far,  # PerHead; Middle and Far may be None
     Reference,  # (H, references_per_head), or None
     B, H, T, S, group, window, tiles, scale, dropout_p,
@@ -141,14 +143,13 @@ def attention_forward(
     EXACT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence and head."""
-    pid = tl.program_id(0)
-    tile = tiles - 1 - pid % tiles  # the longest first
-    b = pid // tiles % B
-    h = pid // tiles // B
-    shift = tl.load(Shift + b) if Shift is not None else 0  # []
-    query0 = S - T - shift  # the first query's position
-    row0 = tl.multiple_of(floor_to(query0, BM) + tile * BM, BM)
-    if row0 >= query0 + T:
+    place, tile = tile_place(Shift, Segments, B, T, S, tiles, True)  # the longest first
+    b, h, shift, query0 = place.b, place.h, place.shift, place.query0
+    row0 = tl.multiple_of(floor_to(place.first, BM) + tile * BM, BM)
+    outside = row0 >= place.end - shift
+    if Segments is not None:
+        outside |= row0 + BM <= query0
+    if outside:
         return
     i = row0 + tl.arange(0, BM)
 
@@ -162,13 +163,13 @@ def attention_forward(
     middle = Middle.at + h.to(tl.int64) * Middle.h if Middle is not None else None
     far = Far.at + h.to(tl.int64) * Far.h if Far is not None else None
     reference = Reference + h * references_per_head if Reference is not None else None
-    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, S, window)
+    keys = Keys(k_at, v_at, K.row, V.row, mask, shift, place.end, window)
     dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, b * H + h)  # []
     blocks = Blocks(first_block, near_blocks, middle_blocks)
     rows = i - query0
-    q = load_rows(q_at, rows, Q.row, T, D, DP, True)  # [BM, DP]
+    q = load_rows(q_at, rows, Q.row, place.limit, D, DP, True)  # [BM, DP]
 
-    begin, far_end, middle_end, diagonal, end = zone_ends(row0, S, shift, window, blocks, BM, BN)
+    begin, far_end, middle_end, diagonal, end = zone_ends(row0, place.end, shift, window, blocks, BM, BN)
     acc = tl.zeros([BM, DP], tl.float32)
     total = tl.zeros([BM], tl.float32)
     top = tl.full([BM], float("-inf"), tl.float32)
@@ -199,5 +200,5 @@ def attention_forward(
     blind = total == 0.0
     acc = acc / tl.where(blind, 1.0, total)[:, None]
     lse = tl.where(blind, float("inf"), top + tl.log2(tl.where(blind, 1.0, total)))  # inf: no weight in backward
-    store_rows(out_at, acc.to(Out.at.dtype.element_ty), rows, Out.row, T, D, DP)  # [BM, DP]
-    tl.store(lse_at + rows, lse, mask=(rows >= 0) & (rows < T))  # [BM]
+    store_rows(out_at, acc.to(Out.at.dtype.element_ty), rows, Out.row, place.limit, D, DP)  # [BM, DP]
+    tl.store(lse_at + rows, lse, mask=(rows >= 0) & (rows < place.limit))  # [BM]

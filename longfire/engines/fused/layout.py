@@ -8,15 +8,6 @@ from torch import Tensor
 from longfire.engines.value_checks import cached
 
 
-def refuses_layout(causal: bool, segment_ids: Tensor | None) -> str | None:
-    """Why the kernels cannot serve a kind of layout, whatever its values; None if they can."""
-    if not causal:
-        return "it supports causal attention only"
-    if segment_ids is not None:
-        return "it supports no segment_ids"
-    return None
-
-
 @dataclass(frozen=True)
 class Layout:
     """How much padding each sequence has before its first key, (B,) int32; None: no sequence has any."""

@@ -7,10 +7,14 @@ from longfire.custom_ops import Operator
 from longfire.engines.fused.backward import backward
 from longfire.engines.fused.bias_kernels import empty_bias, expand
 from longfire.engines.fused.forward import forward
-from longfire.engines.fused.tiles import Call, ExpandedBias
+from longfire.engines.fused.tiles import Call, ExpandedBias, Segments
 from longfire.engines.fused.zones import Zones
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _segments(tiles: Tensor | None, segments: Tensor | None) -> Segments | None:
+    return None if tiles is None or segments is None else Segments(tiles, segments)
 
 
 def _zones(keys: int, first: int, smooth: int, window: int) -> Zones:
@@ -40,13 +44,14 @@ def _attention(
     samples: Tensor,  # (A, H, E); the only ones of the bias to receive gradients
     near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,  # from `expand_bias`
     key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,  # (B, S), (B,), (1,)
+    tiles: Tensor | None, segments: Tensor | None,  # of a `SegmentTable`
     keys: int, first: int, smooth: int, window: int, scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out (B, H, T, D), and the log-sum-exp that backward needs (B, H, T)."""
     bias = ExpandedBias(near, middle, far, reference)
     where = _zones(keys, first, smooth, window)
     with torch.cuda.device_of(q):
-        return forward(Call(q, k, v, bias, key_mask, shift, seed, where, scale, dropout_p))
+        return forward(Call(q, k, v, bias, key_mask, shift, seed, _segments(tiles, segments), where, scale, dropout_p))
 
 
 def _attention_fake(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
@@ -58,6 +63,7 @@ def _attention_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,
     key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,
+    tiles: Tensor | None, segments: Tensor | None,
     keys: int, first: int, smooth: int, window: int, scale: float, dropout_p: float,
     learned: bool,
 ) -> Four:  # fmt: skip
@@ -66,12 +72,12 @@ def _attention_backward(
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()
     where = _zones(keys, first, smooth, window)
     with torch.cuda.device_of(q):
-        call = Call(q, k, v, bias, key_mask, shift, seed, where, scale, dropout_p)
+        call = Call(q, k, v, bias, key_mask, shift, seed, _segments(tiles, segments), where, scale, dropout_p)
         return backward(call, dout, out, lse, learned)
 
 
 def _attention_backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: object) -> Four:
-    *numbers, _scale, _dropout_p, learned = rest[9:]
+    *numbers, _scale, _dropout_p, learned = rest[11:]
     where = _zones(*numbers)  # type: ignore[arg-type]
     shape = (where.row_nodes, q.shape[1], where.distance_nodes) if learned else (0,)
     grouped = q.shape[1] != k.shape[1]  # then these are sums over query heads, which are contiguous
@@ -83,18 +89,19 @@ fused_attention_backward = Operator("longfire::fused_attention_backward", _atten
 
 
 def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, _samples, near, middle, far, reference, key_mask, shift, seed, *numbers = inputs
+    q, k, v, _samples, *others = inputs
+    tensors, numbers = others[:9], others[9:]
     out, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, out, lse, near, middle, far, reference, key_mask, shift, seed)  # type: ignore[arg-type]
+    ctx.save_for_backward(q, k, v, out, lse, *tensors)  # type: ignore[arg-type]
     ctx.numbers = numbers  # type: ignore[attr-defined]
 
 
 def _backward(
     ctx: torch.autograd.function.FunctionCtx, dout: Tensor | None, _dlse: object
 ) -> tuple[Tensor | None, ...]:
-    others: tuple[Tensor | None, ...] = (None,) * 13
+    others: tuple[Tensor | None, ...] = (None,) * 15
     if dout is None:
         return None, None, None, None, *others
     learned = ctx.needs_input_grad[3]  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LENGTHS = [
     "B", "H", "T", "S", "E", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
     "first_far", "first_block", "last_block", "near_blocks", "middle_blocks", "rows_per_group", "references_per_head",
-    "farthest", "length", "splits", "window",
+    "farthest", "length", "splits", "window", "sequences", "nodes_in_all", "size",
 ]  # fmt: skip
 """Arguments whose values must not trigger a recompilation."""
 
@@ -48,6 +48,27 @@ class Keys(NamedTuple):
     shift: Any  # padding before the first key
     S: Any
     window: Any  # keys that a query sees, its own included, or None
+
+
+class Segments(NamedTuple):
+    """Documents packed into rows; see `segments`."""
+
+    tiles: Any  # (tiles, 2)
+    table: Any  # (N + 1, 5)
+
+
+class Place(NamedTuple):
+    """Where a tile of one sequence and head, or of one segment and head, is."""
+
+    b: Any
+    h: Any
+    shift: Any  # keys before the first
+    end: Any  # of its keys
+    limit: Any  # of its queries
+    query0: Any  # the position of query 0
+    first: Any  # its first position
+    middle: Any  # where its middle and far nodes begin, in a segment
+    far: Any
 
 
 class Dropout(NamedTuple):
@@ -119,12 +140,13 @@ class Call:
         key_mask: Tensor | None,
         shift: Tensor | None,
         seed: Tensor | None,
+        segments: Segments | None,
         where: zones.Zones,
         scale: float,
         dropout_p: float,
     ) -> None:
         g = self.zones = zones.evaluated(where)
-        self.q, self.k, self.v, self.bias, self.shift = q, k, v, bias, shift
+        self.q, self.k, self.v, self.bias, self.shift, self.segments = q, k, v, bias, shift, segments
         self.B, self.H, self.T, self.D = q.shape
         self.S, self.group = k.shape[2], q.shape[1] // k.shape[1]
         relative = bias.near.dtype == torch.float16
@@ -135,6 +157,7 @@ class Call:
             "KeyMask": key_mask,
             "Shift": shift,
             "Seed": seed,
+            "Segments": segments,
             "Near": PerHead(bias.near, bias.near.shape[1]),
             "Reference": bias.reference if g.exact and relative else None,
             "B": self.B,
@@ -159,15 +182,30 @@ class Call:
             "middle_blocks": g.middle,
         }
 
+    @property
+    def sequences(self) -> int:
+        """Rows of the batch, or segments."""
+        return self.B if self.segments is None else len(self.segments.table) - 1
+
+    def programs(self, tiles: int) -> int:
+        """Tiles of all sequences and heads."""
+        return tiles * self.H * (self.B if self.segments is None else 1)
+
     def query_tiles(self, BM: int) -> int:
-        """Number of query tiles; one more if sequences are shifted, because they may start anywhere in a tile."""
+        """Query tiles of a row, or of all segments; one more if rows are shifted: they may start anywhere in a tile."""
+        if self.segments is not None:
+            return len(self.segments.tiles)
         if self.shift is not None:
             return -(-self.T // BM) + 1
         return -(-self.S // BM) - (self.S - self.T) // BM
 
+    def key_tiles(self, BN: int) -> int:
+        """Key tiles of a row, or of all segments."""
+        return -(-self.S // BN) if self.segments is None else len(self.segments.tiles)
+
     def has_whole_tiles(self, rows: int) -> bool:
         """Whether every tile of this many queries is full."""
-        return self.shift is None and self.T % rows == 0 and self.S % rows == 0
+        return self.shift is None and self.segments is None and self.T % rows == 0 and self.S % rows == 0
 
 
 def heads(tensor: Tensor) -> Heads:
@@ -200,6 +238,35 @@ def store_rows(at, value, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr
     d = tl.arange(0, DP)
     inside = (rows >= 0) & (rows < limit)
     tl.store(at + rows[:, None] * stride + d[None, :], value, mask=inside[:, None] & (d < D)[None, :])  # [rows, DP]
+
+
+@triton.jit
+def segment_place(Segments, n, h, T, S):
+    """Segment n of a packed batch."""
+    at = Segments.table + n * 5
+    b, shift, end = tl.load(at), tl.load(at + 1), tl.load(at + 2)  # []
+    middle, far = tl.load(at + 3), tl.load(at + 4)  # []
+    return Place(b, h, shift, end, tl.minimum(T, end - (S - T)), S - T - shift, 0, middle, far)
+
+
+@triton.jit
+def row_place(Shift, b, h, T, S):
+    """Row b of a batch."""
+    shift = tl.load(Shift + b) if Shift is not None else 0  # []
+    return Place(b, h, shift, S, T, S - T - shift, S - T - shift, 0, 0)
+
+
+@triton.jit
+def tile_place(Shift, Segments, B, T, S, tiles, FROM_END: tl.constexpr):
+    """Where this program's tile is, and its number: with FROM_END, a sequence's last tile comes first."""
+    pid = tl.program_id(0)
+    tile = pid % tiles
+    if Segments is not None:
+        at = Segments.tiles + tile * 2
+        return segment_place(Segments, tl.load(at), pid // tiles, T, S), tl.load(at + 1)  # []
+    if FROM_END:
+        tile = tiles - 1 - tile
+    return row_place(Shift, pid // tiles % B, pid // tiles // B, T, S), tile
 
 
 @triton.jit

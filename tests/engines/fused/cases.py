@@ -107,7 +107,7 @@ def kernel_results(case):
     q, do = torch.randn(2, 2 if keys < 100 else 1, heads, queries, D, device=device).to(dtype)
     k, v = torch.randn(2, q.shape[0], 1, keys, D, device=device).to(dtype)
     bias = expand(samples, zones, dtype != torch.float32, D**-0.5)
-    call = Call(q, k, v, bias, None, None, None, zones, D**-0.5, 0.0)
+    call = Call(q, k, v, bias, None, None, None, None, zones, D**-0.5, 0.0)
     out, lse = forward(call)
     found = (out, *backward(call, do, out, lse, learned=True))
     inputs = [tensor.double().detach().requires_grad_() for tensor in (q, k, v, samples)]

@@ -45,7 +45,7 @@ def test_a_few_heads_at_a_time_have_the_same_gradients(case, monkeypatch):
         key_mask = (padded(keys, padding)[1] & (torch.rand(B, keys, device=device) < 0.8)).to(torch.uint8)
         shift = torch.tensor(padding, device=device, dtype=torch.int32)
         seed = torch.tensor([5], device=device)
-    call = Call(q, k, v, expand(samples, zones, False, scale), key_mask, shift, seed, zones, scale, dropout_p)
+    call = Call(q, k, v, expand(samples, zones, False, scale), key_mask, shift, seed, None, zones, scale, dropout_p)
     out, lse = forward(call)
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
     monkeypatch.setattr(bias_grad, "DISTANCES", 128)

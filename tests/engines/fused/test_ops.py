@@ -14,7 +14,21 @@ def test_operators_are_well_formed():
     expanded = ops.expand_bias(samples, *bias.numbers(None), False, 0.25)
     q, k, v = (tensor.requires_grad_() for tensor in torch.randn(3, 1, 1, 20, 16, device=device))
     torch.library.opcheck(ops.expand_bias.op, (samples, *bias.numbers(None), False, 0.25))
-    arguments = (q, k, v, samples.requires_grad_(), *expanded, None, None, None, *bias.numbers(None), 0.25, 0.0)
+    arguments = (
+        q,
+        k,
+        v,
+        samples.requires_grad_(),
+        *expanded,
+        None,
+        None,
+        None,
+        None,
+        None,
+        *bias.numbers(None),
+        0.25,
+        0.0,
+    )
     torch.library.opcheck(ops.fused_attention.op, arguments, raise_exception=True)
 
 
