@@ -84,17 +84,28 @@ def eager_attention(
     scaling: float,
     dropout: float = 0.0,
     position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Plain PyTorch: the output (B, T, H, D) and the attention weights (B, H, T, S)."""
+    """Plain PyTorch: the output (B, T, H, D) and the attention weights (B, H, T, S).
+
+    A soft cap bounds q·kᵀ, before the bias is added. `s_aux` (H,) are attention sinks: logits of a key without a value.
+    """
     if key.shape[1] != query.shape[1]:  # grouped-query attention
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     logits = query @ key.transpose(-1, -2) * scaling  # (B, H, T, S)
+    if softcap is not None:
+        logits = torch.tanh(logits / softcap) * softcap
     if position_bias is not None:
         logits = logits + position_bias
     if attention_mask is not None:
         logits = logits + attention_mask
+    if s_aux is not None:
+        sinks = s_aux.to(logits.dtype)[:, None, None].expand(*logits.shape[:3], 1)
+        logits = torch.cat([logits, sinks], dim=-1)  # (B, H, T, S + 1)
     weights = torch.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)).to(value.dtype)
+    weights = weights if s_aux is None else weights[..., :-1]
     weights = nn.functional.dropout(weights, dropout, training=module.training)
     return (weights @ value).transpose(1, 2), weights
 
@@ -133,6 +144,17 @@ def attend(
             dense = dense.to(qkv[0].dtype)
     result: tuple[Tensor, Tensor | None] = function(module, *qkv, mask, position_bias=dense, **options)
     return result
+
+
+def plain_encoding(module: Any) -> PositionEncoding | None:
+    """The encoding that adds a bias, out of PEFT's wrapper (`modules_to_save`) if there is one; None if none does."""
+    if module is not None and not isinstance(module, PositionEncoding):
+        module = module.modules_to_save[module.active_adapters[0]] if _is_active(module) else module.original_module
+    return module if module is not None and module.has_bias else None
+
+
+def _is_active(wrapper: Any) -> bool:
+    return bool(wrapper.active_adapters) and not wrapper.disable_adapters
 
 
 def register() -> None:

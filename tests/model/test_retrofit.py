@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from longfire import FIRE, attention_plan, position_parameters
 from longfire.model import retrofit
 from longfire.model.attention import IMPLEMENTATIONS
-from longfire.model.retrofits.families import ARCHITECTURES
+from longfire.model.retrofits.architectures import CLASSES
 from tests.model.models import tokens
 from tests.model.test_generation import STATIC, generated, left_padded, logits
 
@@ -267,7 +268,7 @@ def test_a_checkpoint_without_its_encoding_is_refused(tmp_path):
             hf.AutoModelForCausalLM.from_pretrained(folder)
         original(name).save_pretrained(tmp_path / "plain")
         with pytest.raises(ValueError, match=r"retrofit\(model"):
-            ARCHITECTURES[getattr(hf, f"{name}ForCausalLM")].from_pretrained(tmp_path / "plain")
+            CLASSES[getattr(hf, f"{name}ForCausalLM")].from_pretrained(tmp_path / "plain")
 
 
 def test_another_encoding_than_the_saved_one_is_refused(tmp_path):
@@ -317,18 +318,21 @@ def test_weights_and_hidden_states_are_the_originals(name):
 
 def test_unsupported_models_are_refused():
     gpt2 = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=61, n_embd=8, n_layer=1, n_head=2))
-    with pytest.raises(TypeError, match=r"does not support GPT2LMHeadModel.*BloomForCausalLM.*Qwen3ForCausalLM"):
+    with pytest.raises(TypeError, match=r"does not support GPT2LMHeadModel\. Supported are Bloom.*Qwen3.*use-fire\.md"):
         retrofit(gpt2, training_length=64)
+    falcon = hf.FalconModel(hf.FalconConfig(vocab_size=61, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+    with pytest.raises(TypeError, match=r"FalconModel\. Reason: its attention does not use.*Supported are"):
+        retrofit(falcon, training_length=64)
     gpt2.merge_and_unload = None  # as on an adapter
     for model, remedy in (
         (gpt2, "Merge the adapter"),
         ("gpt2", "Load the model"),
         (torch.nn.Linear(1, 1), "longfire.attention"),
-        (original("Llama").model, "Load the checkpoint as a LlamaForCausalLM"),
+        (hf.LlamaForQuestionAnswering(config_of("Llama")), "Load the checkpoint as LlamaModel or LlamaForCausalLM or"),
     ):
         with pytest.raises(TypeError, match=f"does not support {type(model).__name__}.*{remedy}"):
             retrofit(model, training_length=64)
-    with pytest.raises(TypeError, match="already has FIRE"):
+    with pytest.raises(TypeError, match="already has an encoding"):
         retrofit(retrofitted("Llama"), training_length=64)
     with torch.device("meta"), pytest.raises(ValueError, match="is on meta"):
         retrofit(hf.LlamaForCausalLM(config_of("Llama")), training_length=64)
@@ -351,13 +355,10 @@ def test_unsupported_models_are_refused():
         ("Llama", {}, {"widht": 1}, "no option 'widht'"),
         ("Llama", {}, {"num_heads": 8}, "'num_heads' is the model's num_attention_heads"),
         ("Llama", {}, {"width": 8}, "'width' is the model's hidden_size.* Did you mean 'mlp_width'"),
-        ("Mistral", {"sliding_window": 16}, {}, "sliding_window=16"),
-        (
-            "Qwen2",
-            {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
-            {},
-            "1 layers of sliding_attention",
-        ),
+        ("Bloom", {}, {"encoding": "kerple_log"}, "'kerple_log' cannot replace the ALiBi of bloom"),
+        ("Llama", {}, {"encoding": "rope"}, "needs an encoding with a bias, or 'nope', not 'rope'"),
+        ("Llama", {"is_causal": False}, {}, "attention is bidirectional"),
+        ("Qwen2", {"layer_types": ["chunked_attention"] * 2}, {}, r"layer_types has \['chunked_attention'\]"),
     ],
 )
 def test_unsupported_configurations_and_options_are_refused(name, changes, options, message):
@@ -365,10 +366,30 @@ def test_unsupported_configurations_and_options_are_refused(name, changes, optio
         retrofit(original(name, **changes), **{"training_length": 64, **options})
 
 
+@pytest.mark.parametrize("encoding", ["kerple_log", "alibi", "t5", "sandwich", "nope"])
+def test_other_encodings(encoding, tmp_path):
+    new, ids = retrofit(original("Llama"), encoding, training_length=LENGTH), tokens(1, 20)
+    found = [logits(new, ids)]
+    new.save_pretrained(tmp_path)
+    new.set_attn_implementation("eager")
+    found.append(logits(new, ids))
+    assert torch.allclose(*found, atol=2e-4)
+    assert torch.equal(logits(hf.AutoModelForCausalLM.from_pretrained(tmp_path), ids), found[0])
+
+
 def test_a_window_can_be_removed_first():
     model = original("Mistral", sliding_window=16)
     model.config.sliding_window = None
     assert logits(retrofit(model, training_length=LENGTH), tokens(1, 20)).shape == (1, 20, 61)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loads_checkpoints_of_earlier_versions(name):
+    """Saved by the first release, whose retrofitted models had an attention and a forward pass of their own."""
+    folder = Path(__file__).parents[1] / "data" / "retrofitted"
+    model = hf.AutoModelForCausalLM.from_pretrained(folder / name)
+    expected = load_file(folder / "logits.safetensors")[name]
+    assert torch.allclose(logits(model, torch.arange(1, 12)[None]), expected, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -1,11 +1,11 @@
-"""The configuration of a retrofitted model: the base model's, with a FIRE in place of its position encoding.
+"""The configuration of a retrofitted model: the base model's, with a longfire encoding in place of its own.
 
 In config.json the base model's fields are nested, and a notice replaces `vocab_size`:
 
     {"model_type": "longfire_bloom", "position_encoding": {…}, "base_config": {"hidden_size": 1024, …},
      "vocab_size": "this is a longfire_bloom, …"}
 
-so that BloomConfig, which would load the same weights without FIRE, rejects the file.
+so that BloomConfig, which would load the same weights without the encoding, rejects the file.
 """
 
 import json
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from longfire import __version__
-from longfire.encodings import PositionEncoding, build_encoding
+from longfire.encodings import NoPE, PositionEncoding, build_encoding
 from longfire.model.configuration import check_options
 from longfire.theorem import as_fire
 
@@ -25,19 +25,19 @@ TOP_LEVEL = ("model_type", "architectures", "dtype", "transformers_version", "po
 class FireConfig:
     """Mixin for a base model's configuration.
 
-    `position_encoding` is `{"name": "fire", …}` with options of `longfire.build_encoding`, or
-    `{"theorem": {"name": "alibi", …}, "max_length": 2048}`: `longfire.theorem.as_fire` of that encoding with
-    `max_length` as its `exact_length` (checkpoints keep the older name).
+    `position_encoding` is `{"name": "fire", …}`, or another encoding with a bias, with options of
+    `longfire.build_encoding`; or `{"theorem": {"name": "alibi", …}, "max_length": 2048}`: `longfire.theorem.as_fire` of
+    that encoding with `max_length` as its `exact_length` (checkpoints keep the older name).
     """
 
     position_encoding: dict[str, Any] | None = None
     longfire_version: str = __version__
 
     def build_encoding(self: Any) -> PositionEncoding:
-        """A new FIRE for one layer."""
+        """A new encoding for one layer."""
         options = dict(self.position_encoding or {})
         theorem = options.pop("theorem", None)
-        if theorem is None and options.get("name") != "fire":
+        if theorem is None and "name" not in options:
             raise ValueError(
                 f"{type(self).__name__} needs a position_encoding, {{'name': 'fire', …}} or {{'theorem': …, "
                 f"'max_length': …}}, not {self.position_encoding!r}. longfire.model.retrofit(model, "
@@ -45,8 +45,18 @@ class FireConfig:
             )
         num_heads = self.num_attention_heads
         if theorem is None:
-            check_options("fire", options)
-            return build_encoding(num_heads=num_heads, **options)
+            name = options.pop("name")
+            check_options(name, options)
+            shape = {
+                "num_heads": num_heads,
+                "head_dim": getattr(self, "head_dim", None) or self.hidden_size // num_heads,
+                "width": self.hidden_size,
+                "max_length": self.max_position_embeddings,
+            }
+            encoding = build_encoding(name, **shape, **options)
+            if not (encoding.has_bias or isinstance(encoding, NoPE)):
+                raise ValueError(f"retrofit needs an encoding with a bias, or 'nope', not {name!r}. Use 'fire'.")
+            return encoding
         exact_length = options.pop("max_length", None)
         if exact_length is None or options:
             raise ValueError(

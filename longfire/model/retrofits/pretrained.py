@@ -1,0 +1,114 @@
+"""What all retrofitted models share: initialisation, and the inputs of a forward pass.
+
+The classes come before the base model's: `class FireLlamaModel(RotaryModel, LlamaModel)`.
+Shapes: B batch, T queries, S keys, C width.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache
+
+from longfire.encodings import PositionEncoding
+from longfire.model.inputs import Positions, mask_and_positions
+from longfire.model.loading import EncodingModel
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The inputs of one forward pass, shared by all layers."""
+
+    hidden: Tensor  # (B, T, C)
+    cache: Cache | None
+    mask: Tensor | None  # as the attention implementation expects it
+    positions: Positions
+
+
+class RetrofittedModel(EncodingModel):
+    """Initialises the encoding as configured, and the rest as the base model does."""
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, PositionEncoding):  # undoes the base model's initialisation of the layers inside it
+            config: Any = self.config
+            fresh = config.build_encoding().state_dict(keep_vars=True)
+            for name, tensor in module.state_dict(keep_vars=True).items():
+                if not getattr(tensor, "_is_hf_initialized", False):
+                    tensor.copy_(fresh[name])
+        else:
+            super()._init_weights(module)
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """Called by transformers. The default is "longfire", or "eager" if only that serves the model."""
+        missing = eager_only(self.config)
+        requested = "eager" if requested_attention is None and missing else requested_attention
+        chosen = super().get_correct_attn_implementation(requested, is_init_check)
+        if missing and chosen != "eager":
+            raise ValueError(
+                f"attn_implementation={chosen!r} has no {missing}, which this model needs. Use 'eager', its default."
+            )
+        return chosen
+
+    @classmethod
+    def check_config(cls, config: Any) -> None:
+        """Refuse configurations that cannot be honoured."""
+
+    @classmethod
+    def config_changes(
+        cls, config: Any, training_length: int, encoding: str | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The configuration fields that retrofitting changes."""
+        raise NotImplementedError(f"{cls.__name__} must define config_changes")
+
+    def prepare_inputs(
+        self: Any,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+        inputs_embeds: Tensor | None,
+        use_cache: bool | None,
+    ) -> Inputs:
+        """Embed the tokens, create the cache and find the positions."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("pass either input_ids or inputs_embeds.")
+        hidden = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        mask, positions = mask_and_positions(self.config, hidden, attention_mask, position_ids, cache)
+        return Inputs(hidden, cache, mask, positions)
+
+    def create_masks_for_generate(
+        self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache, **_: Any
+    ) -> Tensor | None:
+        """Called by `generate` with a static cache: the mask (B, S), whose shape must not change."""
+        slots: Any = past_key_values.get_mask_sizes(inputs_embeds.shape[1], 0)[0]
+        if attention_mask is None or attention_mask.shape[1] >= slots:
+            return attention_mask
+        return nn.functional.pad(attention_mask, (0, slots - attention_mask.shape[1]))
+
+
+def eager_only(config: Any) -> str | None:
+    """What the model needs that only "eager" has; None if nothing."""
+    if getattr(config, "attn_logit_softcapping", None):
+        return "soft cap on logits"
+    return "attention sinks" if config.model_type == "longfire_gpt_oss" else None
+
+
+class RetrofittedHead(RetrofittedModel):
+    """A head on a retrofitted decoder."""
+
+    decoder_class: ClassVar[type[RetrofittedModel]]
+
+    def __init__(self, config: Any) -> None:
+        self.decoder_class.check_config(config)
+        super().__init__(config)
+
+    def post_init(self) -> None:
+        """Called at the end of the base model's constructor, which has built a decoder without the encoding."""
+        name = self.base_model_prefix
+        if not isinstance(getattr(self, name), self.decoder_class):
+            setattr(self, name, self.decoder_class(self.config))
+        super().post_init()

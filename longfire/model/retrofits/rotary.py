@@ -1,0 +1,225 @@
+"""Rotary decoders: the rotation becomes the identity, and attention adds the layer's bias.
+
+The base model's own code runs. Its rotary modules are wrapped (`IdentityRotation`); its attention modules get an
+encoding and call `biased_attention`, which is registered with transformers; and the decoder's forward pass hands them
+the mask and the positions as one more keyword argument.
+Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size, C width.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, Cache
+from transformers.utils.generic import merge_with_config_defaults
+
+from longfire.model.attention import attend, plain_encoding
+from longfire.model.inputs import LONGFIRE, Positions, is_traced
+from longfire.model.retrofits.pretrained import RetrofittedModel
+
+BIASED = "longfire_biased"
+"""What the attention modules' own configurations name as their implementation; the model's names the real one."""
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+
+class IdentityRotation(nn.Module):
+    """A rotary module whose cosines are 1 and sines 0, with its shapes and dtypes."""
+
+    def __init__(self, rotary: nn.Module) -> None:
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(self, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        cos, sin = self.rotary(*arguments, **options)
+        return torch.ones_like(cos), torch.zeros_like(sin)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What attention needs to know of a forward pass."""
+
+    implementation: str
+    mask: Tensor | None  # (B or 1, 1, T, S), boolean or additive; None: causal, or in `positions`
+    positions: Positions
+
+    def of_layer(self, S: int) -> "Layout":
+        """The last S keys, if a sliding window's cache has dropped earlier ones."""
+        positions = self.positions
+        if positions.keys.shape[-1] <= S:
+            return self
+        key_mask = None if positions.key_mask is None else positions.key_mask[..., -S:]
+        last = replace(positions, keys=positions.keys[..., -S:], key_mask=key_mask, in_order=False, padding=None)
+        return replace(self, mask=None if self.mask is None else self.mask[..., -S:], positions=last)
+
+    def within(self, window: int | None, q: Tensor, S: int) -> Tensor | None:
+        """The mask, which also hides keys `window` or more tokens before the query."""
+        if window is None or window >= S:
+            return self.mask
+        if self.implementation == LONGFIRE:  # the place for `window=` of `longfire.attention`
+            raise ValueError(
+                f"attn_implementation='{LONGFIRE}' has no sliding windows, and this model's, {window} tokens, is "
+                f"shorter than the {S} tokens to attend to. Call model.set_attn_implementation('sdpa'), or keep within "
+                f"{window}."
+            )
+        T, positions = q.shape[2], self.positions
+        if is_traced(q) and not positions.in_order and positions.padding is None:
+            raise ValueError(
+                f"a compiled graph cannot use a static cache of {S} tokens with a sliding window of {window}. Use a "
+                f"dynamic cache, or run uncompiled (generate: disable_compile=True)."
+            )
+        distance = torch.arange(S - T, S, device=q.device)[:, None] - torch.arange(S, device=q.device)  # (T, S)
+        near = distance < window
+        if self.mask is None:
+            return (near & (distance >= 0))[None, None]
+        if self.mask.dtype == torch.bool:
+            return self.mask & near
+        return self.mask.masked_fill(~near, torch.finfo(self.mask.dtype).min)
+
+
+def biased_attention(
+    module: nn.Module,
+    query: Tensor,  # (B, H, T, D)
+    key: Tensor,  # (B, G, S, D)
+    value: Tensor,  # (B, G, S, D), or with another head size
+    _: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    layout: Layout | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **__: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as the model's implementation computes it, with the layer's bias. → (B, T, H, D)"""
+    layout = getattr(module, "layout", None) if layout is None else layout
+    if layout is None:
+        raise ValueError(f"{type(module).__name__} received no positions. Call the model, not its layers.")
+    S = min(key.shape[2], layout.positions.keys.shape[-1])  # a static cache has spare slots
+    key, value = key[:, :, :S], value[:, :, :S]
+    layout = layout.of_layer(S)
+    special = {name: one for name, one in (("softcap", softcap), ("s_aux", s_aux)) if one is not None}
+    if special and layout.implementation != "eager":
+        raise ValueError(f"attn_implementation={layout.implementation!r} has no {', '.join(special)}. Use 'eager'.")
+    D, D_value = key.shape[-1], value.shape[-1]
+    pads = layout.implementation == LONGFIRE and D_value < D  # latent attention; its engines need one head size
+    out, weights = attend(
+        module,
+        layout.implementation,
+        (query, key, nn.functional.pad(value, (0, D - D_value)) if pads else value),
+        layout.within(sliding_window, query, S),
+        plain_encoding(module.position_encoding),
+        layout.positions,
+        scaling=scaling,
+        dropout=dropout,
+        **special,
+    )
+    return out[..., :D_value] if pads else out, weights
+
+
+class RotaryModel(RetrofittedModel):
+    """A decoder whose layers have an encoding in place of their rotation."""
+
+    attention_class: ClassVar[type[nn.Module]]
+    rotates: ClassVar[Callable[[nn.Module], bool]]
+    """Whether an attention module rotates its queries; layers that do not get no encoding."""
+    drops_options: ClassVar[bool]
+    """Whether layers keep keyword arguments from attention."""
+
+    def __init__(self, config: Any) -> None:
+        self.check_config(config)
+        super().__init__(config)
+
+    @classmethod
+    def check_config(cls, config: Any) -> None:
+        """Refuse configurations that cannot be honoured."""
+        kinds = set(getattr(config, "layer_types", None) or ()) - set(LAYER_TYPES)
+        if kinds:
+            raise ValueError(f"layer_types has {sorted(kinds)}; only {' and '.join(LAYER_TYPES)} are supported.")
+        both_ways = getattr(config, "use_bidirectional_attention", None) or False
+        if both_ways or not getattr(config, "is_causal", True):
+            raise ValueError("this model's attention is bidirectional; retrofit supports causal models only.")
+
+    @classmethod
+    def config_changes(
+        cls, config: Any, training_length: int, encoding: str | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A new encoding, which must be trained."""
+        name = "fire" if encoding is None else encoding
+        default = {"init_L": training_length / 4} if name == "fire" else {}
+        return {
+            "position_encoding": {"name": name, **default, **options},
+            "max_position_embeddings": training_length,
+        }
+
+    def post_init(self) -> None:
+        """Called at the end of the base model's constructor: replace the rotation before weights are initialised."""
+        for module in list(self.modules()):
+            for name, child in list(module.named_children()):
+                if type(child).__name__.endswith("RotaryEmbedding"):
+                    setattr(module, name, IdentityRotation(child))
+                elif isinstance(child, self.attention_class):
+                    self._give_encoding(child)
+                    if self.drops_options:
+                        module.register_forward_pre_hook(_hand_layout_to(name), with_kwargs=True)
+        super().post_init()
+
+    def _give_encoding(self, attention: Any) -> None:
+        config: Any = self.config
+        attention.config = copy.copy(config)
+        attention.config._attn_implementation_internal = BIASED
+        attention.position_encoding = config.build_encoding() if type(self).rotates(attention) else None
+
+    @merge_with_config_defaults  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """Tokens (B, T) or inputs_embeds (B, T, C) → the last hidden states (B, T, C).
+
+        Args:
+            input_ids: (B, T).
+            attention_mask: (B, tokens so far), 1 for tokens and 0 for padding.
+            position_ids: (B, T), if tokens are not numbered from 0.
+            past_key_values: the cache that an earlier call returned.
+            inputs_embeds: (B, T, C), instead of input_ids.
+            use_cache: return a cache for the next call.
+            options: the base model's.
+        """
+        options = {name: value for name, value in options.items() if value is not None}  # None means the default
+        self.check_output_attentions(options.get("output_attentions"))
+        if not options.get("is_causal", True):
+            raise ValueError("is_causal=False is not supported: the encoding is for causal attention.")
+        inputs = self.prepare_inputs(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache)
+        config: Any = self.config
+        return super().forward(
+            inputs_embeds=inputs.hidden,
+            attention_mask=inputs.hidden.new_ones(1, 1, 1, 1),  # 4-D: the base model builds no mask of its own
+            past_key_values=inputs.cache,
+            use_cache=use_cache,
+            layout=Layout(config._attn_implementation, inputs.mask, inputs.positions),
+            **options,
+        )
+
+
+def _hand_layout_to(attention: str) -> Callable[..., None]:
+    """A hook on a layer that gives its attention the layout. It also runs when a checkpointed layer is recomputed."""
+
+    def hook(layer: nn.Module, _: Any, options: dict[str, Any]) -> None:
+        getattr(layer, attention).layout = options["layout"]
+
+    return hook
+
+
+def register() -> None:
+    """Register the attention function. Masks come with `Layout`, so there is no mask function."""
+    AttentionInterface.register(BIASED, biased_attention)

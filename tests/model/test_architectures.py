@@ -1,0 +1,188 @@
+"""Every architecture that can be retrofitted, as a tiny random model."""
+
+import copy
+
+import pytest
+import torch
+import transformers as hf
+
+from longfire import FIRE, position_parameters
+from longfire.model import retrofit
+from longfire.model.attention import IMPLEMENTATIONS
+from longfire.model.retrofits.architectures import CLASSES, HEADS, ROTARY
+from tests.model.decoders import LENGTH, NAMES, WINDOW, tiny, tiny_class
+from tests.model.models import tokens
+from tests.model.test_generation import STATIC, generated, left_padded, logits
+
+ROTARY_NAMES = tuple(architecture.name for architecture in ROTARY)
+
+
+def retrofitted(model, **options):
+    """With new encodings large enough to matter."""
+    new = retrofit(model, training_length=LENGTH, **options)
+    if "theorem" not in new.config.position_encoding:
+        with torch.no_grad():
+            for encoding in encodings(new):
+                encoding.linears[-1].weight.mul_(10)
+    return new
+
+
+def encodings(model):
+    return [module for module in model.modules() if isinstance(module, FIRE)]
+
+
+def reference(model, new):
+    """The base model in eager mode without rotation, whose attention masks contain the new model's biases."""
+    model = copy.deepcopy(model)
+    model.set_attn_implementation("eager")
+    for module in model.modules():
+        if type(module).__name__.endswith("RotaryEmbedding"):
+            module.register_forward_hook(lambda _, __, out: (torch.ones_like(out[0]), torch.zeros_like(out[1])))
+    for name, module in new.named_modules():
+        if isinstance(module, FIRE):
+            attention = model.get_submodule(name.rpartition(".")[0])
+
+            def add_bias(_, arguments, options, encoding=module):
+                positions = torch.arange(options["attention_mask"].shape[-1])
+                return arguments, options | {
+                    "attention_mask": options["attention_mask"] + encoding(positions, positions)
+                }
+
+            attention.register_forward_pre_hook(add_bias, with_kwargs=True)
+    return model
+
+
+def served_by(model):
+    """The attention implementations that serve a model."""
+    default = model.config._attn_implementation
+    return ("eager",) if default == "eager" else IMPLEMENTATIONS
+
+
+@pytest.mark.parametrize("name", ROTARY_NAMES)
+def test_logits_are_those_of_the_base_model_with_a_bias_and_no_rotation(name):
+    model, ids = tiny(name), tokens(2, 13)
+    new = retrofitted(model)
+    expected = logits(reference(model, new), ids)
+    assert (expected - logits(model, ids)).abs().max() > 0.1
+    for implementation in served_by(new):
+        new.set_attn_implementation(implementation)
+        if implementation == "longfire" and has_window(new):
+            with pytest.raises(ValueError, match=rf"no sliding windows.* {WINDOW} tokens, is shorter than the 13"):
+                new(ids)
+            near = logits(reference(model, new), ids[:, :WINDOW])
+            assert torch.allclose(logits(new, ids[:, :WINDOW]), near, atol=2e-4)
+        else:
+            assert torch.allclose(logits(new, ids), expected, atol=2e-4)
+
+
+def has_window(model):
+    return getattr(model.config, "sliding_window", None) == WINDOW
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if not cls.__name__.endswith("ForCausalLM")])
+def test_base_models_and_classifiers(cls, tmp_path):
+    model, ids = tiny_class(cls), tokens(2, WINDOW)
+    new = retrofitted(model)
+    new.save_pretrained(tmp_path)
+    auto = next((HEADS[part] for part in HEADS if cls.__name__.endswith(part)), hf.AutoModel)
+    loaded = auto.from_pretrained(tmp_path)
+    assert type(loaded) is type(new)
+    with torch.no_grad():
+        alone = model if cls.__name__ in ("BloomModel", "MptModel") else reference(model, new)
+        expected, *found = (m(ids)[0] for m in (alone, new, loaded))
+    assert all(torch.allclose(one, expected, atol=2e-4) for one in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_generates_padded_with_and_without_a_cache(name):
+    new, ids = retrofitted(tiny(name)), tokens(2, 9)
+    if has_window(new) and new.config._attn_implementation == "longfire":
+        new.set_attn_implementation("sdpa")
+    mask = left_padded(ids, 3)
+    alone = [generated(new, part, use_cache=False, new=5) for part in (ids[:1], ids[1:, 3:])]
+    assert torch.equal(generated(new, ids, attention_mask=mask, new=5), torch.cat(alone))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trains_saves_and_loads(name, tmp_path):
+    model, ids = tiny(name), tokens(2, WINDOW)
+    new = retrofitted(model).train()
+    before = [parameter.clone() for parameter in position_parameters(new)]
+    optimizer = torch.optim.SGD(new.parameters(), lr=0.1)
+    new(ids, labels=ids).loss.backward()
+    optimizer.step()
+    moved = [not torch.equal(*pair) for pair in zip(before, position_parameters(new), strict=True)]
+    assert sum(moved) >= len(moved) - len(encodings(new))  # a threshold L may not matter in a short sequence
+    new.eval().save_pretrained(tmp_path)
+    loaded = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is type(new)
+    assert torch.equal(logits(loaded, ids), logits(new, ids))
+    for cls in (type(model), type(model.config)):
+        with pytest.raises(Exception, match="see base_config"):
+            cls.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Mistral", "Gemma2", "Gemma3", "Cohere2", "GptOss"])
+def test_windows_with_every_cache(name):
+    """Past the window, a cache keeps only the last keys."""
+    new, ids = retrofitted(tiny(name)), tokens(2, 19)
+    if new.config._attn_implementation == "longfire":
+        new.set_attn_implementation("sdpa")
+    mask = left_padded(ids)
+    whole = logits(new, ids, attention_mask=mask)
+    assert torch.allclose(whole[1:, 4:], logits(new, ids[1:, 4:]), atol=2e-4)
+    for cache in (hf.DynamicCache(config=new.config), hf.StaticCache(new.config, max_cache_len=24)):
+        parts = []
+        for start, end in ((0, 9), (9, 10), (10, 18), (18, 19)):
+            given = {"attention_mask": mask[:, :end], "past_key_values": cache, "use_cache": True}
+            parts.append(logits(new, ids[:, start:end], **given))
+        assert torch.allclose(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], atol=2e-4)
+    assert torch.equal(generated(new, ids, attention_mask=mask, **STATIC), generated(new, ids, attention_mask=mask))
+
+
+@pytest.mark.parametrize("name", ["StableLm", "Gemma3"])
+def test_two_forward_passes_before_a_checkpointed_backward(name):
+    """Recomputing the first one's layers uses its own positions."""
+    new, ids = retrofitted(tiny(name)).train(), tokens(2, WINDOW)
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            new.gradient_checkpointing_enable()
+        new.zero_grad()
+        losses = [new(part, labels=part).loss for part in (ids, ids[:, 2:])]
+        sum(losses).backward()
+        gradients.append([parameter.grad.clone() for parameter in position_parameters(new)])
+    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(*gradients, strict=True))
+
+
+def test_layers_without_rotation_have_no_encoding():
+    for name, count in (("Llama", 2), ("SmolLM3", 1), ("Cohere2", 1), ("Exaone4", 1)):
+        assert len(encodings(retrofitted(tiny(name)))) == count
+
+
+def test_weights_and_hidden_states_are_returned():
+    new, ids = retrofitted(tiny("Gemma2")), tokens(1, 13)
+    with torch.no_grad():
+        out = new(ids, output_attentions=True, output_hidden_states=True)
+    assert len(out.hidden_states) == 3
+    assert [tuple(weights.shape) for weights in out.attentions] == [(1, 4, 13, 13)] * 2
+    assert not out.attentions[0][0, 0, WINDOW:, 0].any()
+
+
+def test_what_an_implementation_lacks_is_refused_by_name():
+    for name, what in (("Gemma2", "soft cap on logits"), ("GptOss", "attention sinks")):
+        new = retrofitted(tiny(name))
+        for implementation in ("longfire", "sdpa"):
+            with pytest.raises(ValueError, match=rf"attn_implementation='{implementation}' has no {what}"):
+                new.set_attn_implementation(implementation)
+    uncapped = retrofitted(tiny("Gemma2", attn_logit_softcapping=None))
+    assert uncapped.config._attn_implementation == "longfire"
+    with pytest.raises(ValueError, match="is_causal=False is not supported"):
+        retrofitted(tiny("Llama"))(tokens(1, 5), is_causal=False)
+
+
+def test_a_layer_called_alone_is_refused():
+    new = retrofitted(tiny("Llama"))
+    rotation = torch.ones(1, 5, 8), torch.zeros(1, 5, 8)
+    with pytest.raises(ValueError, match="LlamaAttention received no positions"):
+        new.model.layers[0](torch.randn(1, 5, 32), position_embeddings=rotation)
