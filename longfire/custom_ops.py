@@ -19,12 +19,12 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton interprets kernels on the CPU, which is slow and only for tests."""
 
 
-def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
+def is_plain_linear(module: nn.Module, kind: type[nn.Module] = nn.Linear) -> TypeGuard[Any]:
     """Whether calling the module computes x·Wᵀ + b and nothing else, so that its weight may be read instead.
 
     False for adapters; parametrised, quantised or sharded layers; hooks; and a replaced forward.
     """
-    return type(module) is nn.Linear and type(module.weight) in PLAIN and not has_hooks(module)
+    return type(module) is kind and type(module.weight) in PLAIN and not has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:

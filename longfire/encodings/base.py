@@ -164,6 +164,27 @@ class PositionEncoding(nn.Module):
         return super()._apply(keep_precision, recurse)  # type: ignore[no-any-return]
 
 
+class EncodingLinear(nn.Module):
+    """Does what `nn.Linear` does, but is none, so that it is left alone by what adapts or quantises linear layers."""
+
+    def __init__(self, in_features: int, out_features: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As `nn.Linear` does."""
+        nn.Linear.reset_parameters(self)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
 class DistanceBias(PositionEncoding):
     """A bias that depends only on the distance i − j. Subclasses define `of_distance`."""
 

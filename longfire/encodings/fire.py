@@ -20,6 +20,7 @@ from longfire.custom_ops import HAS_TRITON, is_plain_linear
 from longfire.encodings.alibi import alibi_slopes
 from longfire.encodings.base import (
     LEAST_SMOOTH_BEYOND,
+    EncodingLinear,
     PositionEncoding,
     at_least_float32,
     check_sides,
@@ -135,7 +136,7 @@ class FIRE(PositionEncoding):
         dtype = at_least_float32()
         layers: list[nn.Module] = []
         for size_in, size_out in pairwise(sizes):
-            layers += [nn.Linear(size_in, size_out, dtype=dtype), self.activations[activation]()]
+            layers += [EncodingLinear(size_in, size_out, dtype), self.activations[activation]()]
         self.mlp = nn.Sequential(*(layers if final_activation else layers[:-1]))
         if log:
             self.c = nn.Parameter(torch.empty(1, dtype=dtype))  # shape (1,): sharded training refuses scalars
@@ -164,9 +165,9 @@ class FIRE(PositionEncoding):
             self.init_as(self.init)
 
     @property
-    def linears(self) -> list[nn.Linear]:
+    def linears(self) -> list[EncodingLinear]:
         """The MLP's linear layers."""
-        return [layer for layer in self.mlp if isinstance(layer, nn.Linear)]
+        return [layer for layer in self.mlp if isinstance(layer, EncodingLinear)]
 
     @property
     def L(self) -> Tensor | None:
@@ -211,7 +212,7 @@ class FIRE(PositionEncoding):
         """The MLP f_θ: (…, T, S) → (…, H, T, S), or 2·H of both sides."""
         x = x.unsqueeze(-1)
         for layer in self.mlp:
-            x = _linear(x, layer) if is_plain_linear(layer) else layer(x)
+            x = _linear(x, layer) if is_plain_linear(layer, EncodingLinear) else layer(x)
         return x.movedim(-1, -3)
 
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -268,8 +269,8 @@ class FIRE(PositionEncoding):
             f"log={name == 'kerple_log'}": self.log == (name == "kerple_log"),
             "a threshold": self.threshold is not None,
             "activation='relu', final_activation=False": len(self.linears) > 0
-            and isinstance(self.mlp[-1], nn.Linear)
-            and all(isinstance(layer, nn.Linear | nn.ReLU) for layer in self.mlp),
+            and isinstance(self.mlp[-1], EncodingLinear)
+            and all(isinstance(layer, EncodingLinear | nn.ReLU) for layer in self.mlp),
             "no c, since log=False has none": self.log or c is None,
         }
         if missing := [need for need, met in needs.items() if not met]:
@@ -307,7 +308,7 @@ def _is_later(q_positions: Tensor, k_positions: Tensor) -> Tensor:
     return k_positions[..., None, :] > q_positions[..., :, None]
 
 
-def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+def _linear(x: Tensor, layer: EncodingLinear) -> Tensor:
     """Apply the layer in x's precision."""
     weight, bias = layer.weight.to(x.dtype), layer.bias.to(x.dtype)
     if x.is_cuda and layer.in_features == 1:  # a TF32 matrix product would round distances to ten bits

@@ -146,15 +146,13 @@ def attend(
     return result
 
 
-def plain_encoding(module: Any) -> PositionEncoding | None:
-    """The encoding that adds a bias, out of PEFT's wrapper (`modules_to_save`) if there is one; None if none does."""
-    if module is not None and not isinstance(module, PositionEncoding):
-        module = module.modules_to_save[module.active_adapters[0]] if _is_active(module) else module.original_module
-    return module if module is not None and module.has_bias else None
-
-
-def _is_active(wrapper: Any) -> bool:
-    return bool(wrapper.active_adapters) and not wrapper.disable_adapters
+def active_encoding(module: Any) -> PositionEncoding | None:
+    """The encoding itself, or the one that PEFT's wrapper for `modules_to_save` currently uses."""
+    if module is None or isinstance(module, PositionEncoding):
+        return module
+    adapted = module.active_adapters and not module.disable_adapters
+    chosen = module.modules_to_save[module.active_adapters[0]] if adapted else module.original_module
+    return active_encoding(chosen)
 
 
 def register() -> None:

@@ -21,7 +21,7 @@ from transformers.utils.output_capturing import capture_outputs
 from longfire.custom_ops import is_plain_linear
 from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias, prepare_rows
-from longfire.model.attention import attend, update_cache
+from longfire.model.attention import active_encoding, attend, update_cache
 from longfire.model.configuration import LongfireConfig
 from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions
 from longfire.model.loading import EncodingModel
@@ -61,7 +61,7 @@ class LongfireAttention(nn.Module):
         prepared: LayerBias | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         B, T, C = hidden.shape
-        encoding = self.position_encoding if prepared is None else prepared.encoding
+        encoding = active_encoding(self.position_encoding) if prepared is None else prepared.encoding
         assert encoding is not None
         bias = (encoding if encoding.has_bias else None) if prepared is None else prepared.bias
         heads = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
@@ -169,9 +169,11 @@ class LongfireModel(LongfirePreTrainedModel):
     def encodings(self) -> list[PositionEncoding]:
         """The shared encoding, or one per layer."""
         if self.position_encoding is not None:
-            return [self.position_encoding]
-        layers: Any = self.layers
-        return [layer.attention.position_encoding for layer in layers]
+            found = [active_encoding(self.position_encoding)]
+        else:
+            layers: Any = self.layers
+            found = [active_encoding(layer.attention.position_encoding) for layer in layers]
+        return [encoding for encoding in found if encoding is not None]
 
     def compile_layers(self, graphs: bool = False) -> None:
         """Compile each layer separately: they share one graph, which compiles in seconds.
@@ -222,7 +224,7 @@ class LongfireModel(LongfirePreTrainedModel):
     def _prepare(self, positions: Positions, like: Tensor) -> Sequence[LayerBias | None]:
         """Biases computed once for several layers. None: the layer computes its own."""
         ours = self.config._attn_implementation == LONGFIRE
-        shared = self.position_encoding
+        shared = active_encoding(self.position_encoding)
         if shared is not None:
             bias = positions.prepare(shared, like if ours else None) if shared.has_bias else None
             return [LayerBias(shared, bias)] * len(self.layers)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from longfire.encodings import ENCODINGS, FIRE, PositionEncoding
+from longfire.encodings.base import EncodingLinear
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL, bias_of, learned_c, learned_L, look_back
 from longfire.report.html import write_page
 from longfire.report.table import Table, render_text
@@ -212,7 +213,7 @@ def is_plain(fire: FIRE) -> bool:
     """Whether the page can evaluate this FIRE: one side, no overridden methods, and only known layers."""
     methods = ("psi", "normalized_distance", "f", "bias")
     overrides_none = all(getattr(type(fire), name) is getattr(FIRE, name) for name in methods)
-    known = (nn.Linear, *ACTIVATIONS)
+    known = (EncodingLinear, *ACTIVATIONS)
     return (
         not fire.bidirectional
         and overrides_none
@@ -223,7 +224,7 @@ def is_plain(fire: FIRE) -> bool:
 def _weights(fire: FIRE) -> dict[str, Any]:
     layers: list[dict[str, Any]] = []
     for layer in fire.mlp:
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, EncodingLinear):
             size = {"in": layer.in_features, "out": layer.out_features}
             layers.append({**size, "weight": _packed(layer.weight), "bias": _packed(layer.bias), "activation": None})
         else:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from longfire import FIRE, KerpleLog, build_encoding
+from longfire.encodings.base import EncodingLinear
 from longfire.theorem import as_fire
 from tests.samples import bias_with
 
@@ -44,7 +45,7 @@ def formula(fire: FIRE, i: int, j: int) -> torch.Tensor:
     normalizer = i if fire.L is None else max(fire.L.item(), i)
     x = torch.tensor([psi(i - j) / psi(normalizer)], dtype=torch.float64)
     for layer in fire.mlp:
-        x = layer.weight.double() @ x + layer.bias.double() if isinstance(layer, nn.Linear) else layer(x)
+        x = layer.weight.double() @ x + layer.bias.double() if isinstance(layer, EncodingLinear) else layer(x)
     return x
 
 
@@ -108,7 +109,7 @@ def test_defaults_and_options():
     assert sum(p.numel() for p in fire.parameters()) == (32 + 32) + (32 * 32 + 32) + (32 * 12 + 12) + 2
     assert fire.c.shape == fire.L_multiplier.shape == (1,)
     assert (fire.c.item(), fire.L.item(), fire.eps, fire.first_position) == (pytest.approx(0.1), 512.0, 1e-6, 1)
-    assert isinstance(fire.mlp[-1], nn.Linear)
+    assert isinstance(fire.mlp[-1], EncodingLinear)
     assert [type(layer) for layer in fire.mlp[1::2]] == [nn.ReLU, nn.ReLU]
     assert [type(layer) for layer in FIRE(2, activation="gelu").mlp[1::2]] == [nn.GELU, nn.GELU]
     assert (FIRE(2, init_c=3.0).c.item(), FIRE(2, init_L=7.0).L.item()) == (3.0, 7.0)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from longfire.custom_ops import INTERPRETED, Operator, has_hooks, is_plain_linear
+from longfire.encodings.base import EncodingLinear
 from longfire.encodings.fire import FIRE
 from longfire.encodings.kernels.fire_kernels import Options, Parameters, bias_backward, bias_forward, empty_bias
 from longfire.encodings.positions import is_transformed
@@ -23,7 +24,7 @@ def serves(fire: FIRE, q_positions: Tensor) -> bool:
     if type(fire) is not FIRE or fire.bidirectional or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
         return False
     layers = list(fire.mlp)
-    linears = [layer for layer in layers[0::2] if is_plain_linear(layer)]
+    linears = [layer for layer in layers[0::2] if is_plain_linear(layer, EncodingLinear)]
     activations = layers[1::2]
     if len(linears) not in (2, 3) or len(linears) != len(layers[0::2]):
         return False

@@ -17,7 +17,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.alibi import alibi_slopes
-from longfire.model.attention import attend, plain_encoding, update_cache
+from longfire.model.attention import active_encoding, attend, update_cache
 from longfire.model.inputs import Positions
 from longfire.model.retrofits.pretrained import RetrofittedModel
 
@@ -51,7 +51,7 @@ class AlibiAttention(nn.Module):
             self.config._attn_implementation,
             (q, k, v),
             mask,
-            plain_encoding(self.position_encoding),
+            active_encoding(self.position_encoding),
             positions,
             scaling=scaling,
             dropout=dropout if self.training else 0.0,

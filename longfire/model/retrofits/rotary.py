@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, Cache
 from transformers.utils.generic import merge_with_config_defaults
 
-from longfire.model.attention import attend, plain_encoding
+from longfire.model.attention import active_encoding, attend
 from longfire.model.inputs import LONGFIRE, Positions, is_traced
 from longfire.model.retrofits.pretrained import RetrofittedModel
 
@@ -105,13 +105,14 @@ def biased_attention(
     if special and layout.implementation != "eager":
         raise ValueError(f"attn_implementation={layout.implementation!r} has no {', '.join(special)}. Use 'eager'.")
     D, D_value = key.shape[-1], value.shape[-1]
+    encoding = active_encoding(module.position_encoding)
     pads = layout.implementation == LONGFIRE and D_value < D  # latent attention; its engines need one head size
     out, weights = attend(
         module,
         layout.implementation,
         (query, key, nn.functional.pad(value, (0, D - D_value)) if pads else value),
         layout.within(sliding_window, query, S),
-        plain_encoding(module.position_encoding),
+        encoding if encoding is not None and encoding.has_bias else None,
         layout.positions,
         scaling=scaling,
         dropout=dropout,
