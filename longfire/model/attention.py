@@ -33,6 +33,7 @@ def longfire_attention(
     *,
     position_bias: PositionEncoding | PreparedBias | None = None,
     positions: Positions | None = None,
+    window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """`longfire.attention`: fused on a GPU, chunked on a CPU. → (B, T, H, D)"""
@@ -55,6 +56,7 @@ def longfire_attention(
         key_mask=positions.key_mask,
         dropout_p=dropout,
         scale=scaling,
+        window=window,
         segment_ids=positions.segment_ids,
     )
     return choose(request).run(request).transpose(1, 2), None

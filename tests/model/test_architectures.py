@@ -66,17 +66,7 @@ def test_logits_are_those_of_the_base_model_with_a_bias_and_no_rotation(name):
     assert (expected - logits(model, ids)).abs().max() > 0.1
     for implementation in served_by(new):
         new.set_attn_implementation(implementation)
-        if implementation == "longfire" and has_window(new):
-            with pytest.raises(ValueError, match=rf"no sliding windows.* {WINDOW} tokens, is shorter than the 13"):
-                new(ids)
-            near = logits(reference(model, new), ids[:, :WINDOW])
-            assert torch.allclose(logits(new, ids[:, :WINDOW]), near, atol=2e-4)
-        else:
-            assert torch.allclose(logits(new, ids), expected, atol=2e-4)
-
-
-def has_window(model):
-    return getattr(model.config, "sliding_window", None) == WINDOW
+        assert torch.allclose(logits(new, ids), expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if not cls.__name__.endswith("ForCausalLM")])
@@ -96,8 +86,6 @@ def test_base_models_and_classifiers(cls, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_generates_padded_with_and_without_a_cache(name):
     new, ids = retrofitted(tiny(name)), tokens(2, 9)
-    if has_window(new) and new.config._attn_implementation == "longfire":
-        new.set_attn_implementation("sdpa")
     mask = left_padded(ids, 3)
     alone = [generated(new, part, use_cache=False, new=5) for part in (ids[:1], ids[1:, 3:])]
     assert torch.equal(generated(new, ids, attention_mask=mask, new=5), torch.cat(alone))
@@ -122,12 +110,13 @@ def test_trains_saves_and_loads(name, tmp_path):
             cls.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("implementation", ["longfire", "sdpa"])
 @pytest.mark.parametrize("name", ["Mistral", "Gemma2", "Gemma3", "Cohere2", "GptOss"])
-def test_windows_with_every_cache(name):
+def test_windows_with_every_cache(name, implementation):
     """Past the window, a cache keeps only the last keys."""
     new, ids = retrofitted(tiny(name)), tokens(2, 19)
-    if new.config._attn_implementation == "longfire":
-        new.set_attn_implementation("sdpa")
+    if new.config._attn_implementation != "eager":
+        new.set_attn_implementation(implementation)
     mask = left_padded(ids)
     whole = logits(new, ids, attention_mask=mask)
     assert torch.allclose(whole[1:, 4:], logits(new, ids[1:, 4:]), atol=2e-4)
@@ -138,6 +127,27 @@ def test_windows_with_every_cache(name):
             parts.append(logits(new, ids[:, start:end], **given))
         assert torch.allclose(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], atol=2e-4)
     assert torch.equal(generated(new, ids, attention_mask=mask, **STATIC), generated(new, ids, attention_mask=mask))
+
+
+@pytest.mark.parametrize("name", ["Mistral", "Gemma3", "Bloom", "Mpt"])
+def test_packed_documents(name):
+    """By position ids that restart, and the arguments of padding-free collators, unless the head drops both."""
+    new, ids = retrofitted(tiny(name)), tokens(1, 12)
+    packed = {"position_ids": torch.tensor([[*range(5), *range(7)]]), "use_cache": False}
+    lengths = torch.tensor([0, 5, 12], dtype=torch.int32)
+    if name in ("Bloom", "Mpt"):
+        with pytest.raises(ValueError, match="does not pass position_ids, cu_seq_lens_q on to its decoder"):
+            new(ids, **packed, cu_seq_lens_q=lengths)
+        with torch.no_grad():
+            parts = [new.base_model(part).last_hidden_state for part in (ids[:, :5], ids[:, 5:])]
+            found = new.base_model(ids, **packed).last_hidden_state
+        assert torch.allclose(found, torch.cat(parts, 1), atol=2e-4)
+        return
+    expected = torch.cat([logits(new, ids[:, :5]), logits(new, ids[:, 5:])], 1)
+    for more in ({}, {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 7, "max_length_k": 7}):
+        for implementation in served_by(new):
+            new.set_attn_implementation(implementation)
+            assert torch.allclose(logits(new, ids, **packed, **more), expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["StableLm", "Gemma3"])

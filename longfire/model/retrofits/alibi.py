@@ -19,6 +19,7 @@ from longfire.encodings import PositionEncoding
 from longfire.encodings.alibi import alibi_slopes
 from longfire.model.attention import active_encoding, attend, update_cache
 from longfire.model.inputs import Positions
+from longfire.model.packing import take_packing
 from longfire.model.retrofits.pretrained import RetrofittedModel
 
 AttentionOutput = tuple[Tensor, Tensor | None]
@@ -73,6 +74,7 @@ class AlibiModel(RetrofittedModel):
     """A layer's argument that reaches its attention unchanged, used to pass positions."""
     cache_argument: ClassVar[str]
     """A layer's argument for the cache."""
+    head_passes_positions = False
 
     @classmethod
     def config_changes(
@@ -126,9 +128,11 @@ class AlibiModel(RetrofittedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **_: Any,
+        **options: Any,
     ) -> BaseModelOutputWithPast:
-        inputs = self.prepare_inputs(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache)
+        inputs = self.prepare_inputs(
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, take_packing(options)
+        )
         arguments = {self.positions_argument: inputs.positions, self.cache_argument: inputs.cache}
         hidden = self.normalise_embeddings(inputs.hidden)
         for layer in getattr(self, self.layers_name):

@@ -14,6 +14,7 @@ from transformers import Cache, DynamicCache
 from longfire.encodings import PositionEncoding
 from longfire.model.inputs import Positions, mask_and_positions
 from longfire.model.loading import EncodingModel
+from longfire.model.packing import ARGUMENTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,9 @@ class RetrofittedModel(EncodingModel):
             )
         return chosen
 
+    head_passes_positions: ClassVar[bool] = True
+    """Whether the base model's heads hand position ids and packing arguments to their decoder."""
+
     @classmethod
     def check_config(cls, config: Any) -> None:
         """Refuse configurations that cannot be honoured."""
@@ -70,6 +74,7 @@ class RetrofittedModel(EncodingModel):
         cache: Cache | None,
         inputs_embeds: Tensor | None,
         use_cache: bool | None,
+        packing: dict[str, Any],
     ) -> Inputs:
         """Embed the tokens, create the cache and find the positions."""
         if (input_ids is None) == (inputs_embeds is None):
@@ -77,7 +82,7 @@ class RetrofittedModel(EncodingModel):
         hidden = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
-        mask, positions = mask_and_positions(self.config, hidden, attention_mask, position_ids, cache)
+        mask, positions = mask_and_positions(self.config, hidden, attention_mask, position_ids, cache, packing=packing)
         return Inputs(hidden, cache, mask, positions)
 
     def create_masks_for_generate(
@@ -111,4 +116,16 @@ class RetrofittedHead(RetrofittedModel):
         name = self.base_model_prefix
         if not isinstance(getattr(self, name), self.decoder_class):
             setattr(self, name, self.decoder_class(self.config))
+        if not self.decoder_class.head_passes_positions:
+            self.register_forward_pre_hook(_refuse_positions, with_kwargs=True)
         super().post_init()
+
+
+def _refuse_positions(head: nn.Module, _: Any, options: dict[str, Any]) -> None:
+    """A hook on heads that would drop these options."""
+    dropped = [name for name in ("position_ids", *ARGUMENTS) if options.get(name) is not None]
+    if dropped:
+        raise ValueError(
+            f"{type(head).__name__} does not pass {', '.join(dropped)} on to its decoder. Call model.base_model(…), or "
+            f"put each document in its own row."
+        )

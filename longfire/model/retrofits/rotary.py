@@ -18,6 +18,7 @@ from transformers.utils.generic import merge_with_config_defaults
 
 from longfire.model.attention import active_encoding, attend
 from longfire.model.inputs import LONGFIRE, Positions, is_traced
+from longfire.model.packing import take_packing
 from longfire.model.retrofits.pretrained import RetrofittedModel
 
 BIASED = "longfire_biased"
@@ -56,14 +57,8 @@ class Layout:
 
     def within(self, window: int | None, q: Tensor, S: int) -> Tensor | None:
         """The mask, which also hides keys `window` or more tokens before the query."""
-        if window is None or window >= S:
+        if window is None or window >= S or self.implementation == LONGFIRE:  # longfire.attention has windows
             return self.mask
-        if self.implementation == LONGFIRE:  # the place for `window=` of `longfire.attention`
-            raise ValueError(
-                f"attn_implementation='{LONGFIRE}' has no sliding windows, and this model's, {window} tokens, is "
-                f"shorter than the {S} tokens to attend to. Call model.set_attn_implementation('sdpa'), or keep within "
-                f"{window}."
-            )
         T, positions = q.shape[2], self.positions
         if is_traced(q) and not positions.in_order and positions.padding is None:
             raise ValueError(
@@ -101,12 +96,15 @@ def biased_attention(
     S = min(key.shape[2], layout.positions.keys.shape[-1])  # a static cache has spare slots
     key, value = key[:, :, :S], value[:, :, :S]
     layout = layout.of_layer(S)
-    special = {name: one for name, one in (("softcap", softcap), ("s_aux", s_aux)) if one is not None}
+    special: dict[str, Any] = {name: one for name, one in (("softcap", softcap), ("s_aux", s_aux)) if one is not None}
     if special and layout.implementation != "eager":
         raise ValueError(f"attn_implementation={layout.implementation!r} has no {', '.join(special)}. Use 'eager'.")
     D, D_value = key.shape[-1], value.shape[-1]
     encoding = active_encoding(module.position_encoding)
-    pads = layout.implementation == LONGFIRE and D_value < D  # latent attention; its engines need one head size
+    ours = layout.implementation == LONGFIRE
+    if ours:
+        special["window"] = sliding_window
+    pads = ours and D_value < D  # latent attention; the engines need one head size
     out, weights = attend(
         module,
         layout.implementation,
@@ -200,7 +198,9 @@ class RotaryModel(RetrofittedModel):
         self.check_output_attentions(options.get("output_attentions"))
         if not options.get("is_causal", True):
             raise ValueError("is_causal=False is not supported: the encoding is for causal attention.")
-        inputs = self.prepare_inputs(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache)
+        inputs = self.prepare_inputs(
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, take_packing(options)
+        )
         config: Any = self.config
         return super().forward(
             inputs_embeds=inputs.hidden,
