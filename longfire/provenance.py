@@ -24,9 +24,11 @@ KERNELS = (
     "encodings/positions.py",
     "model/kernels/*.py",
     "model/attention.py",
+    "model/heads.py",
     "model/loss.py",
     "model/modeling.py",
     "model/inputs.py",
+    "model/packing.py",
     "custom_ops.py",
 )
 """Sources whose speed `longfire bench` measures. New encodings are not included: they do not slow others down."""

@@ -15,8 +15,8 @@ except ModuleNotFoundError as error:
 from longfire.model import attention, inspection, retrofits
 from longfire.model.configuration import SIZES, LongfireConfig
 from longfire.model.extension import extend
-from longfire.model.masked import LongfireForMaskedLM
-from longfire.model.modeling import LongfireForCausalLM, LongfireModel
+from longfire.model.heads import LongfireForCausalLM, LongfireForMaskedLM
+from longfire.model.modeling import LongfireModel
 from longfire.model.retrofits import retrofit
 
 __all__ = [

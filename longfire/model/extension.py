@@ -10,8 +10,8 @@ from typing import Any
 from longfire.encodings import ENCODINGS
 from longfire.encodings.rope import ScaledRoPE
 from longfire.model.configuration import LongfireConfig
+from longfire.model.heads import LongfireForCausalLM
 from longfire.model.loading import checkpoint_in
-from longfire.model.modeling import LongfireForCausalLM
 from longfire.validation import at_least, one_of
 
 EXTENSIONS = tuple(name for name, cls in ENCODINGS.items() if issubclass(cls, ScaledRoPE))

@@ -124,7 +124,7 @@ def mask_and_positions(
     else:
         ids = position_ids if drawn is None else drawn
         positions = find_positions(x, past, slots, token_mask, ids, segments, cached=cache is not None)
-    by_query = attention_mask is not None and attention_mask.ndim == 4
+    by_query = not ours and attention_mask is not None and attention_mask.ndim == 4
     segments = None if by_query else positions.segment_ids  # a mask by query says it all
     positions = replace(positions, causal=causal, segment_ids=segments)
     if positions.segment_ids is not None and cache is not None:

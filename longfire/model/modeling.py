@@ -11,21 +11,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin
+from transformers import Cache, DynamicCache
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from longfire.custom_ops import is_plain_linear
 from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias, prepare_rows
 from longfire.model.attention import active_encoding, attend, update_cache
 from longfire.model.configuration import LongfireConfig
 from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions
 from longfire.model.loading import EncodingModel
-from longfire.model.loss import IGNORED, linear_cross_entropy, logits_cross_entropy
 from longfire.model.packing import take_packing
 
 
@@ -234,104 +232,3 @@ class LongfireModel(LongfirePreTrainedModel):
         if rows is None:
             return [None] * len(self.layers)
         return [LayerBias(row.encoding, row) for row in rows]
-
-
-class LongfireForCausalLM(LongfirePreTrainedModel, GenerationMixin):
-    """The decoder with a language-modelling head."""
-
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
-
-    def __init__(self, config: LongfireConfig) -> None:
-        super().__init__(config)
-        if not config.is_causal:
-            raise ValueError("a causal language model needs is_causal=True. For an encoder use LongfireForMaskedLM.")
-        self.model = LongfireModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
-
-    @can_return_tuple  # type: ignore[untyped-decorator]
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        skip_logits: bool | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        **options: Any,
-    ) -> CausalLMOutputWithPast:
-        """Tokens (B, T) → logits (B, T, V) and, with labels, the loss.
-
-        Args:
-            input_ids: (B, T).
-            attention_mask: (B, tokens so far), 1 for tokens and 0 for padding.
-            position_ids: (B, T), if tokens are not numbered from 0, or instead of drawing random positions.
-            past_key_values: the cache that an earlier call returned.
-            inputs_embeds: (B, T, C), instead of input_ids.
-            labels: (B, T), the input tokens; they are shifted here. −100 is ignored.
-            use_cache: return a cache for the next call. Default: the configuration's, but False in training and with
-                labels.
-            logits_to_keep: return the logits of the last n tokens, or of these indices; 0 means all.
-            skip_logits: return only the loss, computed in blocks of tokens so that the full logits never exist (unless
-                the head is more than a linear layer: an adapter, a bias, hooks). Default: in training only.
-            num_items_in_batch: divisor of the summed loss. Default: the number of labels that are not −100.
-            options: `shift_labels`, labels already shifted; output_hidden_states and output_attentions.
-        """
-        shift_labels = options.pop("shift_labels", None)  # as a parameter, Trainer would require it to evaluate
-        targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]  # (B, T)
-        if use_cache is None and (self.training or targets is not None):
-            use_cache = False
-        outputs: BaseModelOutputWithPast = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **options,
-        )
-        hidden: Any = outputs.last_hidden_state  # (B, T, C)
-        loss: Any = None
-        logits: Any = None
-        if targets is not None:
-            loss, logits = token_loss(hidden, self.lm_head, targets, num_items_in_batch)
-        if targets is not None and (self.training if skip_logits is None else skip_logits):
-            logits = None
-        else:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(hidden[:, kept]) if logits is None else logits[:, kept]  # (B, T, V)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-
-    def _prepare_position_ids_for_generation(self, *inputs: Any) -> Any:
-        """None if every forward pass draws its own."""
-        drawn = self.config.random_positions is not None
-        return None if drawn else super()._prepare_position_ids_for_generation(*inputs)
-
-
-def token_loss(
-    hidden: Tensor, head: nn.Module, targets: Tensor, items: int | Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """The mean loss of targets (B, T), or their sum divided by `items`, and the logits if the head was called.
-
-    A plain linear head is not called: the loss is computed from its weight, in blocks.
-    """
-    logits = None
-    targets = targets.reshape(-1).to(hidden.device)
-    if is_plain_linear(head) and getattr(head, "bias", None) is None:
-        total = linear_cross_entropy(hidden.reshape(-1, hidden.shape[-1]), head.weight, targets)
-    else:
-        logits = head(hidden)  # (B, T, V)
-        total = logits_cross_entropy(logits.flatten(0, 1), targets.to(logits.device))
-    if items is None:
-        items = (targets != IGNORED).sum()
-    return total / (items.to(total.device) if isinstance(items, Tensor) else items), logits

@@ -165,3 +165,11 @@ def test_in_a_compiled_graph(implementation):
     assert len(graphs) == 1
     with pytest.raises(RuntimeError, match="must number the tokens of attention_mask"):
         compiled(ids, position_ids=position_ids, attention_mask=torch.ones(1, 17), use_cache=False)
+
+
+def test_a_mask_of_keys_alone_keeps_documents_apart():
+    """`generate` passes masks as (B, 1, 1, S); they hide padding and say nothing about documents."""
+    model, (ids, position_ids, documents) = small_model(), packed_documents()
+    mask = torch.ones(1, 1, 1, 17, dtype=torch.bool)
+    packed = logits(model, ids, position_ids=position_ids, attention_mask=mask, use_cache=False)
+    assert torch.allclose(packed, apart(model, documents), atol=2e-4)
