@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.architectures import architectures_markdown
 from benchmarks.claims_page import claims_markdown
 from benchmarks.markdown import (
     comparison_markdown,
@@ -39,6 +40,7 @@ PAGES = (
     "docs/tables.md",
     "docs/claims.md",
     "docs/tasks.md",
+    "docs/retrofit.md",
 )
 BLOCK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 TASK_RECORDS = {
@@ -73,6 +75,7 @@ def shared_method(names: Sequence[str], results: Path) -> list[str]:
 def block(name: str, results: Path = RESULTS, known: Sequence[str] = ()) -> str:
     """The content of a block."""
     special: dict[str, Callable[[], str]] = {
+        "architectures": architectures_markdown,
         "claims": lambda: claims_block(results),
         "tables": lambda: tables_block(results),
         "tasks": tasks_markdown,

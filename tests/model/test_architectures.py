@@ -13,6 +13,7 @@ from longfire.model.retrofits.architectures import CLASSES, HEADS, ROTARY
 from tests.model.decoders import LENGTH, NAMES, WINDOW, tiny, tiny_class
 from tests.model.models import tokens
 from tests.model.test_generation import STATIC, generated, left_padded, logits
+from tests.model.test_retrofit import encodings
 
 ROTARY_NAMES = tuple(architecture.name for architecture in ROTARY)
 
@@ -25,10 +26,6 @@ def retrofitted(model, **options):
             for encoding in encodings(new):
                 encoding.linears[-1].weight.mul_(10)
     return new
-
-
-def encodings(model):
-    return [module for module in model.modules() if isinstance(module, FIRE)]
 
 
 def reference(model, new):
@@ -148,6 +145,26 @@ def test_packed_documents(name):
         for implementation in served_by(new):
             new.set_attn_implementation(implementation)
             assert torch.allclose(logits(new, ids, **packed, **more), expected, atol=2e-4)
+
+
+def test_longfire_decodes_past_the_window():
+    """One query sees exactly the keys that a sliding window's cache keeps."""
+    new, ids = retrofitted(tiny("Gemma3")), tokens(2, WINDOW - 2)
+    mask, found = left_padded(ids, 2), []
+    for implementation in ("longfire", "sdpa"):
+        new.set_attn_implementation(implementation)
+        found.append(generated(new, ids, attention_mask=mask))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", ["StableLm", "Gemma3"])
+def test_compiled(name):
+    new, ids = retrofitted(tiny(name)), tokens(2, 13)
+    new.set_attn_implementation("sdpa")
+    torch.compiler.reset()
+    with torch.no_grad():
+        found = torch.compile(new, fullgraph=True, backend="eager")(ids, use_cache=False).logits
+    assert torch.allclose(found, logits(new, ids), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["StableLm", "Gemma3"])

@@ -19,7 +19,6 @@ from longfire.encodings import PositionEncoding
 from longfire.encodings.alibi import alibi_slopes
 from longfire.model.attention import active_encoding, attend, update_cache
 from longfire.model.inputs import Positions
-from longfire.model.packing import take_packing
 from longfire.model.retrofits.pretrained import RetrofittedModel
 
 AttentionOutput = tuple[Tensor, Tensor | None]
@@ -120,19 +119,8 @@ class AlibiModel(RetrofittedModel):
 
     @merge_with_config_defaults  # type: ignore[untyped-decorator]
     @capture_outputs  # type: ignore[untyped-decorator]
-    def _forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        **options: Any,
-    ) -> BaseModelOutputWithPast:
-        inputs = self.prepare_inputs(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, take_packing(options)
-        )
+    def _forward(self, input_ids: Tensor | None = None, **options: Any) -> BaseModelOutputWithPast:
+        inputs = self.prepare_inputs(input_ids, **options)
         arguments = {self.positions_argument: inputs.positions, self.cache_argument: inputs.cache}
         hidden = self.normalise_embeddings(inputs.hidden)
         for layer in getattr(self, self.layers_name):

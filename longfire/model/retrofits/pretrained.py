@@ -14,7 +14,7 @@ from transformers import Cache, DynamicCache
 from longfire.encodings import PositionEncoding
 from longfire.model.inputs import Positions, mask_and_positions
 from longfire.model.loading import EncodingModel
-from longfire.model.packing import ARGUMENTS
+from longfire.model.packing import ARGUMENTS, take_packing
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,21 +69,23 @@ class RetrofittedModel(EncodingModel):
     def prepare_inputs(
         self: Any,
         input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-        cache: Cache | None,
-        inputs_embeds: Tensor | None,
-        use_cache: bool | None,
-        packing: dict[str, Any],
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **options: Any,
     ) -> Inputs:
         """Embed the tokens, create the cache and find the positions."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds.")
         hidden = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
-        if use_cache and cache is None:
-            cache = DynamicCache(config=self.config)
-        mask, positions = mask_and_positions(self.config, hidden, attention_mask, position_ids, cache, packing=packing)
-        return Inputs(hidden, cache, mask, positions)
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        mask, positions = mask_and_positions(
+            self.config, hidden, attention_mask, position_ids, past_key_values, packing=take_packing(options)
+        )
+        return Inputs(hidden, past_key_values, mask, positions)
 
     def create_masks_for_generate(
         self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache, **_: Any

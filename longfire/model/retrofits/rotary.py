@@ -17,7 +17,7 @@ from transformers import AttentionInterface, Cache
 from transformers.utils.generic import merge_with_config_defaults
 
 from longfire.model.attention import active_encoding, attend
-from longfire.model.inputs import LONGFIRE, Positions, is_traced
+from longfire.model.inputs import LONGFIRE, Positions
 from longfire.model.packing import take_packing
 from longfire.model.retrofits.pretrained import RetrofittedModel
 
@@ -55,20 +55,15 @@ class Layout:
         last = replace(positions, keys=positions.keys[..., -S:], key_mask=key_mask, in_order=False, padding=None)
         return replace(self, mask=None if self.mask is None else self.mask[..., -S:], positions=last)
 
-    def within(self, window: int | None, q: Tensor, S: int) -> Tensor | None:
-        """The mask, which also hides keys `window` or more tokens before the query."""
+    def within(self, window: int | None, S: int) -> Tensor | None:
+        """The mask, which also hides keys `window` or more positions before the query."""
         if window is None or window >= S or self.implementation == LONGFIRE:  # longfire.attention has windows
             return self.mask
-        T, positions = q.shape[2], self.positions
-        if is_traced(q) and not positions.in_order and positions.padding is None:
-            raise ValueError(
-                f"a compiled graph cannot use a static cache of {S} tokens with a sliding window of {window}. Use a "
-                f"dynamic cache, or run uncompiled (generate: disable_compile=True)."
-            )
-        distance = torch.arange(S - T, S, device=q.device)[:, None] - torch.arange(S, device=q.device)  # (T, S)
+        distance = self.positions.queries[..., :, None] - self.positions.keys[..., None, :]  # (…, T, S)
+        distance = distance[:, None] if distance.ndim == 3 else distance[None, None]  # (B or 1, 1, T, S)
         near = distance < window
         if self.mask is None:
-            return (near & (distance >= 0))[None, None]
+            return near & (distance >= 0)
         if self.mask.dtype == torch.bool:
             return self.mask & near
         return self.mask.masked_fill(~near, torch.finfo(self.mask.dtype).min)
@@ -109,7 +104,7 @@ def biased_attention(
         module,
         layout.implementation,
         (query, key, nn.functional.pad(value, (0, D - D_value)) if pads else value),
-        layout.within(sliding_window, query, S),
+        layout.within(sliding_window, S),
         encoding if encoding is not None and encoding.has_bias else None,
         layout.positions,
         scaling=scaling,
@@ -199,7 +194,7 @@ class RotaryModel(RetrofittedModel):
         if not options.get("is_causal", True):
             raise ValueError("is_causal=False is not supported: the encoding is for causal attention.")
         inputs = self.prepare_inputs(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, take_packing(options)
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **take_packing(options)
         )
         config: Any = self.config
         return super().forward(
