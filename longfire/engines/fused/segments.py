@@ -35,10 +35,11 @@ _PINNED: dict[int, SegmentTable] = {}
 
 def segment_table(segment_ids: Tensor, smooth: int | None, window: int | None) -> SegmentTable:
     """The table for segment ids (B, S), built once per tensor, and the zones' `smooth` and `window`."""
-    if not has_values(segment_ids):
+    capturing = segment_ids.is_cuda and torch.cuda.is_current_stream_capturing()
+    if not capturing and not has_values(segment_ids):
         return _build(segment_ids, smooth, window)
     found: SegmentTable = cached(_build, segment_ids, smooth, window)
-    if segment_ids.is_cuda and torch.cuda.is_current_stream_capturing():
+    if capturing:
         _PINNED[id(found)] = found
     return found
 
