@@ -86,6 +86,14 @@ def uses_cuda_graphs(recipe: Recipe, args: TrainingArguments) -> bool:
     return recipe.cuda_graphs
 
 
+def compiles_pretraining(recipe: Recipe, args: TrainingArguments) -> bool:
+    """Whether to compile layers: the recipe's choice. Default: on a GPU, unless documents are packed.
+
+    A compiled graph cannot read where documents begin, so its attention plans for as many as may fit.
+    """
+    return compiles_layers(recipe, args) and (recipe.compile or recipe.packing is None)
+
+
 class PretrainTrainer(RecipeTrainer[Recipe]):
     """Trains on sequences of one length."""
 
@@ -96,7 +104,7 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
         sequences = training_sequences(recipe, corpus)
         model = pretraining_model(recipe, corpus)
         graphs = uses_cuda_graphs(recipe, args)
-        if compiles_layers(recipe, args):
+        if compiles_pretraining(recipe, args):
             model.model.compile_layers(graphs=graphs)
         super().__init__(
             recipe,

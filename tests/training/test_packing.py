@@ -1,12 +1,14 @@
 """Pretraining with attention within documents."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from longfire.data import load_corpus
 from longfire.model import LongfireForCausalLM
 from longfire.training import RECIPES, pretrain
-from longfire.training.pretrain import training_sequences
+from longfire.training.pretrain import compiles_pretraining, training_sequences
 from tests.training.runs import QUIET, RECIPE, losses
 
 SEGMENTS = RECIPE.but(packing="segments", batch_size=8)
@@ -43,3 +45,11 @@ def test_recipes():
         RECIPE.but(packing="segments", random_positions=256)
     with pytest.raises(ValueError, match="omit it with the task copy"):
         RECIPES["task-tiny"].but(packing="segments")
+
+
+def test_layers_are_not_compiled_by_default():
+    on_gpu = SimpleNamespace(device=torch.device("cuda"))
+    recipe = RECIPE.but(compile=None)
+    assert compiles_pretraining(recipe, on_gpu)
+    assert not compiles_pretraining(recipe.but(packing="segments"), on_gpu)
+    assert compiles_pretraining(recipe.but(packing="segments", compile=True), on_gpu)
