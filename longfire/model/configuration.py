@@ -13,6 +13,7 @@ from longfire.validation import at_least, hint
 
 SIZES: dict[str, dict[str, int]] = {
     "demo": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64},
+    "micro": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 128},
     "tiny": {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128},
     "mini": {"num_hidden_layers": 6, "num_attention_heads": 6, "hidden_size": 384},
     "small": {"num_hidden_layers": 6, "num_attention_heads": 8, "hidden_size": 512},

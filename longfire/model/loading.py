@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers import initialization as init
 
 from longfire.encodings import ENCODINGS, position_parameters
 from longfire.encodings.base import EncodingLinear
@@ -68,13 +68,12 @@ class EncodingModel(PreTrainedModel):
         return (model, info) if return_info else model
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        """Called by transformers, for a module after those inside it.
+        """Called by transformers. For an encoding's layers, draws what it drew when they were nn.Linear, and drops it.
 
-        An encoding's layers draw weights that the encoding then overwrites, as when they were nn.Linear: otherwise a
-        seed would give another model than it used to.
+        Otherwise a seed would give another model than it used to.
         """
         if isinstance(module, EncodingLinear) and not getattr(module, "_is_hf_initialized", False):
-            init.normal_(module.weight)
+            torch.empty_like(module.weight).normal_()
         super()._initialize_weights(module, is_custom_code)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:

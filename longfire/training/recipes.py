@@ -271,16 +271,16 @@ LARGE = BASE.but(name="large", size="large", learning_rate=3e-4)
 BASE_512 = BASE.but(name="base-512", length=512, warmup_steps=2861, decay_steps=1_983_643)
 TASK_TINY = Recipe(
     "task-tiny",
-    size="tiny",
+    size="micro",
     task="copy",
-    length=10,
-    batch_size=64,
-    steps=400,
-    learning_rate=3e-3,
-    warmup_steps=40,
-    position_lr_factor=1.0,
+    length=16,
+    batch_size=32,
+    steps=1300,
+    learning_rate=2e-3,
+    position_lr_factor=0.3,
+    attention_dropout=0.1,  # without it the model counts symbols, and fails past the training length
     init="kerple_log",
-    checkpoint_every=200,
+    checkpoint_every=650,
 )
 TASK_SMALL = Recipe(
     "task-small",

@@ -294,3 +294,10 @@ def test_training_resumes_bit_for_bit(name, share, tmp_path):
     for key, tensor in resumed.state_dict().items():
         assert torch.equal(tensor, expected[key]), key
     assert (torch.nn.utils.parameters_to_vector(resumed.parameters()) != start).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("options", [{}, {"log": False, "threshold": None}, {"init": "kerple_log"}], ids=str)
+def test_an_encoding_in_a_model_has_its_own_initial_weights(options):
+    encoding = small_model(position_encoding={"name": "fire", **options}).model.encodings[0]
+    first = encoding.linears[0].weight / 3  # small_model enlarges them
+    assert 0.4 < first.std() < 0.8  # uniform in (−1, 1), not transformers' normal distribution
