@@ -48,6 +48,13 @@ class PreparedBias:
         form = "fused" if fused else None if self.tensor is None else tuple(self.tensor.shape)
         return f"PreparedBias({form}: {self.q_positions.shape[-1]} queries, {self.k_positions.shape[-1]} keys)"
 
+    @property
+    def heads(self) -> int | None:
+        """None if nothing was computed: the encoding has no bias."""
+        if self.fused is not None:
+            return self.fused.heads
+        return None if self.tensor is None else self.tensor.shape[-3]
+
     def dense(self) -> Tensor | None:
         """The bias as a dense tensor, computed now if necessary."""
         return self.encoding(self.q_positions, self.k_positions) if self.tensor is None else self.tensor
@@ -141,12 +148,12 @@ def prepare_bias(
     decoding = T == 1 and not torch.is_grad_enabled()
     layout: dict[str, Any] = {"causal": causal, "window": window, "segment_ids": segment_ids}
     form: dict[str, Any] = {}
-    fits = causal and (in_order or segment_ids is None) and refuses(encoding, S) is None
+    fits = (in_order or segment_ids is None) and (causal or padding is None) and refuses(encoding, S) is None
     if HAS_TRITON and q_positions.is_cuda and encoding.has_bias and not decoding and fits:
         keys, first = S, S - T if in_order else 0
         if segment_ids is not None:
             keys, first = segment_table(segment_ids, Zones.of(encoding, 1, 0).smooth, window).longest, 0
-        fused = sample_bias(encoding, keys, first, q_positions.device)
+        fused = sample_bias(encoding, keys, first, q_positions.device, causal)
         if like is not None:
             fused.expanded(compute_dtype(like) != torch.float32, like.shape[-1] ** -0.5, window, keep=True)
         form["fused"] = fused

@@ -241,9 +241,8 @@ class Request:
         elif isinstance(self.bias, PreparedBias):
             self.bias.check_same(self.q_positions, self.k_positions, self.key_mask)
             self.bias.check_layout(self.causal, self.window, self.segment_ids)
-            values = self.bias.tensor if self.bias.fused is None else self.bias.fused.samples[:, :, None]
-            if values is not None:
-                self.check_heads(values.shape[-3], "the prepared bias")
+            if (heads := self.bias.heads) is not None:
+                self.check_heads(heads, "the prepared bias")
         elif isinstance(self.bias, Tensor):
             self._check_bias_tensor(self.bias)
         elif self.bias is not None:

@@ -23,7 +23,7 @@ from longfire.engines.fused.bias_kernels import (
     tile_index,
     transposed,
 )
-from longfire.engines.fused.forward import Zone, scores, zone_ends
+from longfire.engines.fused.forward import Zone, after_of, reach_of, scores, zone_reaches
 from longfire.engines.fused.segments import node_bounds
 from longfire.engines.fused.tiles import (
     BLOCK,
@@ -58,11 +58,12 @@ def backward(
     call: Call, dout: Tensor, out: Tensor, lse: Tensor, learned: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and the gradient of the samples (empty unless `learned`)."""
-    whole = call.has_whole_tiles(zones.BLOCK) and call.zones.window is None
+    whole = call.has_whole_tiles(zones.BLOCK) and call.zones.window is None and (call.zones.causal or call.T == call.S)
     new = call.q.new_empty if whole else call.q.new_zeros  # no program writes tiles without visible pairs
     packed = call.segments is not None
     sizes = node_bounds(call.zones, call.B * call.S) if packed else call.zones.sizes[1:]
-    shape = (call.H,) if packed else (call.B, call.H)
+    heads_of_bias = call.zones.sides * call.H
+    shape = (heads_of_bias,) if packed else (call.B, heads_of_bias)
     dmiddle, dfar = (new(*shape, size if learned else 0) for size in sizes)
     dq, delta = _query_grad(call, dout, out, lse, dmiddle, dfar)
     dsamples = call.q.new_empty(0, dtype=torch.float32)
@@ -127,19 +128,20 @@ def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Ten
 def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: Tensor, dfar: Tensor) -> Tensor:
     """The gradient of the samples (A, H, E), from those of nodes and of near biases, a few heads at a time.
 
-    Those of nodes are (B, H, …) or, in segments, (H, …).
+    Those of nodes are (B, H, …) or, in segments, (H, …); H is of both sides, each with later positions down.
     """
-    g, turns = call.zones, Turns.of(call.zones, call.H)
+    g, H = call.zones, call.zones.sides * call.H
+    turns = Turns.of(g, H)
     if call.segments is not None:
         sizes = g.sizes[1:]
         dmiddle, dfar = (
             over_segments(found, call.segments.table, column, size)
             for found, column, size in zip((dmiddle, dfar), (MIDDLE_COLUMN, FAR_COLUMN), sizes, strict=True)
         )
-    dsamples = call.q.new_empty(g.row_nodes, call.H, g.distance_nodes, dtype=torch.float32)
+    dsamples = call.q.new_empty(g.row_nodes, H, g.distance_nodes, dtype=torch.float32)
     dnear = dsamples.new_empty(turns.heads * turns.groups * g.near * zones.BLOCK**2)
-    for first_head in range(0, call.H, turns.heads):
-        count = min(turns.heads, call.H - first_head)
+    for first_head in range(0, H, turns.heads):
+        count = min(turns.heads, H - first_head)
         near_grad[g.near * 4, turns.groups, count](
             dOut=heads(dout),
             Lse=lse,
@@ -168,13 +170,14 @@ def logit_grad(
     q, do, k, v,  # [BM, DP] and [BN, DP]
     lse, delta,  # [BM]
     keys, zone, dropout, i, j, row0, start, query0,
-    BM: tl.constexpr, NODES: tl.constexpr, DIAGONAL: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, NODES: tl.constexpr, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
+    EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dS of a tile: [BM, BN]."""
-    s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, EXACT, PRECISION)
+    s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, DIAGONAL, CAUSAL, EXACT, PRECISION)
     p = tl.exp2(s * unit - (lse - reference)[:, None])
-    if DIAGONAL or keys.Mask is not None or keys.window is not None:
-        p = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL), p, 0.0)
+    if DIAGONAL or not WHOLE or keys.Mask is not None or keys.window is not None:
+        p = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL, CAUSAL, WHOLE), p, 0.0)
     dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)  # [BM, DP] · [DP, BN]
     if dropout.seed is not None:
         keep = kept(dropout, (i - query0)[:, None], (j + keys.shift)[None, :])
@@ -186,20 +189,22 @@ def logit_grad(
 def walk_keys(
     dq, q, do,  # [BM, DP]
     lse, delta,  # [BM]
-    keys, zone, dNodes, dropout, row0, query0, lo, hi,
+    keys, zone, dNodes, dnodes_after, dropout, row0, query0, reach,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
-    DIAGONAL: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add the contribution of keys lo…hi to dq; store the gradients of their nodes unless dNodes is None."""
+    """Add the contribution of the keys in reach to dq; store the gradients of their nodes unless dNodes is None."""
     i = row0 + tl.arange(0, BM)
-    for start in range(lo, hi, BN):
+    for start in range(reach.lo, reach.hi, BN):
+        if not CAUSAL:
+            start += tl.where(start < reach.gap, 0, reach.skip)
         start = tl.multiple_of(start, BN)
         j = start + tl.arange(0, BN)
-        k = load_rows(keys.K, j + keys.shift, keys.k_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
-        v = load_rows(keys.V, j + keys.shift, keys.v_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
+        k = load_rows(keys.K, j + keys.shift, keys.k_stride, keys.S, D, DP, DIAGONAL or not WHOLE)  # [BN, DP]
+        v = load_rows(keys.V, j + keys.shift, keys.v_stride, keys.S, D, DP, DIAGONAL or not WHOLE)  # [BN, DP]
         ds = logit_grad(
             q, do, k, v, lse, delta, keys, zone, dropout, i, j, row0, start, query0,
-            BM, NODES, DIAGONAL, EXACT, PRECISION,
+            BM, NODES, DIAGONAL, CAUSAL, WHOLE, EXACT, PRECISION,
         )  # fmt: skip
         low = ds.to(k.dtype)
         dq = tl.dot(low, k, dq, input_precision=PRECISION)  # [BM, BN] · [BN, DP]
@@ -208,9 +213,21 @@ def walk_keys(
             columns = tl.dot(low, across, input_precision=PRECISION)  # [BM, BN] · [BN, 16]
             rows = tl.trans(zone.rows).to(k.dtype)  # divided by the scale
             total = tl.dot(rows, columns.to(k.dtype), input_precision=PRECISION) * zone.scale  # [≥16, BM] · [BM, 16]
-            offsets, there = node_offsets(zone.blocks, tl.maximum(row0, 0), start, BM, NODES)
-            tl.store(dNodes + offsets, total.to(dNodes.dtype.element_ty), mask=there)  # [≥16, 16]
+            at, there = node_grad_at(dNodes, dnodes_after, zone.blocks, tl.maximum(row0, 0), start, BM, NODES, CAUSAL)
+            tl.store(at, total.to(dNodes.dtype.element_ty), mask=there)  # [≥16, 16]
     return dq
+
+
+@triton.jit
+def node_grad_at(dNodes, after, blocks, row0, start, BM: tl.constexpr, NODES: tl.constexpr, CAUSAL: tl.constexpr):
+    """Where the gradients of a tile's nodes are stored [≥16, 16]: with later positions down, as they are collected."""
+    offsets, there = node_offsets(blocks, row0, start, BM, NODES, CAUSAL)
+    if not CAUSAL:
+        row = tl.arange(0, offsets.shape[0])[:, None] % NODES
+        column = tl.arange(0, 16)[None, :]
+        turned = offsets + (column - row) * (NODES - 1)
+        offsets = tl.where(start > row0, after + turned, offsets.to(tl.int64))
+    return dNodes + offsets, there
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -225,7 +242,7 @@ def query_grad(
     B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence and head."""
     place, tile = tile_place(Shift, Segments, B, T, S, tiles, True)  # the longest first
@@ -247,9 +264,12 @@ def query_grad(
     near = Near.at + h.to(tl.int64) * Near.h
     middle = Middle.at + h.to(tl.int64) * Middle.h if Middle is not None else None
     far = Far.at + h.to(tl.int64) * Far.h if Far is not None else None
-    owner = head if Segments is None else h
+    sides: tl.constexpr = 1 if CAUSAL else 2
+    owner = b * (sides * H) + h if Segments is None else h
     dmiddle = dMiddle.at + owner.to(tl.int64) * dMiddle.h + place.middle if dMiddle is not None else None
     dfar = dFar.at + owner.to(tl.int64) * dFar.h + place.far if dFar is not None else None
+    middle_after = H.to(tl.int64) * dMiddle.h if dMiddle is not None else None
+    far_after = H.to(tl.int64) * dFar.h if dFar is not None else None
     reference = Reference + h * references_per_head if Reference is not None else None
     keys = Keys(k_at, v_at, K.row, V.row, mask, shift, place.end, window)
     dropout = Dropout(tl.load(Seed) if Seed is not None else None, dropout_p, head)  # []
@@ -263,30 +283,30 @@ def query_grad(
     tl.store(delta_at + rows, delta, mask=inside)  # [BM]
     lse = tl.load(lse_at + rows, mask=inside, other=float("inf"))  # [BM]
 
-    begin, far_end, middle_end, diagonal, end = zone_ends(row0, place.end, shift, window, blocks, BM, BN)
+    in_far, in_middle, in_near, on_diagonal = zone_reaches(row0, place.end, shift, window, blocks, BM, BN, CAUSAL)
     dq = tl.zeros([BM, DP], tl.float32)
     if Far is not None:
         w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
-        zone = Zone(near, far, w, c, reference, blocks, scale)
+        zone = Zone(near, far, w, c, reference, blocks, scale, after_of(H, Near, Far, references_per_head))
         dq = walk_keys(
-            dq, q, do, lse, delta, keys, zone, dfar, dropout, row0, query0, begin, far_end,
-            D, DP, BM, BN, 4, False, EXACT, PRECISION,
+            dq, q, do, lse, delta, keys, zone, dfar, far_after, dropout, row0, query0, in_far,
+            D, DP, BM, BN, 4, False, CAUSAL, WHOLE, EXACT, PRECISION,
         )  # fmt: skip
     if Middle is not None:
         w, c = node_weights(scale, BM, BN, 16, Middle.at.dtype.element_ty)
-        zone = Zone(near, middle, w, c, reference, blocks, scale)
+        zone = Zone(near, middle, w, c, reference, blocks, scale, after_of(H, Near, Middle, references_per_head))
         dq = walk_keys(
-            dq, q, do, lse, delta, keys, zone, dmiddle, dropout, row0, query0, far_end, middle_end,
-            D, DP, BM, BN, 16, False, EXACT, PRECISION,
+            dq, q, do, lse, delta, keys, zone, dmiddle, middle_after, dropout, row0, query0, in_middle,
+            D, DP, BM, BN, 16, False, CAUSAL, WHOLE, EXACT, PRECISION,
         )  # fmt: skip
-    zone = Zone(near, None, None, None, reference, blocks, scale)
+    zone = Zone(near, None, None, None, reference, blocks, scale, after_of(H, Near, None, references_per_head))
     dq = walk_keys(
-        dq, q, do, lse, delta, keys, zone, None, dropout, row0, query0, middle_end, diagonal,
-        D, DP, BM, BN, 0, False, EXACT, PRECISION,
+        dq, q, do, lse, delta, keys, zone, None, None, dropout, row0, query0, in_near,
+        D, DP, BM, BN, 0, False, CAUSAL, WHOLE, EXACT, PRECISION,
     )  # fmt: skip
     dq = walk_keys(
-        dq, q, do, lse, delta, keys, zone, None, dropout, row0, query0, diagonal, end,
-        D, DP, BM, BN, 0, True, EXACT, PRECISION,
+        dq, q, do, lse, delta, keys, zone, None, None, dropout, row0, query0, on_diagonal,
+        D, DP, BM, BN, 0, True, CAUSAL, WHOLE, EXACT, PRECISION,
     )  # fmt: skip
     store_rows(dq_at, (dq * scale).to(dQ.at.dtype.element_ty), rows, dQ.row, place.limit, D, DP)  # [BM, DP]
 
@@ -295,34 +315,62 @@ def query_grad(
 
 
 @triton.jit
+def key_near_bias(at, down, across, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr):
+    """Near biases [BN, BM] of a tile of the block at `at`: its number down the keys and across the queries."""
+    if EXACT:
+        return load_near(at + (down * 2 + across) * (TILE * TILE), BN).to(tl.float32)
+    return tl.trans(load_near(at + (across * 2 + down) * (TILE * TILE), BM)).to(tl.float32)
+
+
+@triton.jit
 def key_scores(
     q, k, zone, row0, key0,
-    BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr,
+    EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """`forward.scores` transposed: [BN, BM]. If EXACT, near biases are already transposed."""
     block, key_block = row0 // BLOCK, key0 // BLOCK
+    tile, key_tile = row0 // TILE, key0 // TILE
+    if not CAUSAL:
+        block, key_block = tl.maximum(block, key_block), tl.minimum(block, key_block)
     logits = tl.dot(k, tl.trans(q), input_precision=PRECISION)  # [BN, DP] · [DP, BM]
     if NODES == 0:
         near = zone.Near + near_index(zone.blocks, block, key_block, EXACT)
+        reference_at = zone.Reference + block - key_block if zone.Reference is not None else None
         down, across = key0 % BLOCK // TILE, row0 % BLOCK // TILE
-        if EXACT:
-            bias = load_near(near + (down * 2 + across) * (TILE * TILE), BN)
-        else:
-            bias = tl.trans(load_near(near + (across * 2 + down) * (TILE * TILE), BM))
-        logits = logits * (zone.scale * LOG2E) + bias.to(tl.float32)
+        if not CAUSAL and not DIAGONAL:
+            near += tl.where(row0 < key0, zone.after.near, 0)
+            if zone.Reference is not None:
+                reference_at += tl.where(row0 < key0, zone.after.reference, 0)
+        bias = key_near_bias(near, down, across, BM, BN, EXACT)
+        reference = tl.load(reference_at) * LOG2E if zone.Reference is not None else 0.0  # []
+        if not CAUSAL and DIAGONAL:
+            after = key_near_bias(near + zone.after.near, down, across, BM, BN, EXACT)
+            if zone.Reference is not None:
+                after += tl.load(reference_at + zone.after.reference) * LOG2E - reference  # []
+            later = (key0 + tl.arange(0, BN))[:, None] > (row0 + tl.arange(0, BM))[None, :]
+            bias = tl.where(later, after, bias)
+        logits = logits * (zone.scale * LOG2E) + bias
         unit = 1.0
     else:
         N: tl.constexpr = 16 if BN // TILE * NODES < 16 else BN // TILE * NODES
         column = tl.arange(0, N)[:, None]
         row = tl.arange(0, 16)[None, :]
-        index = tile_index(zone.blocks, row0 // TILE, key0 // TILE + column // NODES, NODES != 16)
+        if CAUSAL:
+            index = tile_index(zone.blocks, tile, key_tile + column // NODES, NODES != 16)
+        else:
+            key_tile += column // NODES
+            index = tile_index(zone.blocks, tl.maximum(tile, key_tile), tl.minimum(tile, key_tile), NODES != 16)
         offsets = index * (NODES * NODES) + row * NODES + column % NODES
         there = (row < NODES) & (column < BN // TILE * NODES)
-        nodes = tl.load(zone.Nodes + offsets, mask=there, other=0.0)  # [≥16, 16]
+        at = zone.Nodes + offsets
+        if not CAUSAL:
+            at += tl.where(row0 < key0, zone.after.nodes, 0)
+        nodes = tl.load(at, mask=there, other=0.0)  # [≥16, 16]
         mixed = tl.dot(zone.rows, nodes, input_precision=PRECISION).to(nodes.dtype)  # [BN, ≥16] · [≥16, 16]
         logits = tl.dot(mixed, zone.columns, logits, input_precision=PRECISION)  # [BN, 16] · [16, BM]
         unit = zone.scale * LOG2E
-    reference = tl.load(zone.Reference + block - key_block) * LOG2E if zone.Reference is not None else 0.0  # []
+        reference = 0.0
     return logits, unit, reference
 
 
@@ -330,13 +378,16 @@ def key_scores(
 def walk_queries(
     dk, dv, k, v,  # [BN, DP]
     Q, dOut, q_stride, do_stride, Lse, Delta, T,  # of one sequence and head
-    keys, zone, dropout, key0, query0, lo, hi,
+    keys, zone, dropout, key0, query0, reach,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
-    DIAGONAL: tl.constexpr, EXACT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, EXACT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add the contribution of queries lo…hi to dk and dv."""
+    """Add the contribution of the queries in reach to dk and dv."""
     j = key0 + tl.arange(0, BN)
-    for row0 in tl.range(lo, hi, BM, num_stages=STAGES):
+    for row0 in tl.range(reach.lo, reach.hi, BM, num_stages=STAGES):
+        if not CAUSAL:
+            row0 += tl.where(row0 < reach.gap, 0, reach.skip)
         row0 = tl.multiple_of(row0, BM)
         i = row0 + tl.arange(0, BM)
         rows = i - query0
@@ -348,10 +399,12 @@ def walk_queries(
             inside = (rows >= 0) & (rows < T)
             lse = tl.load(Lse + rows, mask=inside, other=float("inf"))  # [BM]
             delta = tl.load(Delta + rows, mask=inside, other=0.0)  # [BM]
-        s, unit, reference = key_scores(q, k, zone, tl.maximum(row0, 0), key0, BM, BN, NODES, EXACT, PRECISION)
+        s, unit, reference = key_scores(
+            q, k, zone, tl.maximum(row0, 0), key0, BM, BN, NODES, DIAGONAL, CAUSAL, EXACT, PRECISION
+        )  # [BN, BM]
         p = tl.exp2(s * unit - (lse - reference)[None, :])  # [BN, BM]
         if DIAGONAL or keys.Mask is not None or keys.window is not None:
-            p = tl.where(visible(i[None, :], j[:, None], keys, DIAGONAL), p, 0.0)
+            p = tl.where(visible(i[None, :], j[:, None], keys, DIAGONAL, CAUSAL, True), p, 0.0)
         weight = p
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)  # [BN, DP] · [DP, BM]
         if dropout.seed is not None:
@@ -375,7 +428,8 @@ def key_grad(
     B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    EXACT: tl.constexpr, EVEN: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, EVEN: tl.constexpr,
+    NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys for one query head. (Looping over the query heads that share a key head spills registers.)"""
     place, tile = tile_place(Shift, Segments, B, T, S, tiles, False)
@@ -398,9 +452,24 @@ def key_grad(
     if window is not None:
         last = tl.minimum(last, key0 + BN + window - 1)
     diagonal = first if key0 == 0 else tl.maximum(first, key0)  # padding sees the first key
+    diagonal_end = tl.minimum(tl.maximum(key0 + BN, diagonal), last)
     full = tl.minimum(tl.maximum(first, key0 + BN), last)
     middle_start = tl.minimum(tl.maximum(full, (key_block + near_blocks) * BLOCK), last)
     far_start = tl.minimum(tl.maximum(full, (key_block + middle_blocks) * BLOCK), last)
+    if CAUSAL:
+        on_diagonal = reach_of(diagonal, diagonal_end, 0, 0, CAUSAL)
+        in_near = reach_of(full, middle_start, 0, 0, CAUSAL)
+        in_middle = reach_of(middle_start, far_start, 0, 0, CAUSAL)
+        in_far = reach_of(far_start, last, 0, 0, CAUSAL)
+    else:
+        if window is not None:
+            first = tl.maximum(first, floor_to(key0 - window + 1, BM))
+        near_first = tl.minimum(tl.maximum(first, (key_block - near_blocks + 1) * BLOCK), tl.maximum(first, key0))
+        middle_first = tl.maximum(first, (key_block - middle_blocks + 1) * BLOCK)
+        on_diagonal = reach_of(tl.maximum(first, key0), diagonal_end, 0, 0, CAUSAL)
+        in_near = reach_of(near_first, tl.maximum(first, key0), full, middle_start, CAUSAL)
+        in_middle = reach_of(middle_first, near_first, middle_start, far_start, CAUSAL)
+        in_far = reach_of(first, middle_first, far_start, last, CAUSAL)
     head = b * H + h
     q, do = head_at(Q, b, h), head_at(dOut, b, h)
     lse, delta = Lse + head.to(tl.int64) * T, Delta + head.to(tl.int64) * T
@@ -410,29 +479,28 @@ def key_grad(
     reference = Reference + h * references_per_head if Reference is not None else None
     dropout = Dropout(seed, dropout_p, head)
     blocks = Blocks(first_block, near_blocks, middle_blocks)
-    zone = Zone(near, None, None, None, reference, blocks, scale)
-    diagonal_end = tl.minimum(tl.maximum(key0 + BN, diagonal), last)
+    zone = Zone(near, None, None, None, reference, blocks, scale, after_of(H, Near, None, references_per_head))
     dk, dv = walk_queries(
         dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
-        diagonal, diagonal_end, D, DP, BM, BN, 0, True, EXACT, False, NEAR_STAGES, PRECISION,
+        on_diagonal, D, DP, BM, BN, 0, True, CAUSAL, EXACT, False, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     dk, dv = walk_queries(
         dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
-        full, middle_start, D, DP, BM, BN, 0, False, EXACT, EVEN, NEAR_STAGES, PRECISION,
+        in_near, D, DP, BM, BN, 0, False, CAUSAL, EXACT, EVEN, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     if Middle is not None:
         w, r = node_weights(scale, BN, BM, 16, Middle.at.dtype.element_ty)
-        zone = Zone(near, middle, w, r, reference, blocks, scale)
+        zone = Zone(near, middle, w, r, reference, blocks, scale, after_of(H, Near, Middle, references_per_head))
         dk, dv = walk_queries(
             dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
-            middle_start, far_start, D, DP, BM, BN, 16, False, EXACT, EVEN, STAGES, PRECISION,
+            in_middle, D, DP, BM, BN, 16, False, CAUSAL, EXACT, EVEN, STAGES, PRECISION,
         )  # fmt: skip
     if Far is not None:
         w, r = node_weights(scale, BN, BM, 4, Far.at.dtype.element_ty)
-        zone = Zone(near, far, w, r, reference, blocks, scale)
+        zone = Zone(near, far, w, r, reference, blocks, scale, after_of(H, Near, Far, references_per_head))
         dk, dv = walk_queries(
             dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
-            far_start, last, D, DP, BM, BN, 4, False, EXACT, EVEN, STAGES, PRECISION,
+            in_far, D, DP, BM, BN, 4, False, CAUSAL, EXACT, EVEN, STAGES, PRECISION,
         )  # fmt: skip
     dk_at, dv_at = head_at(dK, b, h), head_at(dV, b, h)
     store_rows(dk_at, (dk * scale).to(dK.at.dtype.element_ty), j + shift, dK.row, place.end, D, DP)  # [BN, DP]
@@ -446,7 +514,7 @@ def key_grad(
 def near_logit_grad(
     Q, K, V, dOut,  # Heads, from this head on
     Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start, H, T, S, window, dropout_p,
-    D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, CAUSAL: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dS of one tile of one sequence and head: [TILE, TILE]."""
     rows = i - place.query0
@@ -463,7 +531,7 @@ def near_logit_grad(
     keys = Keys(K.at, V.at, K.row, V.row, mask, place.shift, place.end, window)
     return logit_grad(
         q, do, k, v, lse, delta, keys, zone, Dropout(seed, dropout_p, head), i, j, row0, start, place.query0,
-        TILE, 0, True, EXACT, PRECISION,
+        TILE, 0, True, CAUSAL, True, EXACT, PRECISION,
     )  # fmt: skip
 
 
@@ -478,16 +546,20 @@ def near_grad(
     Reference,  # (H, references_per_head), or None
     B, H, T, S, group, window, sequences, first_head, groups, scale, dropout_p,
     first_block, references_per_head, last_block, near_blocks, rows_per_group,
-    D: tl.constexpr, DP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One 64 × 64 tile of dNear."""
+    """One 64 × 64 tile of dNear, with later positions down."""
     apart = tl.program_id(0) // 4
     part = tl.program_id(0) % 4
-    part_i, part_j = part // 2, part % 2
+    down, across = part // 2, part % 2
     chunk = tl.program_id(1)
-    h = tl.program_id(2) + first_head
-    if (apart == 0) & (part_j > part_i):
+    owner = tl.program_id(2) + first_head
+    if (apart == 0) & (across > down):
         return
+    h = owner
+    if not CAUSAL:
+        h = owner % H
     g = (h // group).to(tl.int64)
     Qh = Heads(Q.at + h.to(tl.int64) * Q.h, Q.b, Q.h, Q.row)
     Kh, Vh = Heads(K.at + g * K.h, K.b, K.h, K.row), Heads(V.at + g * V.h, V.b, V.h, V.row)
@@ -495,13 +567,19 @@ def near_grad(
     near = Near.at + h.to(tl.int64) * Near.h
     reference = Reference + h * references_per_head if Reference is not None else None
     seed = tl.load(Seed) if Seed is not None else None  # []
-    zone = Zone(near, None, None, None, reference, Blocks(first_block, near_blocks, near_blocks), scale)
+    after = after_of(H, Near, None, references_per_head)
+    zone = Zone(near, None, None, None, reference, Blocks(first_block, near_blocks, near_blocks), scale, after)
+    if Segments is not None:
+        sequences = tl.load(Segments.table + sequences * 5)  # []
     total = tl.zeros([TILE, TILE], tl.float32)
     first = tl.maximum(first_block + chunk * rows_per_group, apart)
     last = tl.minimum(first_block + (chunk + 1) * rows_per_group, last_block)
     for block in range(first, last):
-        row0 = block * BLOCK + part_i * TILE
-        start = (block - apart) * BLOCK + part_j * TILE
+        later = block * BLOCK + down * TILE
+        earlier = (block - apart) * BLOCK + across * TILE
+        row0, start = later, earlier
+        if not CAUSAL:
+            row0, start = tl.where(owner < H, later, earlier), tl.where(owner < H, earlier, later)
         i = row0 + tl.arange(0, TILE)
         j = start + tl.arange(0, TILE)
         for n in range(sequences):
@@ -509,16 +587,22 @@ def near_grad(
                 place = row_place(Shift, n, h, T, S)
                 total += near_logit_grad(
                     Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
-                    H, T, S, window, dropout_p, D, DP, EXACT, PRECISION,
+                    H, T, S, window, dropout_p, D, DP, CAUSAL, EXACT, PRECISION,
                 )  # fmt: skip
             else:
                 place = segment_place(Segments, n, h, T, S)
-                if row0 < place.end - place.shift:
+                if later < place.end - place.shift:
                     total += near_logit_grad(
                         Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
-                        H, T, S, window, dropout_p, D, DP, EXACT, PRECISION,
+                        H, T, S, window, dropout_p, D, DP, CAUSAL, EXACT, PRECISION,
                     )  # fmt: skip
-    at = ((h - first_head) * groups + chunk).to(tl.int64) * near_blocks + apart
-    r = part_i * TILE + tl.arange(0, TILE)[:, None]
-    c = part_j * TILE + tl.arange(0, TILE)[None, :]
-    tl.store(dNear + at * (BLOCK * BLOCK) + r * BLOCK + c, total)  # [TILE, TILE]
+    at = ((owner - first_head) * groups + chunk).to(tl.int64) * near_blocks + apart
+    r = tl.arange(0, TILE)[:, None]
+    c = tl.arange(0, TILE)[None, :]
+    if CAUSAL:
+        offset = (down * TILE + r) * BLOCK + across * TILE + c
+    else:
+        own = (apart > 0) | ((r < c) == (owner >= H))  # a tile on the diagonal has pairs of both sides
+        total = tl.where(own | (down != across), total, 0.0)
+        offset = tl.where(owner < H, r * BLOCK + c, c * BLOCK + r) + down * TILE * BLOCK + across * TILE
+    tl.store(dNear + at * (BLOCK * BLOCK) + offset, total)  # [TILE, TILE]

@@ -1,6 +1,6 @@
 """Sample a bias for the kernels: the encoding's own values at a few positions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -14,13 +14,23 @@ from longfire.engines.fused.zones import BLOCK, Zones
 class SampledBias:
     """Sampled once for all layers that share it; their gradients add up in `samples`."""
 
-    samples: Tensor  # (A, H, E)
+    samples: Tensor  # (A, H, E), H for both sides
     zones: Zones  # without a window: the samples serve any
     _expanded: dict[tuple[bool, float, int | None], tuple[Tensor, ...]] = field(default_factory=dict)
 
-    def numbers(self, window: int | None) -> tuple[int, int, int, int]:
+    @property
+    def heads(self) -> int:
+        return self.samples.shape[1] // self.zones.sides
+
+    def for_causal(self) -> "SampledBias":
+        """Its keys up to the query alone."""
+        if self.zones.causal:
+            return self
+        return SampledBias(self.samples[:, : self.heads].contiguous(), replace(self.zones, causal=True))
+
+    def numbers(self, window: int | None) -> tuple[int, int, int, int, bool]:
         """The zones in a window as arguments of an operator."""
-        return self.zones.keys, self.zones.first, self.zones.smooth or 0, window or 0
+        return self.zones.keys, self.zones.first, self.zones.smooth or 0, window or 0, self.zones.causal
 
     def expanded(
         self, relative: bool, scale: float, window: int | None, keep: bool | None = None
@@ -61,19 +71,29 @@ def refuses(encoding: PositionEncoding, keys: int) -> str | None:
     return None
 
 
-def sample_bias(encoding: PositionEncoding, keys: int, first: int, device: torch.device) -> SampledBias:
+def sample_bias(
+    encoding: PositionEncoding, keys: int, first: int, device: torch.device, causal: bool = True
+) -> SampledBias:
     """Sample the encoding's bias for queries first…keys−1."""
-    zones = Zones.of(encoding, keys, first)
-    bias = encoding(*_positions(zones, device))
-    A, E = zones.row_nodes, zones.distance_nodes
+    zones = Zones.of(encoding, keys, first, causal)
+    rows, columns = _positions(zones, device)
+    samples = _evaluate(encoding, rows, columns)[:, :, 0]
+    if not causal:
+        samples = torch.cat([samples, _evaluate(encoding, columns, rows)[:, :, :, 0]], 1)
+    return SampledBias(samples.float().contiguous(), zones)
+
+
+def _evaluate(encoding: PositionEncoding, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    bias = encoding(q_positions, k_positions)
     if bias is None:
         raise ValueError(f"{type(encoding).__name__}.bias returned None; it must return a tensor.")
-    if bias.ndim != 4 or (bias.shape[0], bias.shape[2], bias.shape[3]) != (A, 1, E):
+    B, T, S = q_positions.shape[0], q_positions.shape[1], k_positions.shape[1]
+    if bias.ndim != 4 or (bias.shape[0], bias.shape[2], bias.shape[3]) != (B, T, S):
         raise ValueError(
-            f"{type(encoding).__name__}.bias must be (B, H, T, S) = ({A}, heads, 1, {E}) for q_positions of shape "
-            f"({A}, 1) and k_positions of shape ({A}, {E}), not {tuple(bias.shape)}."
+            f"{type(encoding).__name__}.bias must be (B, H, T, S) = ({B}, heads, {T}, {S}) for q_positions of shape "
+            f"({B}, {T}) and k_positions of shape ({B}, {S}), not {tuple(bias.shape)}."
         )
-    return SampledBias(bias[:, :, 0].float().contiguous(), zones)
+    return bias
 
 
 _POSITIONS: dict[tuple[Zones, torch.device], tuple[Tensor, Tensor]] = {}
@@ -107,7 +127,8 @@ def interpolation_error(
 ) -> tuple[float, float]:
     """Largest and root-mean-square difference between the bias that the kernels add and the encoding's own.
 
-    Measured on `rows` evenly spaced queries and all keys that they see. Waits for the device.
+    Measured on `rows` evenly spaced queries and the keys before them that they see, then likewise for the other side,
+    on keys and the queries before them. Waits for the device.
     """
     zones, device = bias.zones, bias.samples.device
     if zones.exact:
@@ -116,14 +137,16 @@ def interpolation_error(
     chosen = torch.arange(zones.keys - 1, zones.first - 1, -step, device=device)
     keys = torch.arange(zones.keys, device=device)
     largest, squares, pairs = 0.0, 0.0, 0
-    for row in chosen.split(8):
-        own = encoding(row, keys)
-        assert own is not None
-        seen = keys <= row[:, None]
-        if window is not None:
-            seen &= row[:, None] - keys < window
-        error = (interpolated(bias.samples.double(), zones, row) - own).masked_fill(~seen, 0.0)
-        largest = max(largest, error.abs().max().item())
-        squares += error.square().sum().item()
-        pairs += int(seen.sum()) * error.shape[0]
+    for side, samples in enumerate(bias.samples.double().chunk(zones.sides, 1)):
+        for row in chosen.split(8):
+            own = encoding(row, keys) if side == 0 else encoding(keys, row)
+            assert own is not None
+            own = own if side == 0 else own.mT
+            seen = keys <= row[:, None] - side
+            if window is not None:
+                seen &= row[:, None] - keys < window
+            error = (interpolated(samples, zones, row) - own).masked_fill(~seen, 0.0)
+            largest = max(largest, error.abs().max().item())
+            squares += error.square().sum().item()
+            pairs += int(seen.sum()) * error.shape[0]
     return largest, (squares / pairs) ** 0.5

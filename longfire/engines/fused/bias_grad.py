@@ -121,7 +121,7 @@ def sum_segments(
     h = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * N + tl.arange(0, N)
     total = tl.zeros([N], tl.float32)
-    for n in range(sequences):
+    for n in range(tl.load(Table + sequences * 5)):  # []
         begin, after = tl.load(Table + n * 5 + COLUMN), tl.load(Table + n * 5 + 5 + COLUMN)  # []
         found = tl.load(dNodes + h * nodes_in_all + begin + node, mask=node < after - begin, other=0.0)  # [N]
         total += found.to(tl.float32)

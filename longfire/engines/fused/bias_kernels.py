@@ -2,6 +2,9 @@
 
 In half precision they are stored relative to a reference. A reference shared by all keys of a query does not change its
 softmax, so attention can ignore it; if all biases are near, there is one per block, which attention adds back.
+
+With two sides, the first half of the heads is for keys up to the query, the second for keys after it. There, what is
+stored at (later, earlier) position is the bias of the query at the earlier and the key at the later one.
 """
 
 from typing import Any, NamedTuple
@@ -30,22 +33,31 @@ def expand(samples: Tensor, where: Zones, relative: bool, scale: float) -> Expan
     out = empty_bias(samples, g, relative)
     blocks = g.near if g.exact else g.blocks
     shared = {
+        "heads": H // g.sides,
         "references_per_head": g.references,
         "first_node": g.first_node,
         "first_block": g.first_block,
         "last": g.last,
         "near_blocks": g.near,
         "ROWS": g.rows_per_octave,
+        "CAUSAL": g.causal,
         "RELATIVE": relative,
     }
     rows, farthest = samples, E
     if not g.exact:
         farthest = ((g.middle if g.has_middle else g.near) + 1) * zones.BLOCK
         rows = samples.new_empty(A, H, farthest)
+        largest = out.reference if g.causal else samples.new_empty(H, A)
         expand_rows[A, H](
-            Samples=samples, Rows=rows, Reference=out.reference, E=E, farthest=farthest, row_stride=H * E,
+            Samples=samples, Rows=rows, Reference=largest, E=E, farthest=farthest, row_stride=H * E,
             first_node=g.first_node, last=g.last, ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, N=1024,
         )  # fmt: skip
+        if not g.causal:
+            query_references[g.blocks, H // 2](
+                Samples=samples, Largest=largest, Reference=out.reference, A=A, E=E, row_stride=H * E,
+                first_node=g.first_node, first_block=g.first_block, last=g.last,
+                ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, N=1024,
+            )  # fmt: skip
     elif relative:
         block_references[blocks, H](Samples=samples, Reference=out.reference, E=E, references_per_head=g.references)
     expand_near[blocks * 4, H, 1 if g.exact else g.near](
@@ -68,7 +80,7 @@ def expand(samples: Tensor, where: Zones, relative: bool, scale: float) -> Expan
 
 def empty_bias(samples: Tensor, where: Any, relative: bool) -> ExpandedBias:
     """Output buffers of `expand`; `where` is a Zones."""
-    H, dtype = samples.shape[1], torch.float16 if relative else torch.float32
+    H, dtype = samples.shape[1], torch.float16 if relative else torch.float32  # H: of both sides
     near, middle, far = (samples.new_empty(H, size, dtype=dtype) for size in where.sizes)
     return ExpandedBias(near, middle, far, samples.new_zeros(H, where.references))
 
@@ -153,6 +165,29 @@ def expand_rows(
 
 
 @triton.jit(do_not_specialize=LENGTHS)
+def query_references(
+    Samples,  # (A, 2·H, E)
+    Largest,  # (2·H, A): each row's largest
+    Reference,  # (2·H, blocks)
+    A, E, row_stride, first_node, first_block, last,
+    ROWS: tl.constexpr, DISTANCES: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """The largest bias of a block's first query on both sides, for both."""
+    H, blocks = tl.num_programs(1), tl.num_programs(0)
+    h = tl.program_id(1)
+    i = (tl.program_id(0) + first_block) * BLOCK
+    row, _left, _right, _t = cell(i, last, ROWS)
+    highest = tl.load(Largest + h * A + row - first_node)  # []
+    for step in range((E + N - 1) // N):
+        d, _gap = node_position(tl.minimum(step * N + tl.arange(0, N), E - 1), DISTANCES)
+        j = tl.minimum(i + d, last)
+        value = interpolate(Samples + (H + h) * E, j, i + 0 * j, row_stride, first_node, last, E, ROWS, DISTANCES)
+        highest = tl.maximum(highest, tl.max(value, 0))
+    tl.store(Reference + h * blocks + tl.program_id(0), highest)  # []
+    tl.store(Reference + (H + h) * blocks + tl.program_id(0), highest)  # []
+
+
+@triton.jit(do_not_specialize=LENGTHS)
 def block_references(
     Samples,  # (1, H, E)
     Reference,  # (H, blocks)
@@ -168,12 +203,18 @@ def block_references(
 
 
 @triton.jit
-def reference_index(block, first_node, last, ROWS: tl.constexpr, EXACT: tl.constexpr):
+def reference_index(
+    block, query_block, first_block, first_node, last, ROWS: tl.constexpr, EXACT: tl.constexpr, CAUSAL: tl.constexpr
+):
     """The reference of a row of blocks, or of a block if EXACT."""
     if EXACT:
-        return block
-    node, _left, _right, _t = cell(block * BLOCK, last, ROWS)
-    return node - first_node
+        index = block
+    elif CAUSAL:
+        node, _left, _right, _t = cell(block * BLOCK, last, ROWS)
+        index = node - first_node
+    else:
+        index = tl.maximum(query_block - first_block, 0)  # blocks of keys alone are never read
+    return index
 
 
 # --- near biases ----------------------------------------------------------------------------------------------------
@@ -228,10 +269,10 @@ def expand_near(
     Rows,  # (A, H, E): the bias at every distance
     Reference,  # (H, references)
     Near,  # (H, near_per_head)
-    E, references_per_head, near_per_head, row_stride, first_node, first_block, last, near_blocks,
-    ROWS: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr,
+    E, heads, references_per_head, near_per_head, row_stride, first_node, first_block, last, near_blocks,
+    ROWS: tl.constexpr, CAUSAL: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr,
 ):  # fmt: skip
-    """One 64 × 64 tile of a near block, in units of log 2."""
+    """One 64 × 64 tile of a near block, queries down and keys across, in units of log 2."""
     block, h = tl.program_id(0) // 4, tl.program_id(1)
     tile = tl.program_id(0) % 4
     if EXACT:
@@ -245,15 +286,23 @@ def expand_near(
     own = tl.arange(0, 128)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
     row, _ = fragment_position(own)  # [1, 128, 8]
     _, column = fragment_position(part + own)  # [4, 128, 8]
-    i = block * BLOCK + tile // 2 * TILE + row
-    j = key_block * BLOCK + tile % 2 * TILE + column
+    down = tile // 2 * TILE + row
+    across = tile % 2 * TILE + column
+    query_block = block
+    i = block * BLOCK + down
+    j = key_block * BLOCK + across
+    if not CAUSAL:
+        after = h >= heads
+        query_block = tl.where(after, key_block, block)
+        i = block * BLOCK + tl.where(after, across, down)  # the later position
+        j = key_block * BLOCK + tl.where(after, down, across)
     if EXACT:
         found = tl.load(Rows + h * E + tl.minimum(tl.maximum(i - j, 0), E - 1))  # [4, 128, 8]
         value = tl.maximum(found, LOWEST)
     else:
         value = interpolate(Rows + h * E, i, tl.minimum(j, i), row_stride, first_node, last, E, ROWS, 0)
     if RELATIVE:
-        reference = reference_index(block, first_node, last, ROWS, EXACT)
+        reference = reference_index(block, query_block, first_block, first_node, last, ROWS, EXACT, CAUSAL)
         value -= tl.load(Reference + h * references_per_head + reference)  # []
     value *= LOG2E
     if RELATIVE:
@@ -300,12 +349,12 @@ def expand_nodes(
     Samples,  # (A, H, E)
     Reference,  # (H, A)
     Nodes,  # (H, nodes_per_head)
-    E, references_per_head, nodes_per_head, row_stride, first_node, first_block, last, near_blocks, middle_blocks,
-    largest,
-    ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, FAR: tl.constexpr, RELATIVE: tl.constexpr,
-    N: tl.constexpr,
+    E, heads, references_per_head, nodes_per_head, row_stride, first_node, first_block, last, near_blocks,
+    middle_blocks, largest,
+    ROWS: tl.constexpr, DISTANCES: tl.constexpr, NODES: tl.constexpr, FAR: tl.constexpr, CAUSAL: tl.constexpr,
+    RELATIVE: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """The nodes of N tiles in a row of tiles."""
+    """The nodes of N tiles in a row of tiles, queries down and keys across."""
     tile, h = tl.program_id(0) + 2 * first_block, tl.program_id(1)
     block = tile // 2
     start = 0 if FAR else 2 * tl.maximum(block - middle_blocks + 1, 0)
@@ -317,12 +366,17 @@ def expand_nodes(
     i = tile * TILE + node_at(p, NODES)
     j = tl.minimum(key_tile, tile) * TILE + node_at(q, NODES)
     value = interpolate(Samples + h * E, i, tl.minimum(j, i), row_stride, first_node, last, E, ROWS, DISTANCES)
+    query_block, query_node, key_node = block, p, q
+    if not CAUSAL:
+        after = h >= heads
+        query_block = tl.where(after, tl.minimum(key_tile, tile) // 2, block)
+        query_node, key_node = tl.where(after, q, p), tl.where(after, p, q)
     if RELATIVE:
-        reference = reference_index(block, first_node, last, ROWS, False)
-        value -= tl.load(Reference + h * references_per_head + reference)  # []
+        reference = reference_index(block, query_block, first_block, first_node, last, ROWS, False, CAUSAL)
+        value -= tl.load(Reference + h * references_per_head + reference)  # [], or [N, 1, 1]
         value = tl.minimum(tl.maximum(value, -largest), largest)  # finite, with a weight that is still 0
     index = tile_index(Blocks(first_block, near_blocks, middle_blocks), tile, key_tile, FAR)
-    offset = index * (NODES * NODES) + p * NODES + q
+    offset = index * (NODES * NODES) + query_node * NODES + key_node
     tl.store(
         Nodes + h.to(tl.int64) * nodes_per_head + offset, value.to(Nodes.dtype.element_ty), mask=inside
     )  # [N, NODES, NODES]
@@ -354,12 +408,16 @@ def node_weights(scale, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
 
 
 @triton.jit
-def node_offsets(blocks, row0, start, BM: tl.constexpr, NODES: tl.constexpr):
+def node_offsets(blocks, row0, start, BM: tl.constexpr, NODES: tl.constexpr, CAUSAL: tl.constexpr):
     """Offsets [≥16, 16] of the nodes of a tile [BM, 64], and which of them exist."""
     N: tl.constexpr = 16 if BM // TILE * NODES < 16 else BM // TILE * NODES
     row = tl.arange(0, N)[:, None]
     column = tl.arange(0, 16)[None, :]
     there = (row < BM // TILE * NODES) & (column < NODES)
     tile = row0 // TILE + row // NODES
-    index = tile_index(blocks, tile, start // TILE, NODES != 16)
+    key_tile = start // TILE
+    if CAUSAL:
+        index = tile_index(blocks, tile, key_tile, NODES != 16)
+    else:
+        index = tile_index(blocks, tl.maximum(tile, key_tile), tl.minimum(tile, key_tile), NODES != 16)
     return index * (NODES * NODES) + row % NODES * NODES + column, there

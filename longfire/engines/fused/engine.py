@@ -18,6 +18,7 @@ from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request
 
 LARGEST_HEAD = 128
+NO_LEFT_PADDING = "with causal=False, it supports padding on the right only"
 LEAST_SCALE = 2e-5  # its reciprocal fits float16
 
 
@@ -75,7 +76,7 @@ class Fused(Engine):
             return _decode(request, q, k, v).to(request.q.dtype)
         shift = _shift(request)
         bias = _bias(request, shift)
-        request.check_heads(bias.samples.shape[1], type(_encoding(request)).__name__)
+        request.check_heads(bias.heads, type(_encoding(request)).__name__)
         table = _segments(request)
         expanded = bias.expanded(dtype != torch.float32, request.scaling, request.window)
         seed = torch.randint(0, 2**62, (1,), device=q.device) if request.dropout_p else None
@@ -96,8 +97,6 @@ def _refuses_call(request: Request) -> str | None:
         return f"it needs float32, float16 or bfloat16, but q is {q.dtype}"
     if q.shape[-1] > LARGEST_HEAD:
         return f"its largest head size is {LARGEST_HEAD}, but q has {q.shape[-1]}"
-    if not request.causal and not decoding:
-        return "it supports causal attention only"
     if not request.has_bias and not decoding:
         return "there is no bias; sdpa has faster kernels for that"
     if request.scaling < LEAST_SCALE:
@@ -123,13 +122,17 @@ def _refuses_bias(request: Request) -> str | None:
 
 
 def _refuses_positions(request: Request) -> str | None:
-    if request.in_order or _padding(request) is not None:
+    if request.in_order:
         return None
+    if _padding(request) is not None:
+        return None if request.causal else NO_LEFT_PADDING
     if request.segment_ids is not None:
         return "with segment_ids, it supports positions that start at 0 in each segment: pass none"
     if torch.compiler.is_compiling():
         return "positions cannot be read while compiling; pass none if they are 0, 1, 2, …"
     found = _layout(request)
+    if isinstance(found, Layout) and found.shift is not None and not request.causal:
+        return NO_LEFT_PADDING
     return found if isinstance(found, str) else None
 
 
@@ -168,12 +171,12 @@ def _encoding(request: Request) -> PositionEncoding:
 
 def _bias(request: Request, shift: Tensor | None) -> SampledBias:
     if isinstance(request.bias, PreparedBias) and request.bias.fused is not None:
-        return request.bias.fused
+        return request.bias.fused.for_causal() if request.causal else request.bias.fused
     _, _, T, S = request.shape
     if (table := _segments(request)) is not None:
-        return sample_bias(_encoding(request), table.longest, 0, request.q.device)
+        return sample_bias(_encoding(request), table.longest, 0, request.q.device, request.causal)
     first = S - T if shift is None else 0
-    return sample_bias(_encoding(request), S, first, request.q.device)
+    return sample_bias(_encoding(request), S, first, request.q.device, request.causal)
 
 
 def _with_contiguous_rows(tensor: Tensor) -> Tensor:

@@ -53,31 +53,77 @@ class Zone(NamedTuple):
     Reference: Any  # (blocks,), or None
     blocks: Any
     scale: Any  # of the logits
+    after: Any  # `After`: from the bias of keys up to the query to that of later keys
+
+
+class After(NamedTuple):
+    """Distances, in elements, from one head's bias of keys up to the query to its bias of later keys."""
+
+    near: Any
+    nodes: Any
+    reference: Any
+
+
+@triton.jit
+def after_of(H, Near, Nodes, references_per_head):
+    """Where the bias of later keys is; unused if causal."""
+    heads = H.to(tl.int64)
+    return After(heads * Near.h, heads * Nodes.h if Nodes is not None else 0, H * references_per_head)
+
+
+@triton.jit
+def near_bias(
+    zone, block, key_block, row0, start, BM: tl.constexpr, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    """Near biases of a tile [BM, 64], and the reference to be added; `block` is the later one of both."""
+    tile = row0 % BLOCK // TILE * 2 + start % BLOCK // TILE
+    at = zone.Near + near_index(zone.blocks, block, key_block, EXACT) + tile * (TILE * TILE)
+    reference_at = zone.Reference + block - key_block if zone.Reference is not None else None
+    if CAUSAL or DIAGONAL:
+        bias = load_near(at, BM).to(tl.float32)
+        reference = tl.load(reference_at) * LOG2E if zone.Reference is not None else 0.0  # []
+        if not CAUSAL:
+            after = load_near(at + zone.after.near, BM).to(tl.float32)
+            if zone.Reference is not None:
+                after += tl.load(reference_at + zone.after.reference) * LOG2E - reference  # []
+            later = (start + tl.arange(0, TILE))[None, :] > (row0 + tl.arange(0, BM))[:, None]
+            bias = tl.where(later, after, bias)
+    else:
+        bias = load_near(at + tl.where(start > row0, zone.after.near, 0), BM).to(tl.float32)
+        reference = 0.0
+        if zone.Reference is not None:
+            reference = tl.load(reference_at + tl.where(start > row0, zone.after.reference, 0)) * LOG2E  # []
+    return bias, reference
 
 
 @triton.jit
 def scores(
-    q, k, zone, row0, start, BM: tl.constexpr, NODES: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr
-):
+    q, k, zone, row0, start, BM: tl.constexpr, NODES: tl.constexpr, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr,
+    EXACT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Logits of a tile [BM, 64], the factor that converts them to units of log 2, and the reference to be added.
 
     NODES per side of a tile; 0 in the near zone.
     """
     block, key_block = row0 // BLOCK, start // BLOCK
+    if not CAUSAL:
+        block, key_block = tl.maximum(block, key_block), tl.minimum(block, key_block)
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)  # [BM, DP] · [DP, BN]
     if NODES == 0:
-        tile = row0 % BLOCK // TILE * 2 + start % BLOCK // TILE
-        bias = load_near(zone.Near + near_index(zone.blocks, block, key_block, EXACT) + tile * (TILE * TILE), BM)
-        logits = logits * (zone.scale * LOG2E) + bias.to(tl.float32)
+        bias, reference = near_bias(zone, block, key_block, row0, start, BM, DIAGONAL, CAUSAL, EXACT)
+        logits = logits * (zone.scale * LOG2E) + bias
         unit = 1.0
     else:
-        offsets, there = node_offsets(zone.blocks, row0, start, BM, NODES)
+        offsets, there = node_offsets(zone.blocks, row0, start, BM, NODES, CAUSAL)
         at = zone.Nodes + offsets
+        if not CAUSAL:
+            at += tl.where(start > row0, zone.after.nodes, 0)
         nodes = tl.load(at) if NODES == 16 else tl.load(at, mask=there, other=0.0)  # [≥16, 16]
         mixed = tl.dot(zone.rows, nodes, input_precision=PRECISION).to(nodes.dtype)  # [BM, ≥16] · [≥16, 16]
         logits = tl.dot(mixed, zone.columns, logits, input_precision=PRECISION)  # [BM, 16] · [16, BN]
         unit = zone.scale * LOG2E
-    reference = tl.load(zone.Reference + block - key_block) * LOG2E if zone.Reference is not None else 0.0  # []
+        reference = 0.0
     return logits, unit, reference
 
 
@@ -85,22 +131,28 @@ def scores(
 def walk(
     acc, total, top,  # softmax so far: [BM, DP], [BM], [BM]
     q,  # [BM, DP]
-    keys, zone, dropout, row0, query0, lo, hi,
+    keys, zone, dropout, row0, query0, reach,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
-    DIAGONAL: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the keys from lo to hi."""
+    """Online softmax over the keys in reach."""
     i = row0 + tl.arange(0, BM)
-    for start in tl.range(lo, hi, BN, num_stages=STAGES):
+    HIDES: tl.constexpr = DIAGONAL or not WHOLE or keys.Mask is not None or keys.window is not None
+    for start in tl.range(reach.lo, reach.hi, BN, num_stages=STAGES):
+        if not CAUSAL:
+            start += tl.where(start < reach.gap, 0, reach.skip)
         start = tl.multiple_of(start, BN)
         j = start + tl.arange(0, BN)
-        k = load_rows(keys.K, j + keys.shift, keys.k_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
-        s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, EXACT, PRECISION)  # [BM, BN]
-        if DIAGONAL or keys.Mask is not None or keys.window is not None:
-            s = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL), s, float("-inf"))
+        k = load_rows(keys.K, j + keys.shift, keys.k_stride, keys.S, D, DP, DIAGONAL or not WHOLE)  # [BN, DP]
+        s, unit, reference = scores(
+            q, k, zone, tl.maximum(row0, 0), start, BM, NODES, DIAGONAL, CAUSAL, EXACT, PRECISION
+        )  # [BM, BN]
+        if HIDES:
+            s = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL, CAUSAL, WHOLE), s, float("-inf"))
         highest = tl.maximum(top, tl.max(s, 1) * unit + reference)
         finite = highest
-        if DIAGONAL or keys.Mask is not None or keys.window is not None:
+        if HIDES:
             finite = tl.where(highest == float("-inf"), 0.0, highest)
         p = tl.exp2(s * unit - (finite - reference)[:, None])
         rescale = tl.exp2(top - finite)
@@ -109,24 +161,53 @@ def walk(
             keep = kept(dropout, (i - query0)[:, None], (j + keys.shift)[None, :])
             p = tl.where(keep, p / (1 - dropout.p), 0.0)
         acc = acc * rescale[:, None]
-        v = load_rows(keys.V, j + keys.shift, keys.v_stride, keys.S, D, DP, DIAGONAL)  # [BN, DP]
+        v = load_rows(keys.V, j + keys.shift, keys.v_stride, keys.S, D, DP, DIAGONAL or not WHOLE)  # [BN, DP]
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)  # [BM, BN] · [BN, DP]
         top = highest
     return acc, total, top
 
 
+class Reach(NamedTuple):
+    """Tiles of keys from lo to hi; `skip` keys are left out at `gap`, where those after the query tile begin."""
+
+    lo: Any
+    hi: Any
+    gap: Any
+    skip: Any
+
+
 @triton.jit
-def zone_ends(row0, S, shift, window, blocks, BM: tl.constexpr, BN: tl.constexpr):
-    """Where the keys of a query tile begin, and end: in the far zone, the middle zone, full near tiles, and overall."""
+def reach_of(lo, gap, later, end, CAUSAL: tl.constexpr):
+    """From lo to gap and, unless causal, from `later` to end."""
+    if CAUSAL:
+        hi, skip = gap, 0 * gap
+    else:
+        gap = tl.maximum(lo, gap)
+        hi, skip = gap + tl.maximum(end - later, 0), later - gap
+    return Reach(lo, hi, gap, skip)
+
+
+@triton.jit
+def zone_reaches(row0, S, shift, window, blocks, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr):
+    """The keys that a query tile reaches in the far and middle zones, in full near tiles, and on the diagonal."""
     block = tl.maximum(row0, 0) // BLOCK
     far = tl.maximum(block - blocks.middle + 1, 0) * BLOCK
     middle = tl.maximum(block - blocks.near + 1, 0) * BLOCK
     diagonal = tl.maximum(row0, 0) // BN * BN
-    begin = 0
+    begin, end = 0, S - shift
+    later = tl.maximum(row0 + BM, BN)
+    diagonal_end = tl.minimum(later, end)
     if window is not None:
         begin = tl.maximum(row0 - window + 1, 0) // BN * BN
+        end = tl.minimum(end, row0 + BM + window - 1)
         far, middle = tl.maximum(far, begin), tl.maximum(middle, begin)
-    return begin, far, middle, diagonal, tl.minimum(tl.maximum(row0 + BM, BN), S - shift)
+    near_end, middle_end = (block + blocks.near) * BLOCK, (block + blocks.middle) * BLOCK
+    return (
+        reach_of(begin, far, middle_end, end, CAUSAL),
+        reach_of(far, middle, near_end, tl.minimum(middle_end, end), CAUSAL),
+        reach_of(middle, diagonal, later, tl.minimum(near_end, end), CAUSAL),
+        reach_of(diagonal, diagonal_end, 0, 0, CAUSAL),
+    )
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -139,7 +220,7 @@ def attention_forward(
     Reference,  # (H, references_per_head), or None
     B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     EXACT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence and head."""
@@ -169,32 +250,32 @@ def attention_forward(
     rows = i - query0
     q = load_rows(q_at, rows, Q.row, place.limit, D, DP, True)  # [BM, DP]
 
-    begin, far_end, middle_end, diagonal, end = zone_ends(row0, place.end, shift, window, blocks, BM, BN)
+    in_far, in_middle, in_near, on_diagonal = zone_reaches(row0, place.end, shift, window, blocks, BM, BN, CAUSAL)
     acc = tl.zeros([BM, DP], tl.float32)
     total = tl.zeros([BM], tl.float32)
     top = tl.full([BM], float("-inf"), tl.float32)
     if Far is not None:
         w, c = node_weights(scale, BM, BN, 4, Far.at.dtype.element_ty)
-        zone = Zone(near, far, w, c, reference, blocks, scale)
+        zone = Zone(near, far, w, c, reference, blocks, scale, after_of(H, Near, Far, references_per_head))
         acc, total, top = walk(
-            acc, total, top, q, keys, zone, dropout, row0, query0, begin, far_end,
-            D, DP, BM, BN, 4, False, EXACT, STAGES, PRECISION,
+            acc, total, top, q, keys, zone, dropout, row0, query0, in_far,
+            D, DP, BM, BN, 4, False, CAUSAL, WHOLE, EXACT, STAGES, PRECISION,
         )  # fmt: skip
     if Middle is not None:
         w, c = node_weights(scale, BM, BN, 16, Middle.at.dtype.element_ty)
-        zone = Zone(near, middle, w, c, reference, blocks, scale)
+        zone = Zone(near, middle, w, c, reference, blocks, scale, after_of(H, Near, Middle, references_per_head))
         acc, total, top = walk(
-            acc, total, top, q, keys, zone, dropout, row0, query0, far_end, middle_end,
-            D, DP, BM, BN, 16, False, EXACT, STAGES, PRECISION,
+            acc, total, top, q, keys, zone, dropout, row0, query0, in_middle,
+            D, DP, BM, BN, 16, False, CAUSAL, WHOLE, EXACT, STAGES, PRECISION,
         )  # fmt: skip
-    zone = Zone(near, None, None, None, reference, blocks, scale)
+    zone = Zone(near, None, None, None, reference, blocks, scale, after_of(H, Near, None, references_per_head))
     acc, total, top = walk(
-        acc, total, top, q, keys, zone, dropout, row0, query0, middle_end, diagonal,
-        D, DP, BM, BN, 0, False, EXACT, NEAR_STAGES, PRECISION,
+        acc, total, top, q, keys, zone, dropout, row0, query0, in_near,
+        D, DP, BM, BN, 0, False, CAUSAL, WHOLE, EXACT, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     acc, total, top = walk(
-        acc, total, top, q, keys, zone, dropout, row0, query0, diagonal, end,
-        D, DP, BM, BN, 0, True, EXACT, NEAR_STAGES, PRECISION,
+        acc, total, top, q, keys, zone, dropout, row0, query0, on_diagonal,
+        D, DP, BM, BN, 0, True, CAUSAL, WHOLE, EXACT, NEAR_STAGES, PRECISION,
     )  # fmt: skip
 
     blind = total == 0.0

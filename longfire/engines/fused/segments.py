@@ -24,7 +24,10 @@ class SegmentTable:
     tiles: Tensor
     """(tiles, 2) int32: segment and number of each tile of 64 keys, those with the most keys before them first."""
     segments: Tensor
-    """(N + 1, 5) int32: row, first key, end, and where its middle and far nodes begin. The last row has the totals."""
+    """(N + 1, 5) int32: row, first key, end, and where its middle and far nodes begin.
+
+    The last row has the number of segments, of which a compiled graph has N at most, and the totals of nodes.
+    """
     longest: int
     """Keys in the longest segment, or a bound in a compiled graph, which cannot read it."""
 
@@ -60,6 +63,7 @@ def _build(segment_ids: Tensor, smooth: int | None, window: int | None) -> Segme
     middle, far = _node_counts(-(-length // BLOCK), Zones(longest, 0, smooth, window))
     begins = [torch.nn.functional.pad(count.cumsum(0), (1, 0)) for count in (middle, far)]
     places = [torch.nn.functional.pad(column, (0, 1)) for column in (row, start, start + length)]
+    places[0][-1] = number[-1] + 1
     return SegmentTable(_tiles(-(-length // TILE), readable, B * S), torch.stack([*places, *begins], 1).int(), longest)
 
 

@@ -14,9 +14,9 @@ BLOCK = tl.constexpr(zones.BLOCK)
 TILE = tl.constexpr(zones.TILE)
 LOG2E = tl.constexpr(1.4426950408889634)
 LENGTHS = [
-    "B", "H", "T", "S", "E", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node", "first_head",
-    "first_far", "first_block", "last_block", "near_blocks", "middle_blocks", "rows_per_group", "references_per_head",
-    "farthest", "length", "splits", "window", "sequences", "nodes_in_all", "size",
+    "A", "B", "H", "T", "S", "E", "heads", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node",
+    "first_head", "first_far", "first_block", "last_block", "near_blocks", "middle_blocks", "rows_per_group",
+    "references_per_head", "farthest", "length", "splits", "window", "sequences", "nodes_in_all", "size",
 ]  # fmt: skip
 """Arguments whose values must not trigger a recompilation."""
 
@@ -47,7 +47,7 @@ class Keys(NamedTuple):
     Mask: Any  # (S,), or None
     shift: Any  # padding before the first key
     S: Any
-    window: Any  # keys that a query sees, its own included, or None
+    window: Any  # keys that a query sees on each side, its own included, or None
 
 
 class Segments(NamedTuple):
@@ -173,6 +173,8 @@ class Call:
             "references_per_head": g.references,
             "D": self.D,
             "DP": max(16, triton.next_power_of_2(self.D)),
+            "CAUSAL": g.causal,
+            "WHOLE": g.causal or (segments is None and self.S % zones.TILE == 0),
             "EXACT": g.exact,
             "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
         }
@@ -270,13 +272,17 @@ def tile_place(Shift, Segments, B, T, S, tiles, FROM_END: tl.constexpr):
 
 
 @triton.jit
-def visible(i, j, keys, DIAGONAL: tl.constexpr):
+def visible(i, j, keys, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr):
     """Which pairs count, [rows, columns]. Queries before the first key (padding) see only that key."""
     seen = (i >= -(1 << 24)) & (j >= 0)
-    if DIAGONAL:
-        seen &= (j <= tl.maximum(i, 0)) & (j + keys.shift < keys.S)
+    if DIAGONAL and CAUSAL:
+        seen &= j <= tl.maximum(i, 0)
+    if DIAGONAL or not WHOLE:
+        seen &= j + keys.shift < keys.S
     if keys.window is not None:
         seen &= i - j < keys.window
+        if not CAUSAL:
+            seen &= j - i < keys.window
     if keys.Mask is not None:
         seen &= tl.load(keys.Mask + j + keys.shift, mask=j + keys.shift < keys.S, other=0) != 0  # like j
     return seen

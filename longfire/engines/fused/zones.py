@@ -6,6 +6,9 @@
 
 W is the encoding's `smooth_beyond`. The zone of a pair (i, j) depends only on its block of 128 × 128, so all kernels
 agree regardless of their tiles. Positions are logical: 0 is the first key of the sequence.
+
+Unless attention is causal, keys after the query have a second set of samples and of everything made from them: the
+bias of (i, j) with i < j is stored as that of (j, i) would be, so both sides have the same zones.
 """
 
 from dataclasses import dataclass
@@ -37,12 +40,18 @@ class Zones:
     smooth: int | None
     """W, a power of two; None if the bias depends only on the distance: every pair is near."""
     window: int | None = None
-    """Keys that a query sees, its own included. None: all."""
+    """Keys that a query sees on each side, its own included. None: all."""
+    causal: bool = True
 
     @classmethod
-    def of(cls, encoding: PositionEncoding, keys: int, first: int) -> "Zones":
+    def of(cls, encoding: PositionEncoding, keys: int, first: int, causal: bool = True) -> "Zones":
         """The zones that an encoding's declarations allow."""
-        return cls(keys, first, None if encoding.distance_only else smooth_width(encoding))
+        return cls(keys, first, None if encoding.distance_only else smooth_width(encoding), causal=causal)
+
+    @property
+    def sides(self) -> int:
+        """Sets of samples: 2 if keys after the query are seen, too."""
+        return 1 if self.causal else 2
 
     @property
     def exact(self) -> bool:
@@ -129,8 +138,13 @@ class Zones:
 
     @property
     def references(self) -> int:
-        """References per head, which biases are stored relative to: one per row node, or per distance in blocks."""
-        return self.near if self.smooth is None else self.row_nodes
+        """References per head, which biases are stored relative to.
+
+        One per distance in blocks if all is near; otherwise one per row node or, with two sides, per block of queries.
+        """
+        if self.smooth is None:
+            return self.near
+        return self.row_nodes if self.causal else self.blocks
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -140,7 +154,8 @@ class Zones:
         return near, middle, self.far_tiles * FAR**2 if self.has_far else 0
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Query positions (A, 1) and key positions (A, E) at which the encoding is sampled.
+        """Query positions (A, 1) and key positions (A, E) at which the encoding is sampled; for keys after the query,
+        the other way round.
 
         Dense at first, then a fixed number per octave. Where a row has no key at a distance, its first key is used.
         """
@@ -157,7 +172,7 @@ class Zones:
 def evaluated(zones: Zones) -> Any:
     """The zones with all properties computed once: a launch reads dozens of them."""
     properties = [name for name, member in vars(Zones).items() if isinstance(member, property)]
-    given = {"keys": zones.keys, "first": zones.first, "window": zones.window}
+    given = {name: getattr(zones, name) for name in ("keys", "first", "window", "causal")}
     return SimpleNamespace(**given, **{name: getattr(zones, name) for name in properties})
 
 

@@ -10,10 +10,12 @@ from longfire.engines.fused.bias_kernels import expand
 from longfire.engines.fused.forward import forward
 from longfire.engines.fused.tiles import Call
 from longfire.engines.fused.zones import Zones, evaluated
-from tests.engines.fused.cases import KERNEL_CASES, assert_as_specified, device, padded
+from tests.engines.fused.cases import KERNEL_CASES, SLOW_TO_COLLECT, assert_as_specified, device, padded
 
 
-@pytest.mark.parametrize("case", KERNEL_CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.gpu if case in SLOW_TO_COLLECT else ()) for case in KERNEL_CASES]
+)
 def test_gradients_of_samples(case):
     assert_as_specified(case, "samples")
 

@@ -20,10 +20,13 @@ def test_a_users_encoding():
             attention(q, k, v, encoding.to(device), impl="fused")
 
 
+LEFT_PADDING = {"positions": torch.tensor([0, *range(8)]), "key_mask": torch.tensor([[False] + 8 * [True]])}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"causal": False, "bias": ALiBi(1)}, "causal attention only"),
+        ({"causal": False, "bias": ALiBi(1), **LEFT_PADDING}, "with causal=False, it supports padding on the right"),
         ({"bias": None}, "no bias; sdpa has faster kernels"),
         ({"bias": torch.zeros(9, 9)}, "a tensor is already dense"),
         ({"scale": 1e-5}, "scale must be at least 2e-05, not 1e-05"),

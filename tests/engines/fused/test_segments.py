@@ -32,6 +32,7 @@ def test_table(window, readable, monkeypatch):
     assert places == [(0, 0, 1), (0, 1, 6), (0, 6, 646), (0, 646, 649), (0, 649, 716), (0, 716, 1000), (1, 0, 1000)]
     assert (table.segments[len(lengths) :, :3].diff() <= 0).all()  # empty
     assert table.longest == 1000
+    assert table.segments[-1, 0] == len(lengths)
 
     begin = torch.zeros(2, dtype=torch.long)
     for n, length in enumerate(lengths):
