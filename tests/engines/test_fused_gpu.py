@@ -51,13 +51,13 @@ MAKERS = {
 }
 
 
-def eager(q, k, v, encoding, window=None, segment_ids=None):
+def eager(q, k, v, encoding, window=None, segment_ids=None, causal=True):
     """Attention in plain operations, in the precision of q."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
     T, S = q.shape[2], k.shape[2]
     pairs = torch.ones(T, S, dtype=torch.bool, device="cuda")
-    hidden, positions = pairs.triu(S - T + 1), torch.arange(S, device="cuda")
+    hidden, positions = pairs.triu(S - T + (1 if causal else window or S)), torch.arange(S, device="cuda")
     if window is not None:
         hidden |= pairs.tril(S - T - window)
     if segment_ids is not None:
@@ -155,13 +155,46 @@ def test_accuracy_in_a_window(name, T, S, window, dtype):
 DOCUMENTS = ([1, 63, 700, 111, 257, 868], [2000], [500] * 4)
 
 
+def document_ids():
+    return torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in DOCUMENTS]).cuda()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("T", "groups", "window"), [(2000, 1, None), (2000, 4, 300), (450, 1, None)])
 @pytest.mark.parametrize("name", ["fire", "kerple_log", "t5"])
 def test_accuracy_of_packed_documents(name, T, groups, window, dtype):
-    ids = torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in DOCUMENTS]).cuda()
-    layout = {"segment_ids": ids} | ({} if window is None else {"window": window})
+    layout = {"segment_ids": document_ids()} | ({} if window is None else {"window": window})
     check_accuracy(MAKERS[name](4), T, 2000, 64, dtype, B=3, groups=groups, **layout)
+
+
+TWO_SIDED = {
+    "fire": lambda heads: sharp(heads, bidirectional=True),
+    "t5": lambda heads: nn.init.normal_((t5 := T5(heads, bidirectional=True).cuda()).table) is None or t5,
+    "kerple_log": MAKERS["kerple_log"],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("T", "S", "D", "layout"),
+    [
+        (1, 1, 64, {}),
+        (111, 111, 32, {}),
+        (1024, 1024, 64, {}),
+        (2049, 2049, 64, {"groups": 4}),
+        (2048, 2048, 128, {"groups": 2}),
+        (300, 2300, 64, {}),
+        (2049, 2049, 64, {"window": 1}),
+        (3000, 3000, 64, {"window": 1500}),
+        (2000, 2000, 64, {"segment_ids": True}),
+        (2000, 2000, 64, {"segment_ids": True, "window": 300, "groups": 4}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", TWO_SIDED)
+def test_accuracy_in_both_directions(name, T, S, D, layout, dtype):
+    layout = {**layout, **({"segment_ids": document_ids(), "B": 3} if "segment_ids" in layout else {})}
+    check_accuracy(TWO_SIDED[name](4), T, S, D, dtype, causal=False, **layout)
 
 
 def test_packed_documents_compile_once():

@@ -38,6 +38,8 @@ _PINNED: dict[int, SegmentTable] = {}
 
 def segment_table(segment_ids: Tensor, smooth: int | None, window: int | None) -> SegmentTable:
     """The table for segment ids (B, S), built once per tensor, and the zones' `smooth` and `window`."""
+    if torch.compiler.is_compiling():
+        return _build(segment_ids, smooth, window)
     capturing = segment_ids.is_cuda and torch.cuda.is_current_stream_capturing()
     if not capturing and not has_values(segment_ids):
         return _build(segment_ids, smooth, window)
