@@ -101,7 +101,7 @@ def test_trains_saves_and_loads(name, tmp_path):
     new.eval().save_pretrained(tmp_path)
     loaded = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(loaded) is type(new)
-    assert torch.equal(logits(loaded, ids), logits(new, ids))
+    assert torch.allclose(logits(loaded, ids), logits(new, ids), atol=1e-5)  # products differ by memory alignment
     for cls in (type(model), type(model.config)):
         with pytest.raises(Exception, match="see base_config"):
             cls.from_pretrained(tmp_path)
