@@ -38,7 +38,7 @@ TORCH_ALONE = {"validation", "custom_ops", "encodings", "theorem", "engines"}
 KERNELS = {
     PACKAGE / "encodings" / "kernels" / "fire_kernels.py",
     *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "bias_kernels", "bias_grad")),
-    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("forward", "backward", "decode")),
+    *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("forward", "backward", "lookup", "decode")),
 }
 """Files that import Triton, themselves imported only when their kernels run."""
 

@@ -54,6 +54,8 @@ class Request:
     segment_ids: Tensor | None = None  # (B, S), of the keys
     q_segment_ids: Tensor | None = None  # (B, T)
     """Segments of the queries, for callers that split them. None: queries are the last T of the keys."""
+    position_limit: int | None = None
+    """The caller guarantees that all positions are below this: a compiled graph cannot read them."""
 
     def __post_init__(self) -> None:
         self._check_tensors()

@@ -6,7 +6,7 @@ On a GPU, reading values waits for the device. In a compiled or captured graph t
 import weakref
 from collections.abc import Callable
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,26 +26,48 @@ def holds(condition: Callable[..., Tensor], *arguments: Tensor | None, message: 
     return bool(cached(condition, *arguments))
 
 
-_CACHE: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = []
-"""The latest calls: function, arguments (tensors as weak references and versions) and result."""
+class _Entry(NamedTuple):
+    """A call and its result."""
+
+    function: Callable[..., Any]
+    tensors: tuple[weakref.ref[Tensor], ...]
+    rest: tuple[Any, ...]  # versions of the tensors, and the other arguments
+    copies: tuple[Tensor, ...]
+    result: Any
+
+
+_CACHE: list[_Entry] = []
 _CACHE_SIZE = 8
+_PINNED: list[_Entry] = []
+"""What CUDA graphs have captured and will read again."""
+CHANGED = "positions, segment_ids and key_mask must not change between replays of a CUDA graph: capture it again"
 
 
 def cached(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, from the cache if no tensor has been written to since."""
+    """`function(*arguments)`, from the cache if no tensor has been written to since.
+
+    A CUDA graph keeps the result that it captured, and asserts at each replay that the tensors are still the same.
+    """
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
     if any(tensor.is_inference() or tensor.device.type == "cpu" for tensor in tensors):
         return function(*arguments)  # inference tensors have no version; on a CPU reading is cheap
+    capturing = torch.cuda.is_current_stream_capturing()
     rest = tuple(tensor._version for tensor in tensors), *(a for a in arguments if not isinstance(a, Tensor))
-    for called, (references, *others), result in _CACHE:
-        known = [reference() for reference in references]
-        same = called is function and tuple(others) == rest and len(known) == len(tensors)
+    for entry in _CACHE:
+        known = [reference() for reference in entry.tensors]
+        same = entry.function is function and entry.rest == rest and len(known) == len(tensors)
         if same and all(map(is_, known, tensors)):
-            return result
+            if capturing:
+                _PINNED.append(entry)
+                for tensor, copy in zip(tensors, entry.copies, strict=True):
+                    torch._assert_async((tensor == copy).all(), CHANGED)
+            return entry.result
     with torch.inference_mode(False):  # training may use the result next
         result = function(*arguments)
         if isinstance(result, Tensor):
             result = result.item()
-    _CACHE.insert(0, (function, (tuple(weakref.ref(tensor) for tensor in tensors), *rest), result))
+        if not capturing:
+            copies = tuple(tensor.clone() for tensor in tensors)
+            _CACHE.insert(0, _Entry(function, tuple(map(weakref.ref, tensors)), rest, copies, result))
     del _CACHE[_CACHE_SIZE:]
     return result

@@ -58,6 +58,7 @@ def longfire_attention(
         scale=scaling,
         window=window,
         segment_ids=positions.segment_ids,
+        position_limit=positions.limit,
     )
     return choose(request).run(request).transpose(1, 2), None
 

@@ -45,6 +45,8 @@ class Positions:
     segment_ids: Tensor | None = None
     """(B, S), the document of each key; tokens see their own only. None: one document per row."""
     causal: bool = True
+    limit: int | None = None
+    """All positions are below this; known if they were drawn here. A compiled layer cannot read them."""
 
     def prepare(self, encoding: PositionEncoding, like: Tensor | None = None) -> PreparedBias:
         """The encoding's bias, for several layers to share or for a compiled graph, which cannot read positions."""
@@ -120,13 +122,13 @@ def mask_and_positions(
         )
     drawn = None if limit is None else draw_positions(limit, x, past, slots, token_mask, training)
     if drawn is not None and token_mask is None:
-        positions = Positions(drawn, drawn)  # nothing to check, no device synchronisation
+        positions = Positions(drawn, drawn, limit=limit)  # nothing to check, no device synchronisation
     else:
         ids = position_ids if drawn is None else drawn
         positions = find_positions(x, past, slots, token_mask, ids, segments, cached=cache is not None)
     by_query = not ours and attention_mask is not None and attention_mask.ndim == 4
     segments = None if by_query else positions.segment_ids  # a mask by query says it all
-    positions = replace(positions, causal=causal, segment_ids=segments)
+    positions = replace(positions, causal=causal, segment_ids=segments, limit=limit)
     if positions.segment_ids is not None and cache is not None:
         raise ValueError(f"{PACKED}, which a cache would mix up later. Pass use_cache=False.")
     if ours:

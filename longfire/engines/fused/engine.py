@@ -11,7 +11,7 @@ from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
 from longfire.engines.engine import Engine
 from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolation_error, refuses, sample_bias
-from longfire.engines.fused.layout import Layout, fused_layout
+from longfire.engines.fused.layout import LARGEST_TABLE, Layout, LookupLayout, fused_layout, lookup_layout
 from longfire.engines.fused.segments import SegmentTable, segment_table
 from longfire.engines.fused.zones import Zones, decode_nodes, smooth_width
 from longfire.engines.prepared import PreparedBias
@@ -54,6 +54,8 @@ class Fused(Engine):
             bias = "the bias is interpolated along the distance" if _interpolates_row(request) else bias
             return f"a Triton kernel for single queries that reads keys and values once; {bias}"
         encoding = _encoding(request)
+        if _looks_up(request):
+            return f"Triton kernels for any positions; every pair looks up {type(encoding).__name__}'s bias, exactly"
         if encoding.distance_only:
             return f"Triton kernels; {type(encoding).__name__}'s bias is read from a table of distances, exactly"
         W = smooth_width(encoding)
@@ -62,6 +64,8 @@ class Fused(Engine):
     def error(self, request: Request) -> float:
         if _is_decoding(request):
             return _row_error(request) if _interpolates_row(request) else 0.0
+        if _encoding(request).distance_only:
+            return 0.0
         return interpolation_error(_encoding(request), _bias(request, _shift(request)), request.window)[0]
 
     def run(self, request: Request) -> Tensor:
@@ -74,13 +78,15 @@ class Fused(Engine):
         q, k, v = (_with_contiguous_rows(tensor.to(dtype)) for tensor in (request.q, request.k, request.v))
         if decoding:
             return _decode(request, q, k, v).to(request.q.dtype)
+        seed = torch.randint(0, 2**62, (1,), device=q.device) if request.dropout_p else None
+        key_mask = None if request.key_mask is None else request.key_mask.to(torch.uint8).contiguous()
+        if _looks_up(request):
+            return _look_up(request, q, k, v, key_mask, seed).to(request.q.dtype)
         shift = _shift(request)
         bias = _bias(request, shift)
         request.check_heads(bias.heads, type(_encoding(request)).__name__)
         table = _segments(request)
         expanded = bias.expanded(dtype != torch.float32, request.scaling, request.window)
-        seed = torch.randint(0, 2**62, (1,), device=q.device) if request.dropout_p else None
-        key_mask = None if request.key_mask is None else request.key_mask.to(torch.uint8).contiguous()
         optional = key_mask, shift, seed, *((None, None) if table is None else (table.tiles, table.segments))
         scalars = *bias.numbers(request.window), request.scaling, request.dropout_p
         out: Tensor = fused_attention(q, k, v, bias.samples, *expanded, *optional, *scalars)[0]
@@ -122,6 +128,12 @@ def _refuses_bias(request: Request) -> str | None:
 
 
 def _refuses_positions(request: Request) -> str | None:
+    refusal = _refuses_tiles(request)
+    return None if refusal is None or _looks_up(request) else refusal
+
+
+def _refuses_tiles(request: Request) -> str | None:
+    """Why positions cannot be told from a tile's place in the sequence; None if they can."""
     if request.in_order:
         return None
     if _padding(request) is not None:
@@ -182,6 +194,35 @@ def _bias(request: Request, shift: Tensor | None) -> SampledBias:
 def _with_contiguous_rows(tensor: Tensor) -> Tensor:
     fits = tensor.shape[2] * tensor.stride(2) < 2**31  # offsets within a head are 32-bit
     return tensor if tensor.stride(-1) == 1 and fits else tensor.contiguous()
+
+
+# --- any positions --------------------------------------------------------------------------------------------------
+
+
+def _looks_up(request: Request) -> bool:
+    """Whether every pair's bias is looked up: the positions are not in order, and the bias is one of the distance."""
+    if request.in_order or not _encoding(request).distance_only:
+        return False
+    if request.position_limit is None and (torch.compiler.is_compiling() or _refuses_tiles(request) is None):
+        return False
+    return _lookup_layout(request).distances <= LARGEST_TABLE
+
+
+def _lookup_layout(request: Request) -> LookupLayout:
+    queries, keys = request.spans
+    return lookup_layout(queries, keys, request.key_mask, request.causal, request.window, request.position_limit)
+
+
+def _look_up(request: Request, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, seed: Tensor | None) -> Tensor:
+    from longfire.engines.fused.ops import lookup_attention
+
+    found = _lookup_layout(request)
+    bias = sample_bias(_encoding(request), found.distances, 0, q.device, request.causal)
+    request.check_heads(bias.heads, type(_encoding(request)).__name__)
+    table, window = bias.samples[0], request.window or 0
+    numbers = window if window < found.distances else 0, request.causal, request.scaling, request.dropout_p
+    out: Tensor = lookup_attention(q, k, v, table, table.detach(), *found.tensors, key_mask, seed, *numbers)[0]
+    return out
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------

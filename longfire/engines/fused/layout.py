@@ -1,11 +1,19 @@
-"""Which layouts the kernels serve, and where each sequence's keys begin."""
+"""Which layouts the kernels serve: keys in order after some padding, or any positions (`lookup`)."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from longfire.engines.fused.zones import TILE
+from longfire.engines.layout import Span
 from longfire.engines.value_checks import cached
+
+LARGEST_TABLE = 1 << 22
+"""Distances in a table of biases."""
+OUTSIDE = 1 << 30
+"""Beyond every position."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +26,7 @@ class Layout:
 def fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
     """The layout if the fused kernels support it (keys in order from 0, after masked padding); otherwise why not."""
     found: Layout | str = cached(_fused_layout, q_positions, k_positions, key_mask, B)
-    shift = found.shift if isinstance(found, Layout) else None
-    if shift is not None and shift.is_cuda and torch.cuda.is_current_stream_capturing():
-        _PINNED[id(found)] = found
     return found
-
-
-_PINNED: dict[int, object] = {}
-"""Layouts that CUDA graphs have captured and will read again."""
 
 
 def _fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
@@ -50,3 +51,93 @@ def _fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | N
             "padding, pass no positions)"
         )
     return Layout(shift.squeeze(1).int() if shifted else None)
+
+
+# --- any positions --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LookupLayout:
+    """Where queries and keys at any positions are, and which of their tiles meet. (B or 1, …) int32 each."""
+
+    queries: Tensor
+    keys: Tensor
+    query_segments: Tensor | None  # int64, as passed
+    key_segments: Tensor | None
+    seen_by_queries: Tensor
+    """(B or 1, 2 · tiles): first and end of the tiles of keys that each tile of queries sees."""
+    seeing_keys: Tensor
+    """(B or 1, 2 · tiles): first and end of the tiles of queries that see each tile of keys."""
+    distances: int
+    """Length of the table."""
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All but the length of the table."""
+        segments = self.query_segments, self.key_segments
+        return self.queries, self.keys, *segments, self.seen_by_queries, self.seeing_keys
+
+
+def lookup_layout(
+    queries: Span, keys: Span, key_mask: Tensor | None, causal: bool, window: int | None, limit: int | None
+) -> LookupLayout:
+    """The layout of these queries and keys. Reads their positions, unless all are below `limit`."""
+    spans = queries.positions, keys.positions, queries.segment_ids, keys.segment_ids
+    if limit is not None:
+        return _lookup_layout(*spans, key_mask, causal, window, limit)
+    found: LookupLayout = cached(_lookup_layout, *spans, key_mask, causal, window, None)
+    return found
+
+
+def _lookup_layout(
+    q_positions: Tensor,
+    k_positions: Tensor,
+    q_segments: Tensor | None,
+    k_segments: Tensor | None,
+    key_mask: Tensor | None,
+    causal: bool,
+    window: int | None,
+    limit: int | None,
+) -> LookupLayout:
+    q, k = torch.atleast_2d(q_positions).long(), torch.atleast_2d(k_positions).long()
+    if limit is None:
+        ends = torch.stack([torch.minimum(q.min(), k.min()), torch.maximum(q.max(), k.max())]).tolist()
+        lowest, distances = ends[0], 128
+        while distances <= ends[1] - lowest:  # a few sizes serve all batches
+            distances *= 2
+    else:
+        lowest, distances = 0, limit
+    q, k = q - lowest, k - lowest
+    kept = torch.ones_like(k, dtype=torch.bool) if key_mask is None else key_mask
+    first_query, last_query = _ends(q, torch.ones_like(q, dtype=torch.bool))
+    first_key, last_key = _ends(k.expand(len(kept), -1), kept.expand(max(len(k), len(kept)), -1))
+    first_query, last_query = first_query[:, :, None], last_query[:, :, None]  # (B, tiles of queries, 1)
+    first_key, last_key = first_key[:, None], last_key[:, None]  # (B, 1, tiles of keys)
+    meet = (first_key < OUTSIDE) & (first_query < OUTSIDE)
+    if causal:
+        meet = meet & (first_key <= last_query)
+    if window is not None:
+        meet = meet & (last_key > first_query - window)
+        meet = meet if causal else meet & (first_key < last_query + window)
+    if q_segments is not None and k_segments is not None:
+        first_query, last_query = _ends(q_segments, torch.ones_like(q_segments, dtype=torch.bool))
+        first_key, last_key = _ends(k_segments, torch.ones_like(k_segments, dtype=torch.bool))
+        meet = meet & (first_key[:, None] <= last_query[:, :, None]) & (last_key[:, None] >= first_query[:, :, None])
+    q, k = q.int().contiguous(), k.int().contiguous()
+    own_q, own_k = (None if ids is None else ids.long().contiguous() for ids in (q_segments, k_segments))
+    return LookupLayout(q, k, own_q, own_k, _reach(meet), _reach(meet.mT), distances)
+
+
+def _ends(values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and largest kept value (B, tiles) of each tile of (B, tokens)."""
+    missing = -values.shape[1] % TILE
+    low, high = values.masked_fill(~kept, OUTSIDE), values.masked_fill(~kept, -1)
+    low, high = pad(low, (0, missing), value=OUTSIDE), pad(high, (0, missing), value=-1)
+    return low.unflatten(1, (-1, TILE)).amin(-1), high.unflatten(1, (-1, TILE)).amax(-1)
+
+
+def _reach(meet: Tensor) -> Tensor:
+    """First and end of the True columns of each row: (B, rows, columns) → (B, 2 · rows)."""
+    first = meet.int().argmax(-1)
+    end = meet.shape[-1] - meet.flip(-1).int().argmax(-1)
+    return torch.stack([first, torch.where(meet.any(-1), end, first)], -1).flatten(1).int()

@@ -1,12 +1,17 @@
 """The kernels as torch operators, with gradients, that can be traced and compiled."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from longfire.custom_ops import Operator
+from longfire.engines.fused import lookup
 from longfire.engines.fused.backward import backward
 from longfire.engines.fused.bias_kernels import empty_bias, expand
 from longfire.engines.fused.forward import forward
+from longfire.engines.fused.layout import LookupLayout
 from longfire.engines.fused.tiles import Call, ExpandedBias, Segments
 from longfire.engines.fused.zones import Zones
 
@@ -80,33 +85,101 @@ def _attention_backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *res
     *numbers, _scale, _dropout_p, learned = rest[11:]
     where = _zones(*numbers)  # type: ignore[arg-type]
     shape = (where.row_nodes, where.sides * q.shape[1], where.distance_nodes) if learned else (0,)
+    dk, dv = _empty_key_grads(q, k, v)
+    return torch.empty_like(q), dk, dv, q.new_empty(shape, dtype=torch.float32)
+
+
+def _empty_key_grads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     grouped = q.shape[1] != k.shape[1]  # then these are sums over query heads, which are contiguous
     dk, dv = (t.new_empty(t.shape) if grouped else torch.empty_like(t) for t in (k, v))
-    return torch.empty_like(q), dk, dv, q.new_empty(shape, dtype=torch.float32)
+    return dk, dv
 
 
 fused_attention_backward = Operator("longfire::fused_attention_backward", _attention_backward, _attention_backward_fake)
 
 
-def _setup(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, _samples, *others = inputs
-    tensors, numbers = others[:9], others[9:]
-    out, lse = output
-    ctx.mark_non_differentiable(lse)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, out, lse, *tensors)  # type: ignore[arg-type]
-    ctx.numbers = numbers  # type: ignore[attr-defined]
+def _setup_of(tensors: int) -> Callable[..., None]:
+    """The `setup` of an operator of q, k, v, samples, this many more tensors, and numbers."""
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        q, k, v, _samples, *others = inputs
+        out, lse = output
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse, *others[:tensors])
+        ctx.numbers = others[tensors:]
+
+    return setup
 
 
-def _backward(
-    ctx: torch.autograd.function.FunctionCtx, dout: Tensor | None, _dlse: object
-) -> tuple[Tensor | None, ...]:
-    others: tuple[Tensor | None, ...] = (None,) * 16
-    if dout is None:
-        return None, None, None, None, *others
-    learned = ctx.needs_input_grad[3]  # type: ignore[attr-defined]
-    dq, dk, dv, dsamples = fused_attention_backward(dout, *ctx.saved_tensors, *ctx.numbers, learned)  # type: ignore[attr-defined]
-    return dq, dk, dv, dsamples if learned else None, *others
+def _backward_by(operator: Operator) -> Callable[..., tuple[Tensor | None, ...]]:
+    """The `backward` of an operator with such a `setup`."""
+
+    def backward(ctx: Any, dout: Tensor | None, _dlse: object) -> tuple[Tensor | None, ...]:
+        others = (None,) * (len(ctx.needs_input_grad) - 4)
+        if dout is None:
+            return None, None, None, None, *others
+        learned = ctx.needs_input_grad[3]
+        dq, dk, dv, dsamples = operator(dout, *ctx.saved_tensors, *ctx.numbers, learned)
+        return dq, dk, dv, dsamples if learned else None, *others
+
+    return backward
 
 
-fused_attention = Operator("longfire::fused_attention", _attention, _attention_fake, _setup, _backward)
+fused_attention = Operator(
+    "longfire::fused_attention", _attention, _attention_fake, _setup_of(9), _backward_by(fused_attention_backward)
+)
+
+
+# --- any positions --------------------------------------------------------------------------------------------------
+
+
+def _lookup_call(q: Tensor, k: Tensor, v: Tensor, table: Tensor, *rest: Any) -> lookup.LookupCall:
+    key_mask, seed, window, causal, scale, dropout_p = rest[6:]
+    layout = LookupLayout(*rest[:6], distances=table.shape[1])
+    return lookup.LookupCall(q, k, v, table, layout, key_mask, seed, window or None, causal, scale, dropout_p)
+
+
+def _lookup(
+    q: Tensor, k: Tensor, v: Tensor,  # (B, H, T, D), and (B, G, S, D) twice
+    samples: Tensor,  # (H, E), H of both sides; receives the gradient
+    table: Tensor,  # the same, detached
+    queries: Tensor, keys: Tensor, query_segments: Tensor | None, key_segments: Tensor | None,  # of a LookupLayout
+    seen_by_queries: Tensor, seeing_keys: Tensor,
+    key_mask: Tensor | None, seed: Tensor | None,  # (B, S), (1,)
+    window: int, causal: bool, scale: float, dropout_p: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As `fused_attention`, at any positions."""
+    where = queries, keys, query_segments, key_segments, seen_by_queries, seeing_keys
+    with torch.cuda.device_of(q):
+        call = _lookup_call(q, k, v, table, *where, key_mask, seed, window, causal, scale, dropout_p)
+        return lookup.forward(call)
+
+
+def _lookup_backward(
+    dout: Tensor,  # (B, H, T, D)
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor,
+    queries: Tensor, keys: Tensor, query_segments: Tensor | None, key_segments: Tensor | None,
+    seen_by_queries: Tensor, seeing_keys: Tensor, key_mask: Tensor | None, seed: Tensor | None,
+    window: int, causal: bool, scale: float, dropout_p: float,
+    learned: bool,
+) -> Four:  # fmt: skip
+    """Gradients of q, k, v and, if `learned`, of the samples."""
+    where = queries, keys, query_segments, key_segments, seen_by_queries, seeing_keys
+    dout = dout if dout.stride(-1) == 1 else dout.contiguous()
+    with torch.cuda.device_of(q):
+        call = _lookup_call(q, k, v, table, *where, key_mask, seed, window, causal, scale, dropout_p)
+        return lookup.backward(call, dout, out, lse, learned)
+
+
+def _lookup_backward_fake(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, *rest: object
+) -> Four:
+    dk, dv = _empty_key_grads(q, k, v)
+    return torch.empty_like(q), dk, dv, torch.empty_like(table) if rest[-1] else table.new_empty(0)
+
+
+lookup_attention_backward = Operator("longfire::lookup_attention_backward", _lookup_backward, _lookup_backward_fake)
+lookup_attention = Operator(
+    "longfire::lookup_attention", _lookup, _attention_fake, _setup_of(9), _backward_by(lookup_attention_backward)
+)

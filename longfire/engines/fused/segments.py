@@ -32,10 +32,6 @@ class SegmentTable:
     """Keys in the longest segment, or a bound in a compiled graph, which cannot read it."""
 
 
-_PINNED: dict[int, SegmentTable] = {}
-"""Tables that CUDA graphs have captured and will read again."""
-
-
 def segment_table(segment_ids: Tensor, smooth: int | None, window: int | None) -> SegmentTable:
     """The table for segment ids (B, S), built once per tensor, and the zones' `smooth` and `window`."""
     if torch.compiler.is_compiling():
@@ -44,8 +40,6 @@ def segment_table(segment_ids: Tensor, smooth: int | None, window: int | None) -
     if not capturing and not has_values(segment_ids):
         return _build(segment_ids, smooth, window)
     found: SegmentTable = cached(_build, segment_ids, smooth, window)
-    if capturing:
-        _PINNED[id(found)] = found
     return found
 
 
