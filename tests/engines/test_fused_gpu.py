@@ -2,6 +2,8 @@
 
 import copy
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,20 +53,25 @@ MAKERS = {
 }
 
 
-def eager(q, k, v, encoding, window=None, segment_ids=None, causal=True):
+def eager(
+    q, k, v, encoding, q_positions=None, k_positions=None, key_mask=None, window=None, segment_ids=None, causal=True
+):
     """Attention in plain operations, in the precision of q."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
     T, S = q.shape[2], k.shape[2]
-    pairs = torch.ones(T, S, dtype=torch.bool, device="cuda")
-    hidden, positions = pairs.triu(S - T + (1 if causal else window or S)), torch.arange(S, device="cuda")
+    if k_positions is None:
+        k_positions = torch.arange(S, device="cuda") if segment_ids is None else segment_positions(segment_ids)
+        q_positions = k_positions[..., S - T :]
+    distance = (q_positions[..., :, None] - k_positions[..., None, :])[..., None, :, :]  # (1 or B, 1, T, S)
+    hidden = distance < 0 if causal else torch.zeros_like(distance, dtype=torch.bool)
     if window is not None:
-        hidden |= pairs.tril(S - T - window)
+        hidden = hidden | (distance.abs() >= window)
     if segment_ids is not None:
-        positions = segment_positions(segment_ids)
         hidden = hidden | (segment_ids[:, None, S - T :, None] != segment_ids[:, None, None])
-    bias = encoding.bias(positions[..., S - T :], positions)
-    logits = q @ k.mT * q.shape[-1] ** -0.5 + bias.to(q.dtype)
+    if key_mask is not None:
+        hidden = hidden | ~key_mask[:, None, None]
+    logits = q @ k.mT * q.shape[-1] ** -0.5 + encoding.bias(q_positions, k_positions).to(q.dtype)
     return torch.softmax(logits.masked_fill(hidden, -math.inf), dim=-1) @ v
 
 
@@ -195,6 +202,79 @@ TWO_SIDED = {
 def test_accuracy_in_both_directions(name, T, S, D, layout, dtype):
     layout = {**layout, **({"segment_ids": document_ids(), "B": 3} if "segment_ids" in layout else {})}
     check_accuracy(TWO_SIDED[name](4), T, S, D, dtype, causal=False, **layout)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("T", "S", "D", "layout"),
+    [
+        (1, 1, 64, {}),
+        (1024, 1024, 64, {}),
+        (300, 2300, 64, {"groups": 4}),
+        (2048, 2048, 128, {"groups": 2}),
+        (1111, 1111, 80, {"window": 300, "mask": True}),
+        (2000, 2000, 64, {"rows": True}),
+        (2000, 2000, 32, {"rows": True, "window": 200, "groups": 4}),
+        (1500, 1500, 64, {"causal": False, "window": 700}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["t5", "kerple_log", "alibi"])
+def test_accuracy_at_any_positions(name, T, S, D, layout, dtype):
+    layout = dict(layout)
+    torch.manual_seed(2)
+    B = 3 if layout.get("rows") else 2
+    positions = torch.randint(1, 6, (B, S), device="cuda").cumsum(1)
+    layout |= {"q_positions": positions[:, S - T :], "k_positions": positions}
+    if layout.pop("rows", False):
+        layout["segment_ids"] = document_ids()
+    if layout.pop("mask", False):
+        key_mask = torch.rand(B, S, device="cuda") < 0.9
+        layout["key_mask"] = key_mask.index_fill(1, torch.zeros(1, dtype=torch.long, device="cuda"), True)
+        layout["window"] = 5 * S  # every query sees the first key
+    makers = MAKERS if layout.get("causal", True) else MAKERS | TWO_SIDED
+    check_accuracy(makers[name](4), T, S, D, dtype, B=B, **layout)
+
+
+def test_gradients_of_a_table_are_deterministic():
+    t5, positions = MAKERS["t5"](4), torch.randint(1, 6, (2, 1500), device="cuda").cumsum(1)
+    q, k, v = (t.requires_grad_() for t in torch.randn(3, 2, 4, 1500, 64, device="cuda", dtype=torch.bfloat16))
+    runs = []
+    for _ in range(3):
+        out = attention(q, k, v, t5, q_positions=positions, k_positions=positions, impl="fused")
+        runs.append((out, *torch.autograd.grad(out.square().sum(), [q, k, v, *t5.parameters()])))
+    for run in runs[1:]:
+        assert all(torch.equal(first, second) for first, second in zip(runs[0], run, strict=True))
+
+
+STALE_GRAPH = """
+import torch
+from longfire import T5, attention
+
+t5, q = T5(1).cuda(), torch.randn(1, 1, 300, 64, device="cuda", dtype=torch.bfloat16)
+positions = torch.arange(300, device="cuda") * 2
+where = {"q_positions": positions, "k_positions": positions, "impl": "fused"}
+expected = attention(q, q, q, t5, **where)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = attention(q, q, q, t5, **where)
+graph.replay()
+torch.cuda.synchronize()
+assert torch.equal(out, expected)
+print("replayed", flush=True)
+positions.mul_(2)
+graph.replay()
+torch.cuda.synchronize()
+print("replayed at other positions")
+"""
+
+
+def test_a_graph_replayed_at_other_positions_is_an_error():
+    """In a process of its own: a failed assertion on the device ends its use."""
+    ended = subprocess.run([sys.executable, "-c", STALE_GRAPH], capture_output=True, text=True, check=False)
+    assert ended.stdout == "replayed\n", ended.stderr
+    assert ended.returncode != 0
+    assert "capture it again" in ended.stderr
 
 
 def test_packed_documents_compile_once():

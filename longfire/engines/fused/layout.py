@@ -60,6 +60,8 @@ def _fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | N
 class LookupLayout:
     """Where queries and keys at any positions are, and which of their tiles meet. (B or 1, …) int32 each."""
 
+    distances: int
+    """Length of the table."""
     queries: Tensor
     keys: Tensor
     query_segments: Tensor | None  # int64, as passed
@@ -68,8 +70,6 @@ class LookupLayout:
     """(B or 1, 2 · tiles): first and end of the tiles of keys that each tile of queries sees."""
     seeing_keys: Tensor
     """(B or 1, 2 · tiles): first and end of the tiles of queries that see each tile of keys."""
-    distances: int
-    """Length of the table."""
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -125,7 +125,7 @@ def _lookup_layout(
         meet = meet & (first_key[:, None] <= last_query[:, :, None]) & (last_key[:, None] >= first_query[:, :, None])
     q, k = q.int().contiguous(), k.int().contiguous()
     own_q, own_k = (None if ids is None else ids.long().contiguous() for ids in (q_segments, k_segments))
-    return LookupLayout(q, k, own_q, own_k, _reach(meet), _reach(meet.mT), distances)
+    return LookupLayout(distances, q, k, own_q, own_k, _reach(meet), _reach(meet.mT))
 
 
 def _ends(values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

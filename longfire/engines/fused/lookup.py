@@ -5,6 +5,7 @@ Exact, and slower than the kernels whose tiles know their distances. Determinist
 the table's gradient, to which pairs contribute in any order: it is a sum of integers, which no order changes.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -128,10 +129,10 @@ def backward(
 def _units(dout: Tensor, v: Tensor, terms: int, dropout_p: float) -> Tensor:
     """How many units of an integer sum make 1: the largest power of 2 at which it cannot overflow, (1,) float32.
 
-    A term is dS = P·(dO·v − Δ), at most twice the largest |dO|·|v|, and a query has one key at a distance.
+    A term is dS = P·(dO·v − Δ), at most twice the largest dO·v, and a query has one key at a distance.
     """
-    longest = [torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax() for x in (dout, v)]
-    bound = 2 * longest[0] * longest[1] * terms / (1 - dropout_p)
+    largest = [torch.linalg.vector_norm(x, ord=math.inf, dtype=torch.float32) for x in (dout, v)]
+    bound = 2 * v.shape[-1] * largest[0] * largest[1] * terms / (1 - dropout_p)
     exponent = (HEADROOM - bound.clamp(min=1e-30).log2()).floor()  # NaN stays NaN
     return torch.exp2(exponent.clamp(max=120)).reshape(1)
 

@@ -136,7 +136,7 @@ fused_attention = Operator(
 
 def _lookup_call(q: Tensor, k: Tensor, v: Tensor, table: Tensor, *rest: Any) -> lookup.LookupCall:
     key_mask, seed, window, causal, scale, dropout_p = rest[6:]
-    layout = LookupLayout(*rest[:6], distances=table.shape[1])
+    layout = LookupLayout(table.shape[1], *rest[:6])
     return lookup.LookupCall(q, k, v, table, layout, key_mask, seed, window or None, causal, scale, dropout_p)
 
 

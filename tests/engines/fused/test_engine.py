@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longfire import FIRE, T5, ALiBi, attention, attention_plan, prepare_bias
+from longfire import FIRE, T5, attention, attention_plan, prepare_bias
 from longfire.engines import PreparedBias
 from longfire.engines.fused.bias import sample_bias
 from tests.engines.fused.cases import Sloped, Wave, both, close, device, kinked, padded, small_t5
@@ -26,7 +26,10 @@ LEFT_PADDING = {"positions": torch.tensor([0, *range(8)]), "key_mask": torch.ten
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"causal": False, "bias": ALiBi(1), **LEFT_PADDING}, "with causal=False, it supports padding on the right"),
+        (
+            {"causal": False, "bias": FIRE(1, bidirectional=True), **LEFT_PADDING},
+            "with causal=False, it supports padding on the right",
+        ),
         ({"bias": None}, "no bias; sdpa has faster kernels"),
         ({"bias": torch.zeros(9, 9)}, "a tensor is already dense"),
         ({"scale": 1e-5}, "scale must be at least 2e-05, not 1e-05"),
@@ -45,7 +48,7 @@ def test_refusals(change, message):
         change["q_positions"] = change["k_positions"] = change.pop("positions")
     if "q_positions" in change:
         change.setdefault("k_positions", torch.arange(9, device=device))
-    bias = change.pop("bias", T5(1).to(device))
+    bias = change.pop("bias", FIRE(1).to(device))
     with pytest.raises(ValueError, match=message):
         attention(q, q, q, bias, impl="fused", **change)
 
@@ -105,7 +108,7 @@ def test_training_after_inference():
 
 
 def test_positions_written_to_are_read_again():
-    encoding, positions = T5(1).to(device), torch.arange(9, device=device)
+    encoding, positions = FIRE(1).to(device), torch.arange(9, device=device)
     q = torch.zeros(1, 1, 9, 16, device=device)
     attention(q, q, q, encoding, q_positions=positions, k_positions=positions, impl="fused")
     positions[4:] += 1

@@ -109,5 +109,5 @@ def test_positions_of_your_own_are_refused():
     q, positions = torch.randn(1, 1, 9, 16, device=device), 2 * torch.arange(9, device=device)
     with pytest.raises(ValueError, match="positions that start at 0 in each segment: pass none"):
         attention(
-            q, q, q, small_t5(), q_positions=positions, k_positions=positions, segment_ids=packed([4, 5]), impl="fused"
+            q, q, q, kinked(1), q_positions=positions, k_positions=positions, segment_ids=packed([4, 5]), impl="fused"
         )
