@@ -142,7 +142,8 @@ class Request:
         """Positions and segments of queries and keys."""
         (q_positions, k_positions), ids, q_ids = self.positions, self.segment_ids, self.q_segment_ids
         if ids is not None and q_ids is None:
-            q_ids = ids[:, ids.shape[1] - self.shape[2] :]
+            _, _, T, S = self.shape
+            q_ids = ids if T == S else ids[:, S - T :]  # what is cached by tensor stays known
         return Span(q_positions, q_ids), Span(k_positions, ids)
 
     def dense_bias(self) -> Tensor | None:

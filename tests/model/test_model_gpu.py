@@ -173,7 +173,7 @@ def test_a_training_step_does_not_synchronise(name, share):
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize("name", ["fire", "rope"])
+@pytest.mark.parametrize("name", ["fire", "t5", "rope"])
 def test_training_steps_with_random_positions_and_compiled_layers(name, graphs, share):
     """The losses and gradients of eager mode, with new positions in each step. Compiled steps do not synchronise."""
     torch.compiler.reset()

@@ -83,9 +83,11 @@ def lookup_layout(
 ) -> LookupLayout:
     """The layout of these queries and keys. Reads their positions, unless all are below `limit`."""
     spans = queries.positions, keys.positions, queries.segment_ids, keys.segment_ids
-    if limit is not None:
+    on_gpu = queries.positions.is_cuda
+    in_graph = torch.compiler.is_compiling() or (on_gpu and torch.cuda.is_current_stream_capturing())
+    if limit is not None and in_graph:  # there may be other positions each time it runs
         return _lookup_layout(*spans, key_mask, causal, window, limit)
-    found: LookupLayout = cached(_lookup_layout, *spans, key_mask, causal, window, None)
+    found: LookupLayout = cached(_lookup_layout, *spans, key_mask, causal, window, limit)
     return found
 
 
