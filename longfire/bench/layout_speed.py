@@ -12,14 +12,14 @@ from longfire.validation import one_of
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutBenchmark(AttentionBenchmark):
-    """Every comparison of the layouts. The defaults of `lengths` and `encodings` are the layouts' own."""
+    """Every comparison of the layouts. The default `encodings`, and on a GPU `lengths`, are the layouts' own."""
 
     layouts: tuple[str, ...]
     subject: str = "layouts"
 
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
-        device: {**options, "lengths": (), "shared_layers": 0}
-        for device, options in AttentionBenchmark.defaults.items()
+        "cuda": AttentionBenchmark.defaults["cuda"] | {"lengths": (), "shared_layers": 0},
+        "cpu": AttentionBenchmark.defaults["cpu"] | {"lengths": (512,)},
     }
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class LayoutBenchmark(AttentionBenchmark):
         found = [
             case
             for layout in map(LAYOUTS.__getitem__, self.layouts)
-            for n in self.lengths or layout.lengths[self.device]
+            for n in self.lengths or layout.lengths
             for comparison in layout.comparisons
             for name in self.encodings or comparison.targets
             for baseline in (True, False)

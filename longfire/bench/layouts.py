@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longfire.bench.benchmark import BOTH, FORWARD
+from longfire.bench.benchmark import BOTH, FORWARD, Row
 
 DOCUMENTS = 32
 """Documents in a packed row; also the length of a row in windows."""
@@ -44,22 +44,23 @@ class Comparison:
     arrangement: str
     baseline: str
     targets: dict[str, tuple[float | None, float | None]]
-    """By encoding: the largest ratios wanted, forward and forward + backward."""
+    """By encoding: the largest ratios wanted of the fused engine, forward and forward + backward."""
     unbiased: bool = False
     """The baseline is PyTorch's own attention, without a bias."""
     engines: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """On a GPU, by encoding. Missing: the fused engine."""
 
-    def target(self, encoding: str, part: str) -> float | None:
+    def target(self, row: Row, part: str) -> float | None:
         """The largest ratio wanted; None if there is no target."""
-        return dict(zip((FORWARD, BOTH), self.targets.get(encoding, OPEN), strict=True))[part]
+        wanted = self.targets.get(row["encoding"], OPEN) if row["engine"] == "fused" else OPEN
+        return wanted[(FORWARD, BOTH).index(part)]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What to measure, by device at which lengths."""
+    """What to measure, and at which lengths on a GPU."""
 
-    lengths: dict[str, tuple[int, ...]]
+    lengths: tuple[int, ...]
     comparisons: tuple[Comparison, ...]
 
 
@@ -70,7 +71,7 @@ WINDOW, BOTH_SIDES, RANDOM = f"window of n/{DOCUMENTS}", "not causal", "random p
 
 LAYOUTS = {
     "packed": Layout(
-        {"cuda": (32768,), "cpu": (2048,)},
+        (32768,),
         (
             Comparison(EQUAL, ROWS, {"fire": (1.15, 1.15)}),
             Comparison(UNEQUAL, CALLS, {"fire": (1.25, 1.25)}),
@@ -78,11 +79,11 @@ LAYOUTS = {
         ),
     ),
     "window": Layout(
-        {"cuda": (32768,), "cpu": (2048,)},
+        (32768,),
         (Comparison(WINDOW, CAUSAL, {"fire": (0.18, 0.17), "alibi": (0.10, 0.10)}),),
     ),
     "bidirectional": Layout(
-        {"cuda": (8192,), "cpu": (1024,)},
+        (8192,),
         (
             Comparison(
                 BOTH_SIDES,
@@ -93,7 +94,7 @@ LAYOUTS = {
         ),
     ),
     "positions": Layout(
-        {"cuda": (4096, 8192), "cpu": (512,)},
+        (4096, 8192),
         (
             Comparison(
                 RANDOM,

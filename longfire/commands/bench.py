@@ -128,7 +128,7 @@ def plan(options: argparse.Namespace) -> "Benchmark":
         "model": ModelBenchmark,
     }
     kind = LayoutBenchmark if getattr(options, "layouts", None) else kinds[options.subject]
-    chosen = ((field.name, getattr(options, field.name, None)) for field in fields(kind))
+    chosen = ((field.name, getattr(options, field.name, None)) for field in fields(kind) if field.name != "subject")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen}
     return kind.on(**values)
 

@@ -111,7 +111,7 @@ def ratio_table(record: Record) -> Table:
         against = ratio_name(comparison, setting["device"])
         cells.append([comparison.arrangement, against, row["encoding"], row["engine"], f"{row['n']:,}"])
         for part in (FORWARD, BOTH):
-            target = comparison.target(row["encoding"], part)
+            target = comparison.target(row, part)
             wanted = "" if target is None else f" (≤ {target:.2f})"
             cells[-1] += [number(row.get(part, {}).get("ms")), number(row[against].get(part)) + wanted]
     columns = ["layout", "÷ baseline", "encoding", "engine", "n", "forward ms", "ratio", "fwd+bwd ms", "ratio"]
@@ -177,7 +177,7 @@ def _names(row: Row) -> tuple[str, str]:
     """Display names of encoding and engine."""
     if row["encoding"] == NO_BIAS:
         return NO_BIAS, {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "sdpa": "SDPA"}[row["engine"]]
-    listing = (row["encoding"], row["engine"]) == LISTING
+    listing = (row["encoding"], row["engine"]) == LISTING and "arrangement" not in row
     return row["encoding"], f"{row['engine']} (the listing)" if listing else row["engine"]
 
 

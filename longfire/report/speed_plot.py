@@ -168,9 +168,7 @@ def _plot_ratios(axes: Any, pairs: list[tuple[Comparison, Row]], part: str, offs
     drawn = axes.barh(heights, ratios, 0.36, color=PART_COLORS[part], label=part)
     texts = [f"{ratio:.2f}  {number(row[part]['ms'])} ms" for ratio, (_, _, row) in zip(ratios, found, strict=True)]
     axes.bar_label(drawn, texts, padding=4, fontsize=8)
-    both = [
-        (y, comparison.target(row["encoding"], part)) for y, (_, comparison, row) in zip(heights, found, strict=True)
-    ]
+    both = [(y, comparison.target(row, part)) for y, (_, comparison, row) in zip(heights, found, strict=True)]
     marks = [(y, target) for y, target in both if target is not None]
     if marks:
         places, targets = zip(*marks, strict=True)
