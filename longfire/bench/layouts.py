@@ -66,7 +66,7 @@ class Layout:
 
 PLAIN = Arrangement()
 EQUAL, UNEQUAL = f"{DOCUMENTS} equal documents", f"{DOCUMENTS} unequal documents"
-ROWS, CALLS = f"{DOCUMENTS} rows", "separate calls"
+ROWS, CALLS = f"{DOCUMENTS} rows", f"{DOCUMENTS} calls"
 WINDOW, BOTH_SIDES, RANDOM = f"window of n/{DOCUMENTS}", "not causal", "random positions"
 
 LAYOUTS = {

@@ -95,7 +95,7 @@ def _layouts(record: Record) -> list[Block]:
                 if (row["n"], row["batch"]) == (n, batch)
             ],
             left=3,
-            title=f"n = {n:,}, {batch * n:,} tokens",
+            title=f"n = {n:,}, {batch * n:,} tokens per batch",
         )
         for n, batch in dict.fromkeys((row["n"], row["batch"]) for row in rows)
     ]

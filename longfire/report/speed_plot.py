@@ -139,44 +139,41 @@ def plot_layouts(record: Record, path: Path) -> None:
 
     setting, layouts = record["setting"], record["setting"]["layouts"]
     bars = [[pair for pair in compared(record) if pair[0] in LAYOUTS[name].comparisons] for name in layouts]
-    heights = [len(pairs) + 1.5 for pairs in bars]
+    heights = [len(pairs) + 1 for pairs in bars]
     figure = Figure(figsize=(10, 1 + 0.5 * sum(heights)), layout="constrained")
     panels = figure.subplots(len(layouts), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, name, pairs in zip(panels, layouts, bars, strict=True):
-        for offset, part in ((-0.2, FORWARD), (0.2, BOTH)):
-            _plot_ratios(axes, pairs, part, offset, setting["device"])
         several = len({row["n"] for _, row in pairs}) > 1
+        for i, (comparison, row) in enumerate(pairs):
+            _plot_ratio(axes, i, comparison, row, setting["device"])
         axes.set_yticks(range(len(pairs)), [_ratio_label(*pair, setting["device"], several) for pair in pairs])
-        axes.invert_yaxis()
-        axes.set_xlim(0, axes.get_xlim()[1] * 1.25)
+        axes.set_ylim(len(pairs) - 0.5, -0.5)
+        axes.set_xlim(left=0)
         axes.axvline(1, color="gray", linestyle=":", zorder=0)
         axes.set_title(name)
         axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    keys = dict(zip(labels, handles, strict=True))
+    keys = {key: handle for axes in panels for handle, key in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(keys.values(), keys, loc="outside lower center", ncols=3, frameon=False)
     heads = f"{setting['heads']} heads of {setting['head_dim']}, {setting['dtype']}"
     figure.suptitle(f"Time of attention relative to a baseline: {heads}. {machine(record)}")
     figure.savefig(path, dpi=110)
 
 
-def _plot_ratios(axes: Any, pairs: list[tuple[Comparison, Row]], part: str, offset: float, device: str) -> None:
-    """Draw a bar for each ratio of one part."""
-    found = [(i, *pair) for i, pair in enumerate(pairs) if part in pair[1][ratio_name(pair[0], device)]]
-    heights = [i + offset for i, _, _ in found]
-    ratios = [row[ratio_name(comparison, device)][part] for _, comparison, row in found]
-    drawn = axes.barh(heights, ratios, 0.36, color=PART_COLORS[part], label=part)
-    texts = [f"{ratio:.2f}  {number(row[part]['ms'])} ms" for ratio, (_, _, row) in zip(ratios, found, strict=True)]
-    axes.bar_label(drawn, texts, padding=4, fontsize=8)
-    both = [(y, comparison.target(row, part)) for y, (_, comparison, row) in zip(heights, found, strict=True)]
-    marks = [(y, target) for y, target in both if target is not None]
-    if marks:
-        places, targets = zip(*marks, strict=True)
-        axes.vlines(targets, [y - 0.2 for y in places], [y + 0.2 for y in places], color="black", label="target")
+def _plot_ratio(axes: Any, place: int, comparison: Comparison, row: Row, device: str) -> None:
+    """Draw a bar for forward, one for both, their targets, and the numbers on the right."""
+    for y, part in ((place - 0.2, FORWARD), (place + 0.2, BOTH)):
+        ratio, target = row[ratio_name(comparison, device)].get(part), comparison.target(row, part)
+        if ratio is None:
+            continue
+        axes.barh(y, ratio, 0.36, color=PART_COLORS[part], label=part)
+        text = f"{number(ratio)}   {number(row[part]['ms'])} ms"
+        axes.text(1.01, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        if target is not None:
+            axes.vlines(target, y - 0.2, y + 0.2, color="black", label="target")
 
 
 def _ratio_label(comparison: Comparison, row: Row, device: str, several: bool) -> str:
-    """`fire, random positions ÷ causal`, with the engine if it is another than fused."""
+    """`fire: random positions ÷ causal`, with the engine unless it is the fused one."""
     engine = "" if row["engine"] == "fused" else f" on {row['engine']}"
     length = f", {row['n']:,}" if several else ""
     return f"{row['encoding']}{engine}{length}: {comparison.arrangement} {ratio_name(comparison, device)}"
