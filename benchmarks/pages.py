@@ -26,7 +26,7 @@ from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES, TaskEntry
 from longfire.report.compare import comparison_tables, scored_text
 from longfire.report.reproduce import NO_NUMBERS, PAPERS_MODELS, theorem_table
-from longfire.report.speed import machine, ratio_table, speed_table
+from longfire.report.speed import machine, missing, ratio_table, speed_table
 from longfire.report.summary import join_words, lengths_of, seeds_of
 from longfire.report.table import Table
 from longfire.tasks import SUITES
@@ -132,7 +132,9 @@ def layouts_block(results: Path) -> str:
     setting = record["setting"]
     what = f"{setting['heads']} heads of {setting['head_dim']}, {setting['dtype']}, commit"
     caption = f"{machine(record)}, {what} {record['provenance']['commit'] or 'unknown'}."
-    return "\n\n".join([captioned(f"{ratio_table(record).markdown()}\n\n{caption}", record), LAYOUTS_PICTURE])
+    table = captioned(f"{ratio_table(record).markdown()}\n\n{caption}", record)
+    reasons = "\n".join(f"- {reason}" for reason in missing(record["rows"]))
+    return "\n\n".join(filter(None, [table, reasons, LAYOUTS_PICTURE]))
 
 
 def five_encodings(record: Record) -> str:

@@ -51,7 +51,7 @@ def _bias(record: Record) -> list[Block]:
     ]
     columns = ["encoding", *(f"{unit}, n={n}" for unit in ("ms", "MB") for n in lengths)]
     head = f"bias, {setting['heads']} heads of {setting['head_dim']}, one sequence, forward, float32"
-    return [head, Table(columns, rows), _missing(record["rows"])]
+    return [head, Table(columns, rows), missing(record["rows"])]
 
 
 def _attention(record: Record) -> list[Block]:
@@ -79,7 +79,7 @@ def _attention(record: Record) -> list[Block]:
         if (group := list(same))
     ]
     head = f"attention, {setting['heads']} heads of {setting['head_dim']}, causal, {setting['dtype']}"
-    return [head, *tables, _launch_overhead(rows), _sharing(record), _missing(record["rows"])]
+    return [head, *tables, _launch_overhead(rows), _sharing(record), missing(record["rows"])]
 
 
 def _layouts(record: Record) -> list[Block]:
@@ -100,7 +100,7 @@ def _layouts(record: Record) -> list[Block]:
         for n, batch in dict.fromkeys((row["n"], row["batch"]) for row in rows)
     ]
     head = f"attention by layout, {setting['heads']} heads of {setting['head_dim']}, {setting['dtype']}"
-    return [head, *tables, _missing(record["rows"]), ratio_table(record)]
+    return [head, *tables, missing(record["rows"]), ratio_table(record)]
 
 
 def ratio_table(record: Record) -> Table:
@@ -149,7 +149,7 @@ def _model(record: Record) -> list[Block]:
         title = f"{kind}, {rows[0]['batch']} × {n:,} {LENGTHS_OF[kind]}"
         tables.append(Table(["encoding", "engine", "ms", "tokens/s", *ratios], cells, left=2, title=title))
     compiled = "compiled" if setting["compile"] else "not compiled"
-    return [f"{setting['size']} model, {setting['dtype']}, {compiled}", *tables, _missing(record["rows"])]
+    return [f"{setting['size']} model, {setting['dtype']}, {compiled}", *tables, missing(record["rows"])]
 
 
 TABLES = {"bias": _bias, "attention": _attention, "layouts": _layouts, "model": _model}
@@ -213,7 +213,7 @@ def _sharing(record: Record) -> str:
     return f"{FIRE_S}: time per layer, with one bias for {layers} layers. Fwd+bwd ÷ one FIRE per layer: {ratios}."
 
 
-def _missing(rows: Sequence[Row]) -> list[str]:
+def missing(rows: Sequence[Row]) -> list[str]:
     """Why cells are empty, one line per reason."""
     reasons: dict[str, list[Row]] = {}
     for row in rows:
