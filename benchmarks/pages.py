@@ -17,7 +17,7 @@ from benchmarks.markdown import (
     shared_description,
     tasks_markdown,
 )
-from benchmarks.pictures import COMPARISONS, CONTEXTS, FIVE, is_of_model, picture_of
+from benchmarks.pictures import COMPARISONS, CONTEXTS, FIVE, LAYOUTS, is_of_model, picture_of
 from benchmarks.results import REPRODUCED, RESULTS, Record, find_record, outdated, read_all, read_record
 from benchmarks.speed_markdown import attention_figures, forward_markdown, model_figures, speed_line
 from benchmarks.task_markdown import downstream_markdown
@@ -26,7 +26,7 @@ from longfire.lab.reported import TABLES, reported
 from longfire.lab.tables import ENTRIES, TaskEntry
 from longfire.report.compare import comparison_tables, scored_text
 from longfire.report.reproduce import NO_NUMBERS, PAPERS_MODELS, theorem_table
-from longfire.report.speed import speed_table
+from longfire.report.speed import machine, missing, ratio_table, speed_table
 from longfire.report.summary import join_words, lengths_of, seeds_of
 from longfire.report.table import Table
 from longfire.tasks import SUITES
@@ -41,6 +41,7 @@ PAGES = (
     "docs/claims.md",
     "docs/tasks.md",
     "docs/retrofit.md",
+    "longfire/engines/fused/README.md",
 )
 BLOCK = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 TASK_RECORDS = {
@@ -56,6 +57,8 @@ ON_TASKS = (
     "data or fine-tuning tasks. `glue-ablation` was run with `longfire reproduce` at scale small, the others with "
     "`longfire finetune` and `evaluate` with other steps and lengths."
 )
+LAYOUTS_PICTURE = "![Time of each layout relative to its baseline][layouts]"
+"""The page that shows it says where the picture is: the README is also a page of docs/."""
 MODEL_PICTURE = "![Forward, training and decoding of the base model on an H200](images/model-h200.png)"
 
 
@@ -81,6 +84,7 @@ def block(name: str, results: Path = RESULTS, known: Sequence[str] = ()) -> str:
         "tasks": tasks_markdown,
         "method": lambda: " ".join(known),
         "speed": lambda: speed_block(read_record("h200-attention", results)),
+        "layouts": lambda: layouts_block(results),
         "results": lambda: five_encodings(read_record("encodings", results)),
     }
     if name in special:
@@ -119,6 +123,18 @@ def captioned(text: str, record: Record) -> str:
 def speed_block(record: Record) -> str:
     """The line on speed in README.md."""
     return speed_line(record) + (" Not re-measured since the kernels changed." if outdated(record) else "")
+
+
+def layouts_block(results: Path) -> str:
+    """Packed documents, windows, both directions and random positions, in the fused engine's README."""
+    if (record := find_record(LAYOUTS, results)) is None:
+        return "Not measured yet."
+    setting = record["setting"]
+    what = f"{setting['heads']} heads of {setting['head_dim']}, {setting['dtype']}, commit"
+    caption = f"{machine(record)}, {what} {record['provenance']['commit'] or 'unknown'}."
+    table = captioned(f"{ratio_table(record).markdown()}\n\n{caption}", record)
+    reasons = "\n".join(f"- {reason}" for reason in missing(record["rows"]))
+    return "\n\n".join(filter(None, [table, reasons, LAYOUTS_PICTURE]))
 
 
 def five_encodings(record: Record) -> str:

@@ -15,7 +15,7 @@ from longfire.report.biases import plot_biases
 from longfire.report.compare_plot import plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
-from longfire.report.speed_plot import plot_model, plot_speed
+from longfire.report.speed_plot import PLOTS
 from longfire.report.summary import lengths_of, lines_of
 
 COMPARISONS = {
@@ -27,7 +27,12 @@ COMPARISONS = {
     "horizon-tiny": "images/horizon-tiny.png",
 }
 CONTEXTS = {"narrative-qa": "images/narrative-qa-small.png"}
-SPEEDS = {"h200-attention": "images/attention-h200.png", "h200-model": "images/model-h200.png"}
+LAYOUTS = "h200-layouts"
+SPEEDS = {
+    "h200-attention": "images/attention-h200.png",
+    "h200-model": "images/model-h200.png",
+    LAYOUTS: "images/layouts-h200.png",
+}
 INITIAL_BIASES = "images/encodings.png"
 """Drawn by `longfire explore`, and stamped with the tables it prints."""
 THEMES = ("light", "dark")
@@ -53,7 +58,7 @@ def pictures(root: Path = ROOT) -> dict[str, Picture]:
 
     add(CONTEXTS, lambda record, path: plot_contexts(record, record["setting"]["tasks"][0], path))
     add(COMPARISONS, draw_lengths)
-    add(SPEEDS, lambda record, path: (plot_model if is_of_model(record) else plot_speed)(record, path))
+    add(SPEEDS, lambda record, path: PLOTS[record["setting"]["subject"]](record, path))
     lengths = [entry for entry in REPRODUCED if not entry.draws_biases]
     add({entry.name: picture_of(entry) for entry in lengths}, draw_lengths)
     biases = [entry for entry in REPRODUCED if entry.draws_biases]

@@ -1,8 +1,8 @@
 """Performance records as Markdown: FIRE's attention and models relative to their baselines."""
 
 from benchmarks.names import display_name
-from longfire.bench.attention_speed import BOTH, MEMORY, RATIOS
-from longfire.bench.benchmark import FIRE_S, FORWARD
+from longfire.bench.attention_speed import MEMORY, RATIOS
+from longfire.bench.benchmark import BOTH, FIRE_S, FORWARD
 from longfire.bench.model_speed import BASELINE
 from longfire.report.speed import LENGTHS_OF, batch_and_type, best_rows, machine, number
 from longfire.report.summary import Record

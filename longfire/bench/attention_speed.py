@@ -4,9 +4,10 @@ The timed call includes computing the bias. An engine with a wrong result is not
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.attention import sdpa_kernel
 from longfire.bench import correctness
 from longfire.bench.benchmark import (
     BACKENDS,
+    BOTH,
     DTYPES,
     FIRE_S,
     FORWARD,
@@ -27,12 +29,13 @@ from longfire.bench.benchmark import (
     check_sizes,
     with_bias,
 )
+from longfire.bench.layouts import PLAIN, Arrangement
 from longfire.bench.timing import added_memory, memory_shortage, timed
 from longfire.encodings import PositionEncoding
 from longfire.engines import ENGINES, PreparedBias, attention, attention_plan, engine_name, prepare_bias
 from longfire.validation import at_least
 
-BOTH, MEMORY = "forward + backward", "memory"
+MEMORY = "memory"
 BASELINES = {"cuda": ("flash", "cudnn"), "cpu": ("sdpa",)}
 """PyTorch's own attention without a bias, by device."""
 RATIOS = {"flash": "÷ flash", "cudnn": "÷ cudnn", "sdpa": "÷ sdpa without bias"}
@@ -86,6 +89,10 @@ class AttentionBenchmark(Benchmark):
             )
         ]
 
+    def arrangement(self, case: Case) -> Arrangement:
+        """How the tokens are laid out, and which keys a query sees."""
+        return PLAIN
+
     def stage(self, row: Row) -> str:
         stage = BOTH if FORWARD in row else FORWARD if "errors" in row else "check against the reference"
         return f"{stage}: "
@@ -95,7 +102,8 @@ class AttentionBenchmark(Benchmark):
             row["not run"] = shortage
             return
         layers, encoding = self.inputs(case)
-        if encoding is not None and (refusal := _refusal(case, layers[0], encoding)):
+        options = self.arrangement(case).options(self.batch(case))
+        if encoding is not None and (refusal := _refusal(case, layers[0], encoding, options)):
             row["not run"] = refusal
             return
         if wrong := self._check(case, row, encoding):
@@ -103,11 +111,12 @@ class AttentionBenchmark(Benchmark):
             return
 
         def forward() -> list[Tensor]:
-            return attend(case, layers, encoding)
+            return attend(case, layers, encoding, options)
 
         inputs = [tensor for layer in layers for tensor in layer]
         inputs += [] if encoding is None else list(encoding.parameters())
-        upstream = [torch.randn_like(layers[0][0])] * case.layers
+        by_shape = {q.shape: torch.randn_like(q) for q, *_ in layers}
+        upstream = [by_shape[q.shape] for q, *_ in layers]
 
         def both() -> Sequence[Tensor]:
             return torch.autograd.grad(forward(), inputs, upstream)
@@ -134,20 +143,25 @@ class AttentionBenchmark(Benchmark):
         return shortage and f"{stage}: {shortage}"
 
     def inputs(self, case: Case) -> tuple[list[tuple[Tensor, ...]], PositionEncoding | None]:
-        """q, k and v of every layer, each (B, H, n, D), and the encoding."""
+        """q, k and v of every layer or call, each (B, H, n, D), and the encoding."""
         torch.manual_seed(0)
-        shape = (self.batch(case), self.heads, case.n, self.head_dim)
+        arrangement, batch = self.arrangement(case), self.batch(case)
+        calls = arrangement.calls or ((1, case.n),) * case.layers
+        shapes = [(batch * rows, self.heads, n, self.head_dim) for rows, n in calls]
         options: dict[str, Any] = {"device": self.device, "dtype": DTYPES[self.dtype], "requires_grad": True}
-        layers = [tuple(torch.randn(shape, **options) for _ in range(3)) for _ in range(case.layers)]
+        layers = [tuple(torch.randn(shape, **options) for _ in range(3)) for shape in shapes]
         if (name := case.encoding_name) is None:
             return layers, None
-        return layers, correctness.build_for(name, self.heads, self.head_dim, case.n).to(self.device)
+        encoding = correctness.build_for(name, self.heads, self.head_dim, case.n, arrangement.causal)
+        return layers, encoding.to(self.device)
 
     def _check(self, case: Case, row: Row, encoding: PositionEncoding | None) -> str | None:
         """Add the errors to the row and return what is wrong. PyTorch's own attention is never called wrong."""
-        dtype = DTYPES[self.dtype]
-        sample = correctness.make_sample(case.encoding_name, case.n, self.head_dim, dtype, self.device)
-        errors = correctness.check(lambda q, k, v, encoding: attend(case, [(q, k, v)], encoding)[0], sample)
+        dtype, arrangement = DTYPES[self.dtype], self.arrangement(case)
+        n = arrangement.calls[0][1] if arrangement.calls else case.n
+        sample = correctness.make_sample(case.encoding_name, n, self.head_dim, dtype, self.device, arrangement)
+        options = arrangement.options()
+        errors = correctness.check(lambda q, k, v, encoding: attend(case, [(q, k, v)], encoding, options)[0], sample)
         row["errors"] = {name: [_rounded(error) for error in pair] for name, pair in errors.items()}
         if encoding is None:
             return None
@@ -157,14 +171,20 @@ class AttentionBenchmark(Benchmark):
         add_ratios(rows)
 
 
-def attend(case: Case, layers: Sequence[Sequence[Tensor]], encoding: PositionEncoding | None) -> list[Tensor]:
-    """The timed call: the output of every layer."""
+def attend(
+    case: Case,
+    layers: Sequence[Sequence[Tensor]],
+    encoding: PositionEncoding | None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Tensor]:
+    """The timed call: the output of every layer. `options` are arguments of `attention`."""
     if encoding is None:
         backend = BACKENDS.get(str(case.engine))
         with nullcontext() if backend is None else sdpa_kernel(backend):
-            return [F.scaled_dot_product_attention(q, k, v, is_causal=True) for q, k, v in layers]
+            causal = options.get("causal", True)
+            return [F.scaled_dot_product_attention(q, k, v, is_causal=causal) for q, k, v in layers]
     bias = _bias(case, encoding)
-    return [attention(q, k, v, bias, impl=str(case.engine)) for q, k, v in layers]
+    return [attention(q, k, v, bias, **options, impl=str(case.engine)) for q, k, v in layers]
 
 
 def _bias(case: Case, encoding: PositionEncoding) -> PositionEncoding | PreparedBias:
@@ -175,13 +195,13 @@ def _bias(case: Case, encoding: PositionEncoding) -> PositionEncoding | Prepared
     return prepare_bias(encoding, positions, positions, in_order=True)
 
 
-def _refusal(case: Case, layer: Sequence[Tensor], encoding: PositionEncoding) -> str | None:
+def _refusal(case: Case, layer: Sequence[Tensor], encoding: PositionEncoding, options: Mapping[str, Any]) -> str | None:
     """Why the engine cannot serve this case."""
     q, k, v = layer
     with torch.no_grad():
         bias = _bias(case, encoding)
     try:
-        attention_plan(q, k, v, bias, impl=str(case.engine))
+        attention_plan(q, k, v, bias, **options, impl=str(case.engine))
     except ValueError as refusal:
         return str(refusal)
     return None
@@ -208,15 +228,16 @@ def add_ratios(rows: list[Row]) -> None:
             against["÷ not shared"] = ("fire", row["engine"])
         for name, (encoding, engine) in against.items():
             other = by_case.get((encoding, engine, row["n"]))
-            if other is not None and (ratios := _ratios(row, other)):
-                row[name] = ratios
+            if other is not None and (quotients := ratios(row, other)):
+                row[name] = quotients
 
 
-def _ratios(row: Row, other: Row) -> dict[str, float]:
+def ratios(row: Row, other: Row) -> dict[str, float]:
+    """Times and memory of a row divided by another's, where both have them."""
     keys = {FORWARD: (FORWARD, "ms"), BOTH: (BOTH, "ms"), MEMORY: (BOTH, "peak_mb")}
-    ratios = {}
+    found = {}
     for name, (part, key) in keys.items():
         value, baseline = row.get(part, {}).get(key), other.get(part, {}).get(key)
         if value is not None and baseline:
-            ratios[name] = round(value / baseline, 3)
-    return ratios
+            found[name] = round(value / baseline, 3)
+    return found

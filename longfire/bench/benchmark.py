@@ -16,7 +16,7 @@ from longfire.provenance import kernel_hash, provenance
 from longfire.validation import at_least, error_summary, hint, one_of, positive
 
 NO_BIAS, FIRE_S = "no bias", f"fire{SHARED}"
-FORWARD = "forward"
+FORWARD, BOTH = "forward", "forward + backward"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 """PyTorch's attention kernels by name."""
@@ -42,9 +42,11 @@ class Case:
     """What a model does: forward, training or decoding."""
     layers: int = 1
     """Layers that share one encoding."""
+    arrangement: str | None = None
+    """How tokens are laid out, as in `layouts.ARRANGEMENTS`. None: causal rows."""
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.kind, self.encoding, self.engine, f"n={self.n}") if part)
+        return name_of(self.kind, self.arrangement, self.encoding, self.engine, self.n)
 
     @property
     def encoding_name(self) -> str | None:
@@ -105,6 +107,7 @@ class Benchmark:
     def labels(self, case: Case) -> Row:
         """The row before anything is measured."""
         row: Row = {"kind": case.kind} if case.kind else {"engine": case.engine}
+        row |= {"arrangement": case.arrangement} if case.arrangement else {}
         row |= {"encoding": case.encoding, "n": case.n, "batch": self.batch(case)}
         return row | ({"layers": case.layers} if case.layers > 1 else {})
 
@@ -143,6 +146,12 @@ class Benchmark:
         except Exception as error:
             row["not run" if case.encoding == NO_BIAS else "failed"] = f"{self.stage(row)}{error_summary(error)}"
         return row
+
+
+def name_of(kind: str | None, arrangement: str | None, encoding: str, engine: str | None, n: int) -> str:
+    """A case in a sentence."""
+    where = arrangement and f"{arrangement},"
+    return " ".join(part for part in (kind, where, encoding, engine, f"n={n}") if part)
 
 
 def check_sizes(**sizes: int | Sequence[int]) -> None:

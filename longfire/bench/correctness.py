@@ -12,8 +12,12 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
+from longfire.bench.layouts import PLAIN, Arrangement
 from longfire.encodings import ENCODINGS, PositionEncoding, build_encoding
-from longfire.engines import attention
+from longfire.encodings.registry import option_names
+from longfire.engines import ENGINES
+from longfire.engines.layout import segment_positions
+from longfire.engines.request import Request
 
 HEADS = 2
 ROWS = 256
@@ -29,6 +33,8 @@ INTERPOLATED_FLOOR = 0.2
 """Added for parameters' gradients of an interpolated bias, which blurs kinks."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, PositionEncoding | None], Tensor]
+Inputs = tuple[Tensor, Tensor, Tensor, PositionEncoding | None, Tensor]
+"""q, k, v, the encoding, and the indices of some queries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,32 +71,36 @@ def verdict(
 
 
 @lru_cache(maxsize=1)
-def make_sample(name: str | None, n: int, head_dim: int, dtype: torch.dtype, device: str) -> Sample:
+def make_sample(
+    name: str | None, n: int, head_dim: int, dtype: torch.dtype, device: str, arrangement: Arrangement = PLAIN
+) -> Sample:
     """A sample for an encoding (None: no bias) and length. The latest is cached for the next engine."""
     torch.manual_seed(0)
     q, k, v, upstream = torch.randn(4, 1, HEADS, n, head_dim, device=device).to(dtype)
-    encoding = None if name is None else build_for(name, HEADS, head_dim, n).to(device)
+    encoding = None if name is None else build_for(name, HEADS, head_dim, n, arrangement.causal).to(device)
     positions = torch.arange(n, device=device)
     rows = positions if n <= ALL_QUERIES else torch.cat([positions[:ROWS], positions[-ROWS:]])
     inputs = (q.requires_grad_(), k.requires_grad_(), v.requires_grad_())
     exact_q, exact_k, exact_v = (tensor.detach().double().requires_grad_() for tensor in inputs)
     exact_encoding = None if encoding is None else copy.deepcopy(encoding).double()
     blocks = rows.split(ROWS)
-    exact = _results(_reference, (exact_q, exact_k, exact_v), upstream.double(), exact_encoding, blocks)
+    reference, eager_attention = partial(_reference, arrangement), partial(_eager, arrangement)
+    exact = _results(reference, (exact_q, exact_k, exact_v), upstream.double(), exact_encoding, blocks)
     if n <= GRADIENTS:  # eager PyTorch must sum gradients over all queries in its own precision
         blocks = (rows,)
-    eager = _results(_eager, inputs, upstream, encoding, blocks)
+    eager = _results(eager_attention, inputs, upstream, encoding, blocks)
     return Sample(inputs, upstream, encoding, rows, exact, _errors(eager, exact))
 
 
-def build_for(name: str, heads: int, head_dim: int, n: int) -> PositionEncoding:
-    """A freshly initialised encoding for a model of this shape."""
+def build_for(name: str, heads: int, head_dim: int, n: int, causal: bool = True) -> PositionEncoding:
+    """A freshly initialised encoding for a model of this shape; if not causal, one that tells both sides apart."""
     build = partial(build_encoding, num_heads=heads, head_dim=head_dim, width=heads * head_dim, max_length=n)
-    return build(name, **ENCODINGS[name].example)
+    both_sides = not causal and "bidirectional" in option_names(ENCODINGS[name])
+    return build(name, **ENCODINGS[name].example, **({"bidirectional": True} if both_sides else {}))
 
 
 def _results(
-    attend: Callable[[Tensor, Tensor, Tensor, PositionEncoding | None, Tensor], Tensor],
+    attend: Callable[[*Inputs], Tensor],
     inputs: tuple[Tensor, Tensor, Tensor],
     upstream: Tensor,
     encoding: PositionEncoding | None,
@@ -114,19 +124,30 @@ def _results(
     return {"output": torch.cat(outputs, dim=2), **(sums if with_gradients else {})}
 
 
-def _reference(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor) -> Tensor:
-    keys = torch.arange(k.shape[2], device=k.device)
-    return attention(q[:, :, rows], k, v, encoding, q_positions=rows, k_positions=keys, impl="reference")
+def _request(arrangement: Arrangement, *inputs: *Inputs) -> Request:
+    """Attention of some queries of the arrangement."""
+    q, k, v, encoding, rows = inputs
+    ids, keys = arrangement.segment_ids, arrangement.positions
+    if keys is None:
+        keys = torch.arange(k.shape[2], device=k.device) if ids is None else segment_positions(ids)
+    where = keys[..., rows], keys, arrangement.causal, None, 0.0, None, arrangement.window
+    return Request(q[:, :, rows], k, v, encoding, *where, ids, None if ids is None else ids[:, rows])
 
 
-def _eager(q: Tensor, k: Tensor, v: Tensor, encoding: PositionEncoding | None, rows: Tensor) -> Tensor:
+def _reference(arrangement: Arrangement, *inputs: *Inputs) -> Tensor:
+    return ENGINES["reference"].run(_request(arrangement, *inputs))
+
+
+def _eager(arrangement: Arrangement, *inputs: *Inputs) -> Tensor:
     """Attention in plain operations, all in the dtype of q."""
-    keys = torch.arange(k.shape[2], device=k.device)
-    logits = q[:, :, rows] @ k.mT * q.shape[-1] ** -0.5
-    bias = encoding(rows, keys) if encoding is not None else None
+    request = _request(arrangement, *inputs)
+    logits = request.q @ request.k.mT * request.scaling
+    bias, visible = request.dense_bias(), request.visible()
     if bias is not None:
-        logits = logits + bias.to(q.dtype)
-    return torch.softmax(logits.masked_fill(keys > rows[:, None], float("-inf")), dim=-1) @ v
+        logits = logits + bias.to(logits.dtype)
+    if visible is not None:
+        logits = logits.masked_fill(~visible, float("-inf"))
+    return torch.softmax(logits, dim=-1) @ request.v
 
 
 def _errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:

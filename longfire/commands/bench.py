@@ -37,13 +37,22 @@ BIAS: Options = {
 }
 ATTENTION: Options = {
     **DEVICE,
+    "--layout": {
+        **NAMES,
+        "dest": "layouts",
+        "help": "measure packed documents (packed), a sliding window (window), attention that is not causal "
+        "(bidirectional) or random positions (positions), relative to their baselines (default: causal rows)",
+    },
     "--lengths": {
         **INTEGERS,
-        "help": "sequence lengths (default: 2048 8192 32768 on cuda, 512 2048 on cpu)",
+        "help": "sequence lengths (default: 2048 8192 32768 on cuda, 512 2048 on cpu; --layout has its own)",
     },
     "--tokens": {**INTEGER, "help": "tokens per batch (default: 32768 on cuda, one sequence on cpu)"},
-    "--engines": {**NAMES, "help": "engines to measure (default: all)"},
-    "--encodings": {**NAMES, "help": "encodings to measure next to no bias (default: all with a bias)"},
+    "--engines": {**NAMES, "help": "engines to measure (default: all; with --layout on cuda, mainly fused)"},
+    "--encodings": {
+        **NAMES,
+        "help": "encodings to measure next to no bias (default: all with a bias; --layout has its own)",
+    },
     "--shared-layers": {
         **INTEGER,
         "help": "layers that share one FIRE in the row fire-s; 0 skips it (default: 12 on cuda, 0 on cpu)",
@@ -110,6 +119,7 @@ def plan(options: argparse.Namespace) -> "Benchmark":
     """The checked benchmark for the options."""
     from longfire.bench.attention_speed import AttentionBenchmark
     from longfire.bench.bias_speed import BiasBenchmark
+    from longfire.bench.layout_speed import LayoutBenchmark
     from longfire.bench.model_speed import ModelBenchmark
 
     kinds: dict[str, type[Benchmark]] = {
@@ -117,8 +127,8 @@ def plan(options: argparse.Namespace) -> "Benchmark":
         "attention": AttentionBenchmark,
         "model": ModelBenchmark,
     }
-    kind = kinds[options.subject]
-    chosen = ((field.name, getattr(options, field.name, None)) for field in fields(kind))
+    kind = LayoutBenchmark if getattr(options, "layouts", None) else kinds[options.subject]
+    chosen = ((field.name, getattr(options, field.name, None)) for field in fields(kind) if field.name != "subject")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen}
     return kind.on(**values)
 
@@ -126,7 +136,7 @@ def plan(options: argparse.Namespace) -> "Benchmark":
 def run_bench(options: argparse.Namespace) -> int:
     """Run `longfire bench`. Exit status: 1 if a result was wrong or a measurement failed, 130 if interrupted."""
     from longfire.report.speed import speed_table
-    from longfire.report.speed_plot import plot_model, plot_speed
+    from longfire.report.speed_plot import PLOTS
 
     benchmark = plan(options)
     if options.dry_run:
@@ -137,7 +147,7 @@ def run_bench(options: argparse.Namespace) -> int:
         return 0
     record = benchmark.run(partial(write_json, options.out))
     print(f"{speed_table(record)}\n\nRecord: {options.out}", flush=True)
-    if plot := {"attention": plot_speed, "model": plot_model}.get(options.subject):
+    if plot := PLOTS.get(benchmark.subject):
         picture = options.out.with_suffix(".png")
         plot(record, picture)
         print(f"Plot: {picture}")

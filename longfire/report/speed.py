@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from longfire.bench.attention_speed import BASELINES, BOTH, MEMORY, RATIOS
-from longfire.bench.benchmark import FIRE_S, FORWARD, NO_BIAS
+from longfire.bench.attention_speed import BASELINES, MEMORY, RATIOS
+from longfire.bench.benchmark import BOTH, FIRE_S, FORWARD, NO_BIAS, name_of
+from longfire.bench.layout_speed import comparisons_of, ratio_name
+from longfire.bench.layouts import LAYOUTS, Comparison
 from longfire.bench.model_speed import DECODING, TRAINING
 from longfire.report.table import Block, Table, render_text
 
@@ -20,8 +22,8 @@ Row = dict[str, Any]
 def speed_table(record: Record) -> str:
     """The report of `longfire bench`: what was measured and where, the tables, and why numbers are missing."""
     subject, stopped = record["setting"]["subject"], "; interrupted" if record.get("interrupted") else ""
-    head, *blocks = {"bias": _bias, "attention": _attention, "model": _model}[subject](record)
-    return render_text([f"{head}; {machine(record)}{stopped}", *blocks, _missing(record["rows"])])
+    head, *blocks = TABLES[subject](record)
+    return render_text([f"{head}; {machine(record)}{stopped}", *blocks])
 
 
 def machine(record: Record) -> str:
@@ -49,7 +51,7 @@ def _bias(record: Record) -> list[Block]:
     ]
     columns = ["encoding", *(f"{unit}, n={n}" for unit in ("ms", "MB") for n in lengths)]
     head = f"bias, {setting['heads']} heads of {setting['head_dim']}, one sequence, forward, float32"
-    return [head, Table(columns, rows)]
+    return [head, Table(columns, rows), missing(record["rows"])]
 
 
 def _attention(record: Record) -> list[Block]:
@@ -77,7 +79,55 @@ def _attention(record: Record) -> list[Block]:
         if (group := list(same))
     ]
     head = f"attention, {setting['heads']} heads of {setting['head_dim']}, causal, {setting['dtype']}"
-    return [head, *tables, _launch_overhead(rows), _sharing(record)]
+    return [head, *tables, _launch_overhead(rows), _sharing(record), missing(record["rows"])]
+
+
+def _layouts(record: Record) -> list[Block]:
+    """A table per length, what is missing and, last, the ratios."""
+    setting, rows = record["setting"], [row for row in record["rows"] if FORWARD in row]
+    columns = (FORWARD, "ms"), (BOTH, "ms"), (BOTH, "peak_mb")
+    tables = [
+        Table(
+            ["layout", "encoding", "engine", "forward ms", "fwd+bwd ms", "MB added"],
+            [
+                [row["arrangement"], *_names(row), *(number(row.get(part, {}).get(key)) for part, key in columns)]
+                for row in rows
+                if (row["n"], row["batch"]) == (n, batch)
+            ],
+            left=3,
+            title=f"n = {n:,}, {batch * n:,} tokens per batch",
+        )
+        for n, batch in dict.fromkeys((row["n"], row["batch"]) for row in rows)
+    ]
+    head = f"attention by layout, {setting['heads']} heads of {setting['head_dim']}, {setting['dtype']}"
+    return [head, *tables, missing(record["rows"]), ratio_table(record)]
+
+
+def ratio_table(record: Record) -> Table:
+    """Times relative to each layout's baseline, with the targets in brackets."""
+    setting = record["setting"]
+    cells: list[list[str]] = []
+    for comparison, row in compared(record):
+        against = ratio_name(comparison, setting["device"])
+        cells.append([comparison.arrangement, against, row["encoding"], row["engine"], f"{row['n']:,}"])
+        for part in (FORWARD, BOTH):
+            target = comparison.target(row, part)
+            wanted = "" if target is None else f" (≤ {target:.2f})"
+            cells[-1] += [number(row.get(part, {}).get("ms")), number(row[against].get(part)) + wanted]
+    columns = ["layout", "÷ baseline", "encoding", "engine", "n", "forward ms", "ratio", "fwd+bwd ms", "ratio"]
+    return Table(columns, cells, left=4)
+
+
+def compared(record: Record) -> list[tuple[Comparison, Row]]:
+    """Every comparison with a row that has its ratios, in the layouts' order."""
+    layouts, device = record["setting"]["layouts"], record["setting"]["device"]
+    return [
+        (comparison, row)
+        for name in layouts
+        for comparison in LAYOUTS[name].comparisons
+        for row in record["rows"]
+        if comparison in comparisons_of(row, layouts) and ratio_name(comparison, device) in row
+    ]
 
 
 def _model(record: Record) -> list[Block]:
@@ -99,7 +149,10 @@ def _model(record: Record) -> list[Block]:
         title = f"{kind}, {rows[0]['batch']} × {n:,} {LENGTHS_OF[kind]}"
         tables.append(Table(["encoding", "engine", "ms", "tokens/s", *ratios], cells, left=2, title=title))
     compiled = "compiled" if setting["compile"] else "not compiled"
-    return [f"{setting['size']} model, {setting['dtype']}, {compiled}", *tables]
+    return [f"{setting['size']} model, {setting['dtype']}, {compiled}", *tables, missing(record["rows"])]
+
+
+TABLES = {"bias": _bias, "attention": _attention, "layouts": _layouts, "model": _model}
 
 
 def batch_and_type(record: Record) -> str:
@@ -124,7 +177,7 @@ def _names(row: Row) -> tuple[str, str]:
     """Display names of encoding and engine."""
     if row["encoding"] == NO_BIAS:
         return NO_BIAS, {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "sdpa": "SDPA"}[row["engine"]]
-    listing = (row["encoding"], row["engine"]) == LISTING
+    listing = (row["encoding"], row["engine"]) == LISTING and "arrangement" not in row
     return row["encoding"], f"{row['engine']} (the listing)" if listing else row["engine"]
 
 
@@ -160,7 +213,7 @@ def _sharing(record: Record) -> str:
     return f"{FIRE_S}: time per layer, with one bias for {layers} layers. Fwd+bwd ÷ one FIRE per layer: {ratios}."
 
 
-def _missing(rows: Sequence[Row]) -> list[str]:
+def missing(rows: Sequence[Row]) -> list[str]:
     """Why cells are empty, one line per reason."""
     reasons: dict[str, list[Row]] = {}
     for row in rows:
@@ -179,5 +232,5 @@ def _cases(affected: Sequence[Row], rows: Sequence[Row]) -> str:
         if engine and "not run" in row and all(other in affected for other in rows if other.get("engine") == engine):
             names.append(engine)
         else:
-            names.append(" ".join(part for part in (row.get("kind"), row["encoding"], engine, f"n={row['n']}") if part))
+            names.append(name_of(row.get("kind"), row.get("arrangement"), row["encoding"], engine, row["n"]))
     return ", ".join(dict.fromkeys(names))

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from longfire.bench.attention_speed import BOTH
-from longfire.bench.benchmark import FIRE_S, FORWARD, NO_BIAS
+from longfire.bench.benchmark import BOTH, FIRE_S, FORWARD, NO_BIAS
+from longfire.bench.layout_speed import ratio_name
+from longfire.bench.layouts import LAYOUTS, Comparison
 from longfire.bench.model_speed import BASELINE, DECODING, TRAINING
 from longfire.encodings.labels import label_title
-from longfire.report.speed import best_rows, machine
+from longfire.report.speed import best_rows, compared, machine, number
 from longfire.report.summary import COLORS, assign_colors
 
 FIRE_COLORS = {name: COLORS[name][0] for name in ("fire", FIRE_S)}
@@ -25,6 +26,7 @@ BASELINE_LOOKS = {
     "cudnn": ("SDPA cuDNN, no bias", "gray"),
     "sdpa": ("SDPA, no bias", "black"),
 }
+PART_COLORS = {FORWARD: "silver", BOTH: FIRE_COLORS["fire"]}
 MODEL_PANELS = {
     FORWARD: ("forward, milliseconds", "ms", 1.0),
     TRAINING: ("training, thousand tokens per second", "tokens/s", 1e-3),
@@ -129,3 +131,53 @@ def _plot_bars(axes: Any, kind: str, rows: list[Row]) -> None:
     axes.set_xlim(0, max(values) * 1.45)
     axes.set_title(title)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def plot_layouts(record: Record, path: Path) -> None:
+    """Plot the times of each layout divided by its baseline's, labelled in milliseconds, with a line at each target."""
+    from matplotlib.figure import Figure
+
+    setting, layouts = record["setting"], record["setting"]["layouts"]
+    bars = [[pair for pair in compared(record) if pair[0] in LAYOUTS[name].comparisons] for name in layouts]
+    heights = [len(pairs) + 1 for pairs in bars]
+    figure = Figure(figsize=(10, 1 + 0.5 * sum(heights)), layout="constrained")
+    panels = figure.subplots(len(layouts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, name, pairs in zip(panels, layouts, bars, strict=True):
+        several = len({row["n"] for _, row in pairs}) > 1
+        for i, (comparison, row) in enumerate(pairs):
+            _plot_ratio(axes, i, comparison, row, setting["device"])
+        axes.set_yticks(range(len(pairs)), [_ratio_label(*pair, setting["device"], several) for pair in pairs])
+        axes.set_ylim(len(pairs) - 0.5, -0.5)
+        axes.set_xlim(left=0)
+        axes.axvline(1, color="gray", linestyle=":", zorder=0)
+        axes.set_title(name)
+        axes.spines[["top", "right"]].set_visible(False)
+    keys = {key: handle for axes in panels for handle, key in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(keys.values(), keys, loc="outside lower center", ncols=3, frameon=False)
+    heads = f"{setting['heads']} heads of {setting['head_dim']}, {setting['dtype']}"
+    figure.suptitle(f"Time of attention relative to a baseline: {heads}. {machine(record)}")
+    figure.savefig(path, dpi=110)
+
+
+def _plot_ratio(axes: Any, place: int, comparison: Comparison, row: Row, device: str) -> None:
+    """Draw a bar for forward, one for both, their targets, and the numbers on the right."""
+    for y, part in ((place - 0.2, FORWARD), (place + 0.2, BOTH)):
+        ratio, target = row[ratio_name(comparison, device)].get(part), comparison.target(row, part)
+        if ratio is None:
+            continue
+        axes.barh(y, ratio, 0.36, color=PART_COLORS[part], label=part)
+        text = f"{number(ratio)}   {number(row[part]['ms'])} ms"
+        axes.text(1.01, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        if target is not None:
+            axes.vlines(target, y - 0.2, y + 0.2, color="black", label="target")
+
+
+def _ratio_label(comparison: Comparison, row: Row, device: str, several: bool) -> str:
+    """`fire: random positions ÷ causal`, with the engine unless it is the fused one."""
+    engine = "" if row["engine"] == "fused" else f" on {row['engine']}"
+    length = f", {row['n']:,}" if several else ""
+    return f"{row['encoding']}{engine}{length}: {comparison.arrangement} {ratio_name(comparison, device)}"
+
+
+PLOTS = {"attention": plot_speed, "layouts": plot_layouts, "model": plot_model}
+"""By the subject of a record."""
