@@ -67,7 +67,7 @@ def test_attention_by_layout(tmp_path, capsys):
     record = json.loads(out.read_text(encoding="utf-8"))
     assert (record["setting"]["subject"], record["setting"]["layouts"]) == ("layouts", ["window", "bidirectional"])
     shown = capsys.readouterr().out
-    assert "not causal        ÷ sdpa without bias  alibi" in shown
+    assert "not causal ÷ sdpa without bias alibi sdpa 32" in " ".join(shown.split())
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
