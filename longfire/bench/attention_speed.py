@@ -158,7 +158,7 @@ class AttentionBenchmark(Benchmark):
     def _check(self, case: Case, row: Row, encoding: PositionEncoding | None) -> str | None:
         """Add the errors to the row and return what is wrong. PyTorch's own attention is never called wrong."""
         dtype, arrangement = DTYPES[self.dtype], self.arrangement(case)
-        n = arrangement.calls[0][1] if arrangement.calls else case.n
+        n = max((length for _, length in arrangement.calls), default=case.n)
         sample = correctness.make_sample(case.encoding_name, n, self.head_dim, dtype, self.device, arrangement)
         options = arrangement.options()
         errors = correctness.check(lambda q, k, v, encoding: attend(case, [(q, k, v)], encoding, options)[0], sample)

@@ -147,7 +147,7 @@ def plot_layouts(record: Record, path: Path) -> None:
         for i, (comparison, row) in enumerate(pairs):
             _plot_ratio(axes, i, comparison, row, setting["device"])
         axes.set_yticks(range(len(pairs)), [_ratio_label(*pair, setting["device"], several) for pair in pairs])
-        axes.set_ylim(len(pairs) - 0.5, -0.5)
+        axes.set_ylim(max(1, len(pairs)) - 0.5, -0.5)  # from top to bottom
         axes.set_xlim(left=0)
         axes.axvline(1, color="gray", linestyle=":", zorder=0)
         axes.set_title(name)

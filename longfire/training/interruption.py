@@ -15,10 +15,12 @@ NOTICE = b"\nlongfire: saving a checkpoint after this step. Ctrl-C again stops a
 
 
 class Interruption(TrainerCallback):
-    """Context manager: the first signal stops training after the step, with a checkpoint; a second one acts as usual.
+    """Context manager: the first signal stops training after the step, with a checkpoint.
 
-    On exit, the signal is raised again for its previous handler. Several processes stop at the same step: they agree
-    where they synchronise anyway, when losses are logged or the model is evaluated.
+    After it, Ctrl-C acts as usual, and SIGTERM is ignored: a scheduler signals every process, and torchrun or a pool
+    then signals its workers again. On exit, the first signal is raised again for its previous handler. Several
+    processes stop at the same step: they agree where they synchronise anyway, when losses are logged or the model is
+    evaluated.
     """
 
     def __init__(self) -> None:
@@ -35,14 +37,18 @@ class Interruption(TrainerCallback):
         return self
 
     def handle(self, number: int, frame: Any) -> None:
-        """Remember the signal. A forked process, such as a data loader's worker, leaves the decision to its parent."""
-        self.restore()
+        """Remember the first signal. A forked process, such as a data loader's worker, leaves that to its parent."""
         if os.getpid() != self.process:
+            self.restore()
             if number == signal.SIGTERM:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
             return
+        if self.received is not None:
+            return
         self.received = number
+        if signal.SIGINT in self.handlers:  # a second Ctrl-C stops at once
+            signal.signal(signal.SIGINT, self.handlers[signal.SIGINT])
         if number == signal.SIGINT and int(os.environ.get("RANK", "0")) == 0:
             with suppress(OSError):
                 os.write(2, NOTICE)  # print is not reentrant

@@ -19,7 +19,7 @@ from longfire.lab.tables import ENTRIES
 from longfire.provenance import kernel_hash
 from longfire.report.speed import speed_table
 from longfire.report.verdict import verdict
-from tests.report.records import attention_record, compare_record, with_other_texts
+from tests.report.records import attention_record, compare_record, layout_record, with_other_texts
 
 
 @pytest.fixture
@@ -117,6 +117,30 @@ def test_outdated_speeds_are_captioned_and_hold_up_a_release(repository, kernels
     assert ("Not re-measured since the kernels changed.\n" in (root / "README.md").read_text()) == outdated
     assert (f"torch 2.11.0+cu130\n{caption}\n" in (root / "benchmarks" / "README.md").read_text()) == outdated
     assert problems(root) == [f"results/bench/h200-attention.json: {caption} Measure it again."] * outdated
+
+
+@pytest.mark.parametrize("kernels", ["today's", "others"])
+def test_layouts(repository, kernels):
+    """The fused engine's README says that layouts were not measured, or shows the record and its plot."""
+    page = "longfire/engines/fused/README.md"
+    root = repository({page: block("layouts")}, {})
+    update(root)
+    assert (root / page).read_text() == block("layouts", "Not measured yet.")
+    record = layout_record()
+    record["provenance"] |= {"commit": "abc1234", "kernels": kernel_hash() if kernels == "today's" else kernels}
+    repository({}, {"bench/h200-layouts": record})
+    assert {f"{page} is stale: run python -m benchmarks.update."} <= {*problems(root)}
+    update(root)
+    shown = (root / page).read_text()
+    row = "| 32 equal documents | ÷ 32 rows | fire | fused | 32,768 | 1.10 | 1.10 (≤ 1.15) | 4.40 | 1.10 (≤ 1.15) |"
+    assert row in shown
+    assert "\nNVIDIA H200, torch 2.11.0+cu130, 12 heads of 64, bfloat16, commit abc1234.\n" in shown
+    assert ": it is out of order\n" in shown
+    assert "![Time of each layout relative to its baseline][layouts]" in shown
+    caption = "Measured at commit abc1234; not re-measured since the kernels changed."
+    assert (caption in shown) == (kernels == "others")
+    assert problems(root) == [f"results/bench/h200-layouts.json: {caption} Measure it again."] * (kernels == "others")
+    assert (root / "docs" / "images" / "layouts-h200.png").stat().st_size > 20_000
 
 
 def test_stamp(tmp_path):

@@ -60,6 +60,17 @@ def test_attention(engine, status, tmp_path, capsys, monkeypatch):
     assert status == 130 or rows[3]["forward"]["ms"] > 0
 
 
+def test_attention_by_layout(tmp_path, capsys):
+    out = tmp_path / "layouts.json"
+    command = ["bench", "attention", "--device", "cpu", "--layout", "window", "bidirectional", "--lengths", "32"]
+    assert main([*command, "--encodings", "alibi", "--engines", "sdpa", *SMALL, "--out", str(out)]) == 0
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert (record["setting"]["subject"], record["setting"]["layouts"]) == ("layouts", ["window", "bidirectional"])
+    shown = capsys.readouterr().out
+    assert "not causal ÷ sdpa without bias alibi sdpa 32" in " ".join(shown.split())
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(("end", "status"), [(None, 0), (RuntimeError("broken"), 1), (KeyboardInterrupt(), 130)])
 def test_model(end, status, tmp_path, capsys, monkeypatch):
     def prepare(benchmark, model, ids, n):
@@ -91,6 +102,11 @@ def test_model(end, status, tmp_path, capsys, monkeypatch):
             16,
         ),
         (
+            ["attention", "--device", "cpu", "--layout", "packed", "positions", "--engines", "chunked"],
+            "32 rows, fire chunked n=512, batch 1\n32 equal documents, fire chunked n=512, batch 1",
+            14,
+        ),
+        (
             ["model", "--device", "cpu", "--forward", "16", "--training", "--decoding", "64", "--encodings", "fire"],
             "forward fire n=16, batch 128\ndecoding rope n=64, batch 8",
             4,
@@ -112,6 +128,7 @@ def test_dry_run(command, first, number, tmp_path, capsys):
     [
         (["bias", "--encodings", "rope"], "'rope' has no bias to measure"),
         (["attention", "--device", "cpu", "--engines", "refrence"], "Did you mean 'reference'"),
+        (["attention", "--device", "cpu", "--layout", "pakced"], "the layout cannot be 'pakced'"),
         (["model", "--device", "cpu", "--encodings", "fier"], "Did you mean 'fire'"),
     ],
 )

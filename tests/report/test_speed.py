@@ -7,9 +7,9 @@ import pytest
 
 from longfire.bench import attention_speed, model_speed
 from longfire.report.speed import best_rows, speed_table
-from longfire.report.speed_plot import plot_model, plot_speed
+from longfire.report.speed_plot import plot_layouts, plot_model, plot_speed
 from longfire.report.summary import COLORS
-from tests.report.records import attention_record
+from tests.report.records import attention_record, layout_record
 
 ROOT = Path(__file__).parents[2]
 MODEL_TIMES = {
@@ -111,6 +111,29 @@ def test_attention_table_of_a_cpu():
     assert lines[0].endswith("a CPU, 1 threads, torch 2.11.0+cu130")
     assert lines[4] == "encoding engine forward ms ÷ no bias fwd+bwd ms ÷ no bias MB added ÷ no bias"
     assert lines[-2:] == ["no bias SDPA 4.00 1.00 – – – –", "fire sdpa (the listing) 6.00 1.50 – – – –"]
+
+
+def test_layout_table(tmp_path):
+    """Times, then why numbers are missing, then the ratios."""
+    record = layout_record()
+    lines = lines_of(record)
+    assert lines[0] == "attention by layout, 12 heads of 64, bfloat16; NVIDIA H200, torch 2.11.0+cu130"
+    assert lines[2] == "n = 32,768, 32,768 tokens per batch"
+    assert "not causal no bias SDPA flash 1.00 4.00 9.00" in lines
+    assert "random positions fire sdpa 1.00 4.00 9.00" in lines
+    head = lines.index("layout ÷ baseline encoding engine n forward ms ratio fwd+bwd ms ratio")
+    assert lines[head - 2].endswith("it is out of order")
+    assert lines[head + 2 : head + 5] == [
+        "32 equal documents ÷ 32 rows fire fused 32,768 1.10 1.10 (≤ 1.15) 4.40 1.10 (≤ 1.15)",
+        "32 unequal documents ÷ 32 calls fire fused 32,768 1.00 1.00 (≤ 1.25) 4.00 1.00 (≤ 1.25)",
+        "32 equal documents ÷ causal fire fused 32,768 1.10 1.10 4.40 1.10",
+    ]
+    assert "not causal ÷ flash t5 fused 8,192 1.00 1.00 (≤ 1.30) 4.00 1.00 (≤ 1.70)" in lines
+    assert lines[-1] == "random positions ÷ causal fire sdpa 8,192 1.00 1.00 4.00 1.00"
+    assert max(map(len, speed_table(record).splitlines())) <= 120
+    for rows in (record["rows"], record["rows"][:1], []):
+        plot_layouts(record | {"rows": rows}, tmp_path / "layouts.png")
+        assert is_png(tmp_path / "layouts.png")
 
 
 def test_model_table():

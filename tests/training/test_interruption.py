@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first saves a checkpoint, the second stops at once; all processes stop at the same step."""
+"""Ctrl-C and SIGTERM save a checkpoint first, a second Ctrl-C stops at once; all processes stop at the same step."""
 
 import os
 import re
@@ -29,14 +29,29 @@ def test_a_checkpoint_is_saved_first(stop, status, text, corpus, undisturbed, tm
     assert same_result(run, undisturbed)
 
 
-def test_the_second_signal_stops_at_once(corpus, tmp_path):
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_ctrl_c_stops_at_once(first, corpus, tmp_path):
     def stop():
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), first)
         os.kill(os.getpid(), signal.SIGINT)
 
     with at_step(6, stop), pytest.raises(KeyboardInterrupt):
         pretrain(RECIPE, corpus, tmp_path / "run", **QUIET)
     assert last_complete(tmp_path / "run").name == "checkpoint-4"
+
+
+@pytest.mark.parametrize(("first", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_another_sigterm_does_not_cut_off_the_checkpoint(first, status, text, tmp_path, monkeypatch):
+    """A worker can receive one from a scheduler, and another from torchrun or from the pool."""
+    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
+
+    def stop():
+        for number in (first, signal.SIGTERM, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+
+    with at_step(6, stop):
+        assert main(command(text, tmp_path / "run")[3:]) == status
+    assert last_complete(tmp_path / "run").name == "checkpoint-6"
 
 
 def test_the_bar_ends_before_the_message(text, tmp_path, monkeypatch, capsys):
