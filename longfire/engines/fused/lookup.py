@@ -36,7 +36,7 @@ class Tokens(NamedTuple):
 
     index: Any
     position: Any
-    segment: Any  # None: one segment
+    segment: Any
     there: Any
 
 
@@ -145,7 +145,7 @@ def tokens_at(index, b, limit, Positions, Segments, Mask):
     """Load positions and segments of a tile's tokens."""
     there = index < limit
     position = tl.load(Positions.at + b * Positions.b + index, mask=there, other=0)  # [N]
-    segment = None
+    segment = tl.zeros_like(index)  # [N]; the compiler then drops the comparison of zeros
     if Segments is not None:
         segment = tl.load(Segments.at + b * Segments.b + index, mask=there, other=-1)  # [N]
     if Mask is not None:
@@ -160,9 +160,7 @@ def look_up(queries, keys, table, after, E, window, CAUSAL: tl.constexpr):
     `after`: from the table of keys up to the query to that of later keys.
     """
     distance = queries.position[:, None] - keys.position[None, :]
-    seen = queries.there[:, None] & keys.there[None, :]
-    if queries.segment is not None:
-        seen &= queries.segment[:, None] == keys.segment[None, :]
+    seen = queries.there[:, None] & keys.there[None, :] & (queries.segment[:, None] == keys.segment[None, :])
     if window is not None:
         seen &= distance < window
         if not CAUSAL:
