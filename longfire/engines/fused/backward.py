@@ -77,7 +77,7 @@ def _query_grad(
     call: Call, dout: Tensor, out: Tensor, lse: Tensor, dmiddle: Tensor, dfar: Tensor
 ) -> tuple[Tensor, Tensor]:
     dq, delta = torch.empty_like(call.q), torch.empty_like(lse)
-    tiling = QUERY_TILINGS.choose(call.q, call.S)
+    tiling = QUERY_TILINGS.choose(call.q, call.zones.keys)
     tiles = call.query_tiles(tiling.BM)
     query_grad[(call.programs(tiles),)](
         Out=heads(out),
@@ -104,7 +104,7 @@ def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Ten
     )  # no tile contains the padding before the first key
     shape = (call.B, call.H, call.S, call.D)
     dk, dv = (new(k.new_empty(shape, dtype=torch.float32) if grouped else x) for x in (k, call.v))
-    tiling = KEY_TILINGS.choose(call.q, call.S)
+    tiling = KEY_TILINGS.choose(call.q, call.zones.keys)
     tiles = call.key_tiles(tiling.BN)
     near = transposed(call.bias.near) if call.zones.exact else call.bias.near
     key_grad[(call.programs(tiles),)](
@@ -153,7 +153,7 @@ def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: 
             last_block=g.last_block,
             sequences=call.sequences,
             **call.arguments,
-            **NEAR_TILINGS.choose(call.q, call.S).launch(),
+            **NEAR_TILINGS.choose(call.q, call.zones.keys).launch(),
         )
         rows = call.S if call.segments is None else g.keys
         collect_near(dnear, turns.groups, dmiddle, dsamples, g, rows, first_head, count)
@@ -535,6 +535,18 @@ def near_logit_grad(
     )  # fmt: skip
 
 
+@triton.jit
+def segments_longer_than(Segments, length, sequences, N: tl.constexpr = 128):
+    """How many segments have more keys than this: the first ones, since the longest come first."""
+    longer = 0
+    for start in range(0, sequences, N):
+        n = start + tl.arange(0, N)
+        first = tl.load(Segments.table + n * 5 + 1, mask=n < sequences, other=0)  # [N]
+        end = tl.load(Segments.table + n * 5 + 2, mask=n < sequences, other=0)  # [N]
+        longer += tl.sum((end - first > length).to(tl.int32), 0)
+    return longer
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def near_grad(
     Q, K, V, dOut,  # Heads: (B, H, T, D), (B, G, S, D) twice, (B, H, T, D)
@@ -582,20 +594,22 @@ def near_grad(
             row0, start = tl.where(owner < H, later, earlier), tl.where(owner < H, earlier, later)
         i = row0 + tl.arange(0, TILE)
         j = start + tl.arange(0, TILE)
-        for n in range(sequences):
-            if Segments is None:
+        if Segments is None:
+            for n in range(sequences):
                 place = row_place(Shift, n, h, T, S)
                 total += near_logit_grad(
                     Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
                     H, T, S, window, dropout_p, D, DP, CAUSAL, EXACT, PRECISION,
                 )  # fmt: skip
-            else:
-                place = segment_place(Segments, n, h, T, S)
-                if later < place.end - place.shift:
-                    total += near_logit_grad(
-                        Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
-                        H, T, S, window, dropout_p, D, DP, CAUSAL, EXACT, PRECISION,
-                    )  # fmt: skip
+        else:
+            place = segment_place(Segments.table, h, T, S)
+            for n in range(segments_longer_than(Segments, later, sequences)):
+                following = segment_place(Segments.table + (n + 1) * 5, h, T, S)  # ahead of its use
+                total += near_logit_grad(
+                    Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
+                    H, T, S, window, dropout_p, D, DP, CAUSAL, EXACT, PRECISION,
+                )  # fmt: skip
+                place = following
     at = ((owner - first_head) * groups + chunk).to(tl.int64) * near_blocks + apart
     r = tl.arange(0, TILE)[:, None]
     c = tl.arange(0, TILE)[None, :]

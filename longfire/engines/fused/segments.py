@@ -22,9 +22,10 @@ class SegmentTable:
     """Packed documents, numbered from the first row's first."""
 
     tiles: Tensor
-    """(tiles, 2) int32: segment and number of each tile of 64 keys, those with the most keys before them first."""
+    """(tiles, 6) int32: number of each tile of 64 keys, then its segment's row of `segments`; those with the most keys
+    before them come first."""
     segments: Tensor
-    """(N + 1, 5) int32: row, first key, end, and where its middle and far nodes begin.
+    """(N + 1, 5) int32: row, first key, end, and where its middle and far nodes begin; the longest segment first.
 
     The last row has the number of segments, of which a compiled graph has N at most, and the totals of nodes.
     """
@@ -54,16 +55,19 @@ def _build(segment_ids: Tensor, smooth: int | None, window: int | None) -> Segme
             number[-1] < most, f"in a compiled graph, a batch of {B} × {S} tokens may have {most} segments"
         )
     first = torch.searchsorted(number, torch.arange(most + 1, device=number.device))  # B·S past the last
-    length, row, start = first.diff(), first[:-1] // S, first[:-1] % S
+    length, order = first.diff().sort(descending=True, stable=True)
+    row, start = first[order] // S, first[order] % S
     longest = int(length.max()) if readable else S
     middle, far = _node_counts(-(-length // BLOCK), Zones(longest, 0, smooth, window))
     begins = [torch.nn.functional.pad(count.cumsum(0), (1, 0)) for count in (middle, far)]
     places = [torch.nn.functional.pad(column, (0, 1)) for column in (row, start, start + length)]
     places[0][-1] = number[-1] + 1
-    return SegmentTable(_tiles(-(-length // TILE), readable, B * S), torch.stack([*places, *begins], 1).int(), longest)
+    segments = torch.stack([*places, *begins], 1).int()
+    segment, tile = _tiles(-(-length // TILE), readable, B * S)
+    return SegmentTable(torch.cat([tile[:, None].int(), segments[segment]], 1), segments, longest)
 
 
-def _tiles(count: Tensor, readable: bool, keys: int) -> Tensor:
+def _tiles(count: Tensor, readable: bool, keys: int) -> tuple[Tensor, Tensor]:
     """Segment and number of each tile, from the number of tiles of each segment."""
     after, segments = count.cumsum(0), len(count)
     total = int(after[-1]) if readable else keys // TILE + segments
@@ -71,7 +75,7 @@ def _tiles(count: Tensor, readable: bool, keys: int) -> Tensor:
     segment = torch.searchsorted(after, index, right=True)
     number = index - torch.nn.functional.pad(after, (1, 0))[segment]
     order = torch.where(segment < segments, number, -1).argsort(descending=True, stable=True)
-    return torch.stack([segment, torch.where(segment < segments, number, NO_TILE)], 1)[order].int()
+    return segment[order], torch.where(segment < segments, number, NO_TILE)[order]
 
 
 def _node_counts(blocks: Tensor, zones: Zones) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ class Keys(NamedTuple):
 class Segments(NamedTuple):
     """Documents packed into rows; see `segments`."""
 
-    tiles: Any  # (tiles, 2)
+    tiles: Any  # (tiles, 6)
     table: Any  # (N + 1, 5)
 
 
@@ -121,11 +121,12 @@ class Tilings(NamedTuple):
     long: Tiling  # from 16,384 keys
     wide: Tiling  # head sizes above 64
 
-    def choose(self, q: Tensor, S: int) -> Tiling:
+    def choose(self, q: Tensor, keys: int) -> Tiling:
+        """For sequences, or segments, of at most this many keys."""
         D = q.shape[-1]
         if q.dtype == torch.float32:
             return Tiling(warps=4 if D <= 64 else 8, stages=1)
-        return self.wide if D > 64 else self.short if S < 16384 else self.long
+        return self.wide if D > 64 else self.short if keys < 16384 else self.long
 
 
 class Call:
@@ -243,9 +244,8 @@ def store_rows(at, value, rows, stride, limit, D: tl.constexpr, DP: tl.constexpr
 
 
 @triton.jit
-def segment_place(Segments, n, h, T, S):
-    """Segment n of a packed batch."""
-    at = Segments.table + n * 5
+def segment_place(at, h, T, S):
+    """The segment whose row of the table is at this address."""
     b, shift, end = tl.load(at), tl.load(at + 1), tl.load(at + 2)  # []
     middle, far = tl.load(at + 3), tl.load(at + 4)  # []
     return Place(b, h, shift, end, tl.minimum(T, end - (S - T)), S - T - shift, 0, middle, far)
@@ -264,8 +264,8 @@ def tile_place(Shift, Segments, B, T, S, tiles, FROM_END: tl.constexpr):
     pid = tl.program_id(0)
     tile = pid % tiles
     if Segments is not None:
-        at = Segments.tiles + tile * 2
-        return segment_place(Segments, tl.load(at), pid // tiles, T, S), tl.load(at + 1)  # []
+        at = Segments.tiles + tile * 6
+        return segment_place(at + 1, pid // tiles, T, S), tl.load(at)  # []
     if FROM_END:
         tile = tiles - 1 - tile
     return row_place(Shift, pid // tiles % B, pid // tiles // B, T, S), tile

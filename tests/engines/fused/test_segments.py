@@ -24,22 +24,25 @@ def test_table(window, readable, monkeypatch):
     """Every tile of every document once, and room for its nodes; in a compiled graph, more of nothing."""
     monkeypatch.setattr(segments, "has_values", lambda tensor: readable)
     table = segment_table(packed(*DOCUMENTS), 64, window)
-    lengths = [length for row in DOCUMENTS for length in row]
-    found = [(n, tile) for n, tile in table.tiles.tolist() if tile != NO_TILE]
-    assert sorted(found) == [(n, tile) for n, length in enumerate(lengths) for tile in range(-(-length // TILE))]
-    assert [tile for _, tile in found] == sorted((tile for _, tile in found), reverse=True)
-    places = [tuple(row[:3]) for row in table.segments.tolist()[: len(lengths)]]
-    assert places == [(0, 0, 1), (0, 1, 6), (0, 6, 646), (0, 646, 649), (0, 649, 716), (0, 716, 1000), (1, 0, 1000)]
-    assert (table.segments[len(lengths) :, :3].diff() <= 0).all()  # empty
+    documents = [(0, 0, 1), (0, 1, 6), (0, 6, 646), (0, 646, 649), (0, 649, 716), (0, 716, 1000), (1, 0, 1000)]
+    documents.sort(key=lambda place: place[1] - place[2])  # the longest first
+    rows = table.segments.tolist()
+    assert [tuple(row[:3]) for row in rows[: len(documents)]] == documents
+    assert (table.segments[len(documents) :, :3].diff() <= 0).all()  # empty
     assert table.longest == 1000
-    assert table.segments[-1, 0] == len(lengths)
+    assert rows[-1][0] == len(documents)
 
     begin = torch.zeros(2, dtype=torch.long)
-    for n, length in enumerate(lengths):
-        assert table.segments[n, 3:].tolist() == begin.tolist()
-        _, *nodes = Zones(length, 0, 64, window).sizes
+    for row, (_, first, end) in zip(rows, documents, strict=False):
+        assert row[3:] == begin.tolist()
+        _, *nodes = Zones(end - first, 0, 64, window).sizes
         begin += torch.tensor(nodes)
-    assert table.segments[-1, 3:].tolist() == begin.tolist()
+    assert rows[-1][3:] == begin.tolist()
+
+    tiles = [(number, *row) for number, *row in table.tiles.tolist() if number != NO_TILE]
+    expected = [(n, *row) for row in rows[: len(documents)] for n in range(-(-(row[2] - row[1]) // TILE))]
+    assert sorted(tiles) == sorted(expected)
+    assert [number for number, *_ in tiles] == sorted((number for number, *_ in tiles), reverse=True)
 
 
 @pytest.mark.parametrize("seed", range(20))
