@@ -73,8 +73,10 @@ def attention(
     encoding = bias if isinstance(bias, PositionEncoding) else None
     layout: dict[str, Any] = {"causal": causal, "dropout_p": dropout_p, "scale": scale, "window": window}
     own = {"q_positions": q_positions, "k_positions": k_positions, "segment_ids": segment_ids, "key_mask": key_mask}
-    share = Request(q, k, v, encoding, **own, **layout)
-    k, v = gather_keys(share.q, k, v, group)
+    Request(q, k, v, encoding, **own, **layout)  # checks this rank's share
+    if isinstance(bias, Tensor):
+        Request(q, whole_like(k, group, 2), whole_like(v, group, 2), bias, None, None, **layout, key_mask=None)
+    k, v = gather_keys(q, k, v, group)
     own = {name: None if tensor is None else unshard(tensor, -1, group) for name, tensor in own.items()}
     whole = Request(whole_like(q, group, dim=2), k, v, encoding, **own, **layout)
     whole.check_order()  # on all keys, so that every rank refuses them

@@ -170,7 +170,9 @@ def split_positions(
             "with longfire.random_positions."
         )
     if packing:
-        raise ValueError(f"with sequence_group, pass position_ids that restart in each document, not {', '.join(packing)}.")
+        raise ValueError(
+            f"with sequence_group, pass position_ids that restart in each document, not {', '.join(packing)}."
+        )
     for name, tensor in (("attention_mask", attention_mask), ("position_ids", position_ids)):
         if tensor is not None and tuple(tensor.shape) != tuple(x.shape[:2]):
             raise ValueError(
