@@ -72,7 +72,12 @@ def attention(
         raise TypeError("a prepared bias is for all queries at once: pass the encoding itself.")
     encoding = bias if isinstance(bias, PositionEncoding) else None
     layout: dict[str, Any] = {"causal": causal, "dropout_p": dropout_p, "scale": scale, "window": window}
-    own = {"q_positions": q_positions, "k_positions": k_positions, "segment_ids": segment_ids, "key_mask": key_mask}
+    own: dict[str, Any] = {
+        "q_positions": q_positions,
+        "k_positions": k_positions,
+        "segment_ids": segment_ids,
+        "key_mask": key_mask,
+    }
     Request(q, k, v, encoding, **own, **layout)  # checks this rank's share
     if isinstance(bias, Tensor):
         Request(q, whole_like(k, group, 2), whole_like(v, group, 2), bias, None, None, **layout, key_mask=None)
@@ -101,7 +106,7 @@ def unshard(tensor: Tensor, dim: int, group: ProcessGroup | None = None) -> Tens
     _size_and_rank(group)
     if tensor.shape[dim] % 2:
         raise ValueError(f"a rank's share is two chunks, so its length must be even, not {tensor.shape[dim]}.")
-    return _Unshard.apply(tensor, dim, group)  # type: ignore[no-any-return, no-untyped-call]
+    return _Unshard.apply(tensor, dim, group)  # type: ignore[no-any-return]
 
 
 def total(count: Tensor, group: ProcessGroup | None = None) -> Tensor:
@@ -144,8 +149,8 @@ def attend(
     N, rank = _size_and_rank(group)
     if whole.dropout_p:
         raise ValueError(
-            f"dropout_p must be 0 where a sequence is split across ranks, not {whole.dropout_p}: ranks with equal seeds "
-            f"would drop the same weights."
+            f"dropout_p must be 0 where a sequence is split across ranks, not {whole.dropout_p}: ranks with equal "
+            f"seeds would drop the same weights."
         )
     size = q.shape[2] // 2
     starts = rank * size, (2 * N - 1 - rank) * size
@@ -157,7 +162,7 @@ def attend(
     learned = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not (sum_bias_grad and learned and torch.is_grad_enabled()):
         return module(halves, impl)  # type: ignore[no-any-return]
-    summed = _SumGradients.apply(group, *learned.values())  # type: ignore[no-untyped-call]
+    summed = _SumGradients.apply(group, *learned.values())
     out: Tensor = functional_call(module, dict(zip(learned, summed, strict=True)), (halves, impl))
     return out
 
@@ -227,7 +232,7 @@ class _Unshard(torch.autograd.Function):
         return torch.cat([early for early, _ in halves] + [late for _, late in reversed(halves)], dim)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (total,) = _summed([grad], ctx.group)
         return shard(total, ctx.dim, ctx.group), None, None
 
@@ -241,7 +246,7 @@ class _SumGradients(torch.autograd.Function):
         return tuple(parameter.view_as(parameter) for parameter in parameters)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_summed(grads, ctx.group)
 
 

@@ -96,8 +96,8 @@ class LongfireForCausalLM(HeadModel, GenerationMixin):
         group = options.get("sequence_group")
         if group is not None and labels is not None:
             raise ValueError(
-                "with sequence_group, labels cannot be shifted across the edges of this rank's share: shift them before "
-                "longfire.parallel.shard, and pass shift_labels."
+                "with sequence_group, labels cannot be shifted across the edges of this rank's share: shift them "
+                "before longfire.parallel.shard, and pass shift_labels."
             )
         shift_labels = options.pop("shift_labels", None)  # as a parameter, Trainer would require it to evaluate
         targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]  # (B, T)

@@ -21,8 +21,8 @@ from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import random_positions, strictly_increase
 from longfire.engines import PreparedBias, prepare_bias
 from longfire.engines.layout import Span, segment_positions, visible
-from longfire.parallel import shard, unshard, whole_like
 from longfire.model.packing import check_increasing, given_segments, segments_of
+from longfire.parallel import shard, unshard, whole_like
 
 LONGFIRE = "longfire"
 """The `attn_implementation` of `longfire.attention`."""
@@ -159,7 +159,7 @@ def split_positions(
     packing: Mapping[str, Any],
     group: ProcessGroup,
 ) -> Positions:
-    """The positions of this rank's share x (B, T, C) of sequences that are split across a group. So are mask and ids."""
+    """The positions of this rank's share x (B, T, C) of sequences that a group shares, and so of mask and ids."""
     if config._attn_implementation != LONGFIRE:
         raise ValueError(f"sequence_group needs attn_implementation='{LONGFIRE}', not {config._attn_implementation!r}.")
     if cache is not None:

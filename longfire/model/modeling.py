@@ -34,7 +34,7 @@ class LayerBias:
 
     encoding: PositionEncoding
     bias: PositionEncoding | PreparedBias | None
-    """The encoding itself if the sequence is split across ranks, each of which needs the bias of two chunks. None: the encoding has no bias."""
+    """Unprepared if the sequence is split across ranks. None: the encoding has no bias."""
 
 
 class LongfireAttention(nn.Module):
