@@ -383,9 +383,12 @@ def gpu_result(attend, name, window, group=None):
 
 @pytest.mark.gpu
 def test_fused_on_a_shared_gpu(tmp_path):
+    """Errors are relative to the result; those of the parameters' gradients to the largest, since some are 0."""
     start(work_on_gpu, tmp_path, 2)
     for rank in range(2):
         for (name, window), found in torch.load(tmp_path / f"{rank}.pt").items():
-            for tensor, expected in zip(found, gpu_result(attention, name, window), strict=True):
-                error = (tensor - expected).norm() / expected.norm()
-                assert error < 0.02, (name, window, float(error))
+            expected = gpu_result(attention, name, window)
+            learned = max(float(gradient.norm()) for gradient in expected[4:])
+            for number, (tensor, other) in enumerate(zip(found, expected, strict=True)):
+                scale = float(other.norm()) if number < 4 else learned
+                assert float((tensor - other).norm()) < 0.02 * scale, (name, window, number)
