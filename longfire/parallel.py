@@ -12,6 +12,7 @@ Shapes: B batch, H query heads, G key heads, T tokens of a rank, L = N·T of the
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -81,6 +82,9 @@ def attention(
     Request(q, k, v, encoding, **own, **layout)  # checks this rank's share
     if isinstance(bias, Tensor):
         Request(q, whole_like(k, group, 2), whole_like(v, group, 2), bias, None, None, **layout, key_mask=None)
+    call = {"q": tuple(q.shape), "k": tuple(k.shape), "dtype": q.dtype, "bias": type(bias).__name__, "impl": impl}
+    call |= layout | {name: tensor is not None for name, tensor in own.items()} | {"sum_bias_grad": sum_bias_grad}
+    _check_agreement(", ".join(f"{name}={value}" for name, value in call.items()), q.device, group)
     k, v = gather_keys(q, k, v, group)
     own = {name: None if tensor is None else unshard(tensor, -1, group) for name, tensor in own.items()}
     whole = Request(whole_like(q, group, dim=2), k, v, encoding, **own, **layout)
@@ -217,6 +221,23 @@ def _size_and_rank(group: ProcessGroup | None) -> tuple[int, int]:
     if rank < 0:
         raise ValueError(f"rank {dist.get_rank()} is not in the given group: pass each rank the group that it is in.")
     return dist.get_world_size(group), rank
+
+
+def _check_agreement(call: str, device: torch.device, group: ProcessGroup | None) -> None:
+    """Refuse, on all ranks, calls that differ between them: they would exchange garbage. Waits for the device."""
+    own = torch.tensor([crc32(call.encode())], device=device)
+    found = [torch.empty_like(own) for _ in range(_size_and_rank(group)[0])]
+    dist.all_gather(found, own, group)
+    if len(set(torch.cat(found).tolist())) == 1:
+        return
+    ranks = dist.get_process_group_ranks(group)
+    calls = [""] * len(ranks)
+    dist.all_gather_object(calls, call, group)
+    rank, other = next((rank, other) for rank, other in zip(ranks, calls, strict=True) if other != calls[0])
+    raise ValueError(
+        f"all ranks must pass the same shapes and options, but rank {ranks[0]} has {calls[0]}, and rank {rank} has "
+        f"{other}."
+    )
 
 
 class _Unshard(torch.autograd.Function):

@@ -191,6 +191,11 @@ def work(rank, folder):
     with pytest.raises(ValueError, match="segment_ids must not decrease"):
         parallel.attention(q, k, v, segment_ids=parallel.shard(ids, 1))
     found |= {("memory", name): model_result(name)[1] for name in KEPT}
+    q, k, v = random(B, HEADS, None, 12 if rank else 14)
+    with pytest.raises(ValueError, match=r"rank 0 has q=\(2, 3, 14, 8\).* and rank 1 has q=\(2, 3, 12, 8\)"):
+        parallel.attention(q, k, v)
+    with pytest.raises(ValueError, match=r"same shapes and options.*window=None.*window=3"):
+        parallel.attention(q[:, :, :6], k[:, :, :6], v[:, :, :6], window=3 if rank == 2 else None)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 

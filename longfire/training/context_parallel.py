@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import torch.distributed as dist
+from accelerate.data_loader import BatchSamplerShard  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader
@@ -56,7 +57,8 @@ def check_processes(ranks: int) -> None:
 
 def assign_rows(loader: DataLoader[Any], ranks: int) -> None:
     """Give the ranks of a group the same rows: they count as one process of accelerate's data loader."""
-    sampler: Any = loader.batch_sampler
+    sampler = loader.batch_sampler
+    assert isinstance(sampler, BatchSamplerShard)
     sampler.num_processes = dist.get_world_size() // ranks
     sampler.process_index = dist.get_rank() // ranks
 
