@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from longfire import encodings as encodings
     from longfire import engines as engines
     from longfire import model as model
+    from longfire import parallel as parallel
     from longfire import theorem as theorem
     from longfire.encodings import *  # noqa: F403
     from longfire.engines import *  # noqa: F403
@@ -27,6 +28,7 @@ _PUBLIC = {
     ],
     "engines": ["attention", "attention_plan", "AttentionPlan", "prepare_bias", "PreparedBias"],
     "theorem": [],
+    "parallel": [],
 }
 _HOME = {name: room for room, names in _PUBLIC.items() for name in names}
 __all__ = ["__version__", *_PUBLIC, *_HOME]  # no `model`: `from longfire import *` must not need transformers

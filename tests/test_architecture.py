@@ -21,10 +21,11 @@ provenance:
 encodings: validation custom_ops
 theorem: validation encodings
 engines: validation custom_ops encodings
-model: validation custom_ops encodings theorem engines
+parallel: encodings engines
+model: validation custom_ops encodings theorem engines parallel
 data: validation atomic_io complete_folder
 tasks: validation data
-training: validation atomic_io complete_folder provenance encodings model data tasks
+training: validation atomic_io complete_folder provenance encodings parallel model data tasks
 evaluation: validation atomic_io provenance custom_ops encodings theorem engines model data tasks
 bench: validation atomic_io provenance encodings engines model evaluation
 lab: validation atomic_io complete_folder provenance encodings theorem engines model data tasks training evaluation
@@ -34,7 +35,7 @@ cli: commands
 __main__: cli
 """
 MAY_IMPORT = {room: set(known.split()) for room, known in (line.split(":") for line in ROOMS.strip().splitlines())}
-TORCH_ALONE = {"validation", "custom_ops", "encodings", "theorem", "engines"}
+TORCH_ALONE = {"validation", "custom_ops", "encodings", "theorem", "engines", "parallel"}
 KERNELS = {
     PACKAGE / "encodings" / "kernels" / "fire_kernels.py",
     *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "bias_kernels", "bias_grad")),

@@ -68,6 +68,13 @@ def add_pretrain(commands: Commands) -> None:
         "--fsdp", action="store_true", help="shard the model across GPUs (FSDP2) instead of replicating it"
     )
     parser.add_argument(
+        "--context-parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="split each sequence over N processes of torchrun, for lengths that do not fit on one GPU",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="print the full recipe, parameters and tokens, then exit"
     )
     parser.set_defaults(resumes=True, run=run_pretrain)
@@ -194,6 +201,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from longfire.encodings.labels import parse_label, run_folder
     from longfire.encodings.registry import SHARED
     from longfire.training.checkpoints import describe_last
+    from longfire.training.context_parallel import check_context_parallel, check_processes
     from longfire.training.pretrain import pretrain
     from longfire.training.task_data import TaskData
     from longfire.training.trainer import SHARDED
@@ -205,17 +213,20 @@ def run_pretrain(options: argparse.Namespace) -> int:
         label += SHARED
     out = options.out or run_folder(Path("runs"), label, recipe.seed, prefix=f"{recipe.name}-")
     description = describe_recipe(recipe)  # refuses bad recipes and checkpoints before any text is read
+    check_context_parallel(recipe, options.context_parallel)
     if recipe.task is not None:
         refuse_text_options(options, recipe.task)
     text = corpus_options(options, recipe.tokenizer, recipe.vocab_size)
     if options.dry_run:
         print(description, f"output                   {out}", sep="\n")
         return 0
+    check_processes(options.context_parallel)
     refuse_unwritable(out)
     corpus = load_corpus(**text) if recipe.task is None else TaskData(recipe.task)
     already_trained = (out / "done.json").exists()
+    how: dict[str, Any] = {"tracker": options.tracker, "context_parallel": options.context_parallel}
     try:
-        model = pretrain(recipe, corpus, out, tracker=options.tracker, **(SHARDED if options.fsdp else {}))
+        model = pretrain(recipe, corpus, out, **how, **(SHARDED if options.fsdp else {}))
     except KeyboardInterrupt:
         print(f"\nlongfire: stopped; {describe_last(out)}.", file=sys.stderr)
         return INTERRUPTED

@@ -13,6 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.masking_utils import causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from longfire import parallel
 from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias
 from longfire.engines.dispatch import choose
@@ -44,13 +45,17 @@ def longfire_attention(
         )
     if positions.padding is not None and isinstance(position_bias, PositionEncoding):
         position_bias = positions.prepare(position_bias)  # a compiled graph cannot read positions
-    explicit = not positions.in_order and not isinstance(position_bias, PreparedBias)
+    explicit, group, q = not positions.in_order and not isinstance(position_bias, PreparedBias), positions.group, query
+    if group is not None:
+        key, value = parallel.gather_keys(query, key, value, group)
+        query = parallel.whole_like(query, group, 2)
+    queries = positions.queries if group is None else positions.keys
     request = Request(  # not `attention`, which would check the positions again in every layer
         query,
         key,
         value,
         position_bias,
-        q_positions=positions.queries if explicit else None,
+        q_positions=queries if explicit else None,
         k_positions=positions.keys if explicit else None,
         causal=positions.causal,
         key_mask=positions.key_mask,
@@ -60,6 +65,8 @@ def longfire_attention(
         segment_ids=positions.segment_ids,
         position_limit=positions.limit,
     )
+    if group is not None:  # gradients of the encoding are summed by DDP or FSDP
+        return parallel.attend(q, request, group, sum_bias_grad=False).transpose(1, 2), None
     return choose(request).run(request).transpose(1, 2), None
 
 

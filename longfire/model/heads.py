@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from transformers import Cache, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
@@ -15,6 +16,7 @@ from longfire.custom_ops import is_plain_linear
 from longfire.model.configuration import LongfireConfig
 from longfire.model.loss import IGNORED, linear_cross_entropy, logits_cross_entropy
 from longfire.model.modeling import LongfireModel, LongfirePreTrainedModel
+from longfire.parallel import total
 
 
 class HeadModel(LongfirePreTrainedModel):
@@ -35,11 +37,14 @@ class HeadModel(LongfirePreTrainedModel):
         items: int | Tensor | None,
         skip_logits: bool | None,
         logits_to_keep: int | Tensor = 0,
+        group: ProcessGroup | None = None,
     ) -> tuple[Any, Any]:
         """The loss, if there are targets, and the logits (B, T, V), unless they are skipped."""
         loss: Any = None
         logits: Any = None
         if targets is not None:
+            if items is None and group is not None:
+                items = total((targets != IGNORED).sum(), group)
             loss, logits = token_loss(hidden, self.lm_head, targets, items)
             if self.training if skip_logits is None else skip_logits:
                 return loss, None
@@ -85,8 +90,15 @@ class LongfireForCausalLM(HeadModel, GenerationMixin):
             skip_logits: return only the loss, computed in blocks of tokens so that the full logits never exist (unless
                 the head is more than a linear layer: an adapter, a bias, hooks). Default: in training only.
             num_items_in_batch: divisor of the summed loss. Default: the number of labels that are not −100.
-            options: `shift_labels`, labels already shifted; output_hidden_states and output_attentions.
+            options: `shift_labels`, labels already shifted; output_hidden_states and output_attentions;
+                `sequence_group`, as in `LongfireModel`: the loss is then this rank's part of the whole sequences' loss.
         """
+        group = options.get("sequence_group")
+        if group is not None and labels is not None:
+            raise ValueError(
+                "with sequence_group, labels cannot be shifted across the edges of this rank's share: shift them "
+                "before longfire.parallel.shard, and pass shift_labels."
+            )
         shift_labels = options.pop("shift_labels", None)  # as a parameter, Trainer would require it to evaluate
         targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]  # (B, T)
         if use_cache is None and (self.training or targets is not None):
@@ -101,7 +113,7 @@ class LongfireForCausalLM(HeadModel, GenerationMixin):
             **options,
         )
         loss, logits = self.loss_and_logits(
-            outputs.last_hidden_state, targets, num_items_in_batch, skip_logits, logits_to_keep
+            outputs.last_hidden_state, targets, num_items_in_batch, skip_logits, logits_to_keep, group
         )
         return CausalLMOutputWithPast(
             loss=loss,
@@ -147,11 +159,13 @@ class LongfireForMaskedLM(HeadModel):
             labels: (B, T), the original tokens where they were masked, −100 elsewhere; they are not shifted.
             skip_logits: return only the loss. Default: in training only.
             num_items_in_batch: divisor of the summed loss. Default: the number of labels that are not −100.
-            options: output_hidden_states and output_attentions.
+            options: output_hidden_states and output_attentions; `sequence_group`, as in `LongfireForCausalLM`.
         """
         inputs = {"attention_mask": attention_mask, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
         outputs: BaseModelOutputWithPast = self.model(input_ids, **inputs, **options)
-        loss, logits = self.loss_and_logits(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
+        loss, logits = self.loss_and_logits(
+            outputs.last_hidden_state, labels, num_items_in_batch, skip_logits, group=options.get("sequence_group")
+        )
         states = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
         return MaskedLMOutput(loss=loss, logits=logits, **states)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from transformers import Cache
 from transformers.masking_utils import create_causal_mask
 
@@ -21,6 +22,7 @@ from longfire.encodings.positions import random_positions, strictly_increase
 from longfire.engines import PreparedBias, prepare_bias
 from longfire.engines.layout import Span, segment_positions, visible
 from longfire.model.packing import check_increasing, given_segments, segments_of
+from longfire.parallel import shard, unshard, whole_like
 
 LONGFIRE = "longfire"
 """The `attn_implementation` of `longfire.attention`."""
@@ -45,6 +47,8 @@ class Positions:
     segment_ids: Tensor | None = None
     """(B, S), the document of each key; tokens see their own only. None: one document per row."""
     causal: bool = True
+    group: ProcessGroup | None = None
+    """The ranks that the sequence is split across: queries are this rank's share, keys those of the whole sequence."""
     limit: int | None = None
     """All positions are below this; known if they were drawn here. A compiled layer cannot read them."""
 
@@ -144,6 +148,40 @@ def mask_and_positions(
     )
     S = positions.keys.shape[-1]
     return mask if mask is None or mask.shape[-1] == S else mask[..., :S], positions
+
+
+def split_positions(
+    config: Any,
+    x: Tensor,
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    cache: Cache | None,
+    packing: Mapping[str, Any],
+    group: ProcessGroup,
+) -> Positions:
+    """The positions of this rank's share x (B, T, C) of sequences that a group shares, and so of mask and ids."""
+    if config._attn_implementation != LONGFIRE:
+        raise ValueError(f"sequence_group needs attn_implementation='{LONGFIRE}', not {config._attn_implementation!r}.")
+    if cache is not None:
+        raise ValueError("sequence_group is for whole sequences, without a cache: pass use_cache=False.")
+    if getattr(config, "random_positions", None) is not None and position_ids is None:
+        raise ValueError(
+            "with random_positions and sequence_group, pass position_ids: every rank its share of the same ones, drawn "
+            "with longfire.random_positions."
+        )
+    if packing:
+        raise ValueError(
+            f"with sequence_group, pass position_ids that restart in each document, not {', '.join(packing)}."
+        )
+    for name, tensor in (("attention_mask", attention_mask), ("position_ids", position_ids)):
+        if tensor is not None and tuple(tensor.shape) != tuple(x.shape[:2]):
+            raise ValueError(
+                f"with sequence_group, {name} must be this rank's share, {tuple(x.shape[:2])}, not "
+                f"{tuple(tensor.shape)}."
+            )
+    mask, ids = (None if t is None else unshard(t, 1, group) for t in (attention_mask, position_ids))
+    positions = mask_and_positions(config, whole_like(x, group, 1), mask, ids, None)[1]
+    return replace(positions, queries=shard(positions.queries, -1, group), group=group)
 
 
 def find_positions(

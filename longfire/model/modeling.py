@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from transformers import Cache, DynamicCache
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -22,7 +23,7 @@ from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias, prepare_rows
 from longfire.model.attention import active_encoding, attend, update_cache
 from longfire.model.configuration import LongfireConfig
-from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions
+from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions, split_positions
 from longfire.model.loading import EncodingModel
 from longfire.model.packing import take_packing
 
@@ -32,8 +33,8 @@ class LayerBias:
     """A layer's encoding (its own or the shared one) and its bias, computed before the first layer."""
 
     encoding: PositionEncoding
-    bias: PreparedBias | None
-    """None: the encoding has no bias."""
+    bias: PositionEncoding | PreparedBias | None
+    """Unprepared if the sequence is split across ranks. None: the encoding has no bias."""
 
 
 class LongfireAttention(nn.Module):
@@ -192,24 +193,25 @@ class LongfireModel(LongfirePreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        sequence_group: ProcessGroup | None = None,
         **options: Any,
     ) -> BaseModelOutputWithPast:
-        """Tokens (B, T) or embeddings (B, T, C) → the last hidden states (B, T, C)."""
+        """Tokens (B, T) or embeddings (B, T, C) → the last hidden states (B, T, C).
+
+        With `sequence_group`, inputs and outputs are this rank's share of sequences that are split across the group, as
+        `longfire.parallel.shard` cuts them. Gradients are then to be summed over its ranks, as DDP and FSDP do.
+        """
         self.check_output_attentions(options.get("output_attentions"))
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds.")
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        mask, positions = mask_and_positions(
-            self.config,
-            hidden,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            self.training,
-            take_packing(options),
-        )
+        where, packing = (self.config, hidden, attention_mask, position_ids, past_key_values), take_packing(options)
+        if sequence_group is None:
+            mask, positions = mask_and_positions(*where, self.training, packing)
+        else:
+            mask, positions = None, split_positions(*where, packing, sequence_group)
         for encoding in self.encodings:
             hidden = encoding.embed(hidden, positions.queries)
         prepared = self._prepare(positions, hidden[..., : self.config.head_dim])
@@ -224,10 +226,12 @@ class LongfireModel(LongfirePreTrainedModel):
         ours = self.config._attn_implementation == LONGFIRE
         shared = active_encoding(self.position_encoding)
         if shared is not None:
-            bias = positions.prepare(shared, like if ours else None) if shared.has_bias else None
+            bias: PositionEncoding | PreparedBias | None = shared if shared.has_bias else None
+            if bias is not None and positions.group is None:
+                bias = positions.prepare(shared, like if ours else None)
             return [LayerBias(shared, bias)] * len(self.layers)
         rows = None
-        if ours and positions.causal and positions.segment_ids is None:
+        if ours and positions.causal and positions.segment_ids is None and positions.group is None:
             rows = prepare_rows(self.encodings, positions.queries, positions.keys, positions.key_mask, like)
         if rows is None:
             return [None] * len(self.layers)

@@ -5,10 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from torch.utils.data import RandomSampler, SequentialSampler
+import torch.distributed as dist
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from transformers import TrainingArguments, default_data_collator
 
 from longfire.training.callbacks import MarkCudaGraphSteps, TrainingMonitor, refuse_non_finite_weights
+from longfire.training.context_parallel import assign_rows, check_context_parallel, check_processes, own_share
 from longfire.training.initial_model import checkpoint_folder, digest, pretraining_model
 from longfire.training.recipes import Recipe
 from longfire.training.run import run_training
@@ -28,6 +30,7 @@ def pretrain(
     progress: bool = True,
     wait: bool = False,
     planned: Mapping[str, Any] | None = None,
+    context_parallel: int = 1,
     **options: Any,
 ) -> Path:
     """Train a model and return its folder. Finished runs are skipped, interrupted ones resume.
@@ -40,13 +43,17 @@ def pretrain(
         progress: show a bar on a terminal, lines elsewhere.
         wait: if another process is training in the folder, wait for it instead of raising an error.
         planned: the run's `identity`, if a plan has already computed it.
+        context_parallel: ranks that share each sequence; must divide the number of processes. The result does not
+            depend on it.
         options: for Hugging Face's TrainingArguments, such as `fsdp`.
     """
     run = Path(run)
+    check_context_parallel(recipe, context_parallel)
+    check_processes(context_parallel)
 
     def make_trainer() -> PretrainTrainer:
-        args = training_arguments(recipe, run, tracker, options)
-        return PretrainTrainer(recipe, corpus, run, args, progress)
+        args = training_arguments(recipe, run, tracker, options, ranks_per_row=context_parallel)
+        return PretrainTrainer(recipe, corpus, run, args, progress, context_parallel)
 
     run_identity = identity(recipe, corpus) if planned is None else planned
     return run_training(run, run_identity, make_trainer, tracker=tracker, wait=wait)
@@ -98,13 +105,20 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
     """Trains on sequences of one length."""
 
     def __init__(
-        self, recipe: Recipe, corpus: "Corpus | TaskData", run: Path, args: TrainingArguments, progress: bool
+        self,
+        recipe: Recipe,
+        corpus: "Corpus | TaskData",
+        run: Path,
+        args: TrainingArguments,
+        progress: bool,
+        context_parallel: int = 1,
     ) -> None:
-        self.corpus = corpus
+        self.corpus, self.context_parallel = corpus, context_parallel
+        self.sequence_group = dist.new_subgroups(context_parallel)[0] if context_parallel > 1 else None
         sequences = training_sequences(recipe, corpus)
         model = pretraining_model(recipe, corpus)
         graphs = uses_cuda_graphs(recipe, args)
-        if compiles_pretraining(recipe, args):
+        if compiles_pretraining(recipe, args) and self.sequence_group is None:
             model.model.compile_layers(graphs=graphs)
         super().__init__(
             recipe,
@@ -122,6 +136,23 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
         if isinstance(dataset, PaddedRows):
             return SequentialSampler(dataset)
         return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch_size * self.recipe.batch_size)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Ranks that share sequences read the same rows."""
+        loader: DataLoader[Any] = super().get_train_dataloader()
+        if self.sequence_group is not None:
+            assign_rows(loader, self.context_parallel)
+        return loader
+
+    def get_batch_samples(self, *arguments: Any) -> tuple[list[Any], Any]:
+        """The batches of a step, and the number of labels in them, over all processes; each row is counted once."""
+        batches, labels = super().get_batch_samples(*arguments)
+        return batches, labels if labels is None else labels // self.context_parallel
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        """The loss of this rank's share of the rows; Trainer scales it by the number of processes, and DDP averages."""
+        inputs = inputs if self.sequence_group is None else own_share(inputs, self.sequence_group)
+        return super().compute_loss(model, inputs, *arguments, **options)
 
     def save_result(self, folder: Path) -> dict[str, Any]:
         self.save_model(str(folder))

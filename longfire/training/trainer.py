@@ -98,9 +98,23 @@ class RecipeTrainer(Trainer, Generic[R]):
 
 
 def training_arguments(
-    recipe: BaseRecipe, run: Path, tracker: str, options: dict[str, Any], longest: int | None = None
+    recipe: BaseRecipe,
+    run: Path,
+    tracker: str,
+    options: dict[str, Any],
+    longest: int | None = None,
+    ranks_per_row: int = 1,
 ) -> TrainingArguments:
-    """TrainingArguments with the batch split over devices and forward passes. `longest`: tokens in the longest row."""
+    """TrainingArguments with the batch split over devices and forward passes.
+
+    Args:
+        recipe: the batch and the optimiser.
+        run: the run's folder.
+        tracker: one of `TRACKERS`.
+        options: for TrainingArguments, in place of the defaults here.
+        longest: tokens in the longest row. Default: the recipe's.
+        ranks_per_row: processes that share each row.
+    """
     one_of("the tracker", tracker, TRACKERS)
     if tracker != "none" and find_spec(tracker) is None:
         raise ModuleNotFoundError(f"the tracker {tracker} is not installed", name=tracker)
@@ -129,7 +143,8 @@ def training_arguments(
         "log_level": "error",
     }
     args = TrainingArguments(**{**defaults, **options})
-    batch, accumulated = split_batch(recipe, args.world_size, args.device.type, longest)
+    tokens = (recipe.sequence_length if longest is None else longest) // ranks_per_row
+    batch, accumulated = split_batch(recipe, args.world_size // ranks_per_row, args.device.type, tokens)
     args.per_device_train_batch_size, args.gradient_accumulation_steps = batch, accumulated
     return args
 
