@@ -21,7 +21,8 @@ from longfire.validation import at_least, renamed
 def as_fire(encoding: PositionEncoding, exact_length: int) -> FIRE:
     """A FIRE whose bias equals this encoding's for all 0 < j ≤ i ≤ exact_length (Theorem 3.1).
 
-    Supports ALiBi, both Kerples, T5 and Sandwich with any parameters. The result has its own trainable parameters, with
+    Supports ALiBi, both Kerples, T5 and Sandwich with any parameters; of a bidirectional T5, keys after the query
+    (i < j ≤ exact_length) have the same bias, too. The result has its own trainable parameters, with
     the encoding's precision and device. Beyond `exact_length` it interpolates, as FIRE does.
 
     Args:
@@ -126,18 +127,15 @@ def _(encoding: KerplePower, length: int) -> FIRE:
 
 @_construct.register
 def _(encoding: T5, length: int) -> FIRE:
-    if encoding.bidirectional:
-        raise ValueError(
-            "T5(bidirectional=True) cannot be rewritten as FIRE: Theorem 3.1 is about keys up to the query. Use T5 "
-            "without it."
-        )
-    table = encoding.table  # (K + 1, H)
-    starts = torch.searchsorted(encoding.buckets, torch.arange(1, encoding.num_buckets, device=table.device))  # s_1…s_K
+    sides = 2 if encoding.bidirectional else 1
+    table = encoding.table.unflatten(0, (sides, -1))  # (sides, K + 1, H): keys up to the query, keys after it
+    bucket = encoding.buckets[-1 - encoding.max_distance :]  # of distances from 0 on
+    starts = torch.searchsorted(bucket, torch.arange(1, table.shape[1], device=table.device))  # s_1…s_K
     fire = _two_layers(encoding, length, "step", weights=torch.full_like(starts, length, dtype=table.dtype))
     hidden, output = fire.linears
     hidden.bias.copy_(0.5 - starts.to(table.dtype))
-    output.weight.copy_(table.diff(dim=0).T)
-    output.bias.copy_(table[0])
+    output.weight.copy_(table.diff(dim=1).transpose(1, 2).flatten(0, 1))  # (sides · H, K)
+    output.bias.copy_(table[:, 0].flatten())
     return fire
 
 
@@ -153,9 +151,8 @@ def _(encoding: Sandwich, length: int) -> FIRE:
 
 def _two_layers(encoding: T5 | Sandwich, length: int, activation: str, weights: Tensor) -> FIRE:
     """ψ(x) = x and one hidden layer with these input weights; the caller sets the rest."""
-    heads, units = encoding.num_heads, len(weights)
-    fire = TheoremFIRE(heads, hidden_layers=1, width=units, activation=activation, log=False, **_exact(length)).to(
-        weights.device, encoding.compute_dtype
-    )
+    options = {"hidden_layers": 1, "width": len(weights), "activation": activation, "log": False, **_exact(length)}
+    fire = TheoremFIRE(encoding.num_heads, bidirectional=encoding.bidirectional, **options)
+    fire = fire.to(weights.device, encoding.compute_dtype)
     fire.linears[0].weight.copy_(weights[:, None])
     return fire

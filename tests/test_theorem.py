@@ -114,6 +114,17 @@ def test_rounding_errors_do_not_change_the_bucket():
     torch.testing.assert_close(bias, encoding.bias(torch.tensor([length - 1]), torch.arange(length)))
 
 
+@pytest.mark.parametrize("length", [1, 7, 100, 1000])
+def test_both_sides_of_a_bidirectional_t5(length):
+    torch.manual_seed(0)
+    encoding = T5(HEADS, num_buckets=24, max_distance=60, bidirectional=True)
+    torch.nn.init.normal_(encoding.table)
+    positions = torch.arange(length)
+    fire = as_fire(encoding, length)
+    assert fire.bidirectional
+    torch.testing.assert_close(fire(positions, positions), encoding(positions, positions))
+
+
 @pytest.mark.parametrize("encoding", [NoPE(), RoPE(8), FIRE(2)])
 def test_encodings_the_theorem_does_not_cover(encoding):
     with pytest.raises(TypeError, match=r"cannot be rewritten as FIRE.*ALiBi, KerpleLog, KerplePower, T5, Sandwich"):

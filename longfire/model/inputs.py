@@ -88,13 +88,14 @@ def mask_and_positions(
     cache: Cache | None,
     training: bool = False,
     packing: Mapping[str, Any] | None = None,
+    causal: bool | None = None,
 ) -> tuple[Tensor | None, Positions]:
     """The mask that the attention implementation expects, and the positions of the tokens x (B, T, C).
 
-    `packing` are the arguments of padding-free collators (`take_packing`).
+    `packing` are the arguments of padding-free collators (`take_packing`); `causal` defaults to the configuration's.
     """
     T = x.shape[1]
-    causal = getattr(config, "is_causal", True)
+    causal = getattr(config, "is_causal", True) if causal is None else causal
     if cache is not None and not causal:
         raise ValueError("a cache needs causal attention, but the model's is_causal is False. Pass use_cache=False.")
     ours = config._attn_implementation == LONGFIRE

@@ -1,8 +1,8 @@
-"""Tiny random models of every architecture that can be retrofitted."""
+"""Tiny random models of every decoder that can be retrofitted."""
 
 import torch
 
-from longfire.model.retrofits.architectures import ARCHITECTURES, CLASSES
+from longfire.model.retrofits.architectures import CLASSES, DECODERS
 
 LENGTH = 64
 SHAPE = {
@@ -53,7 +53,7 @@ SPECIAL = {
     "Bloom": {"n_layer": 2, "n_head": 4},
     "Mpt": {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": LENGTH, "use_cache": True},
 }
-NAMES = tuple(architecture.name for architecture in ARCHITECTURES)
+NAMES = tuple(architecture.name for architecture in DECODERS)
 NAMED = {cls.__name__: cls for cls in CLASSES}
 
 

@@ -1,4 +1,4 @@
-"""Every architecture that can be retrofitted, as a tiny random model."""
+"""Every decoder that can be retrofitted, as a tiny random model."""
 
 import copy
 
@@ -9,13 +9,15 @@ import transformers as hf
 from longfire import FIRE, position_parameters
 from longfire.model import retrofit
 from longfire.model.attention import IMPLEMENTATIONS
-from longfire.model.retrofits.architectures import CLASSES, HEADS, ROTARY
+from longfire.model.retrofits.architectures import CLASSES, HEADS, ROTARY, T5_FAMILY
 from tests.model.decoders import LENGTH, NAMES, WINDOW, tiny, tiny_class
 from tests.model.models import tokens
 from tests.model.test_generation import STATIC, generated, left_padded, logits
 from tests.model.test_retrofit import encodings
 
 ROTARY_NAMES = tuple(architecture.name for architecture in ROTARY)
+T5_NAMES = tuple(architecture.name for architecture in T5_FAMILY)  # tests/model/test_t5.py
+OTHER_CLASSES = [cls for cls in CLASSES if not cls.__name__.endswith("ForCausalLM") | cls.__name__.startswith(T5_NAMES)]
 
 
 def retrofitted(model, **options):
@@ -66,7 +68,7 @@ def test_logits_are_those_of_the_base_model_with_a_bias_and_no_rotation(name):
         assert torch.allclose(logits(new, ids), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("cls", [cls for cls in CLASSES if not cls.__name__.endswith("ForCausalLM")])
+@pytest.mark.parametrize("cls", OTHER_CLASSES)
 def test_base_models_and_classifiers(cls, tmp_path):
     model, ids = tiny_class(cls), tokens(2, WINDOW)
     new = retrofitted(model)

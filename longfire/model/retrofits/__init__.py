@@ -1,4 +1,4 @@
-"""Retrofit an encoding into a Hugging Face model: ALiBi is kept by Theorem 3.1, a rotation is replaced."""
+"""Retrofit an encoding into a Hugging Face model: ALiBi and T5's bias are kept, a rotation is replaced."""
 
 import copy
 from typing import Any
@@ -7,12 +7,14 @@ import torch
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from longfire.encodings import PositionEncoding
-from longfire.model.retrofits import rotary
+from longfire.model.retrofits import rotary, t5
 from longfire.model.retrofits.architectures import ARCHITECTURES, CLASSES, HEADS, REFUSED
 from longfire.model.retrofits.pretrained import RetrofittedHead, RetrofittedModel
 from longfire.validation import at_least, renamed
 
 DOCS = "docs/retrofit.md"
+ENCODING_NAMES = ("position_encoding", t5.OWN_TABLE)
+"""In the names of an encoding's tensors: ours, and T5's own."""
 OWN_CODE = (
     'Elsewhere, call longfire.attention(q, k, v, fire) where the model computes attention: docs/use-fire.md, "In your '
     'own attention".'
@@ -21,14 +23,16 @@ OWN_CODE = (
 
 @renamed(max_length="training_length")
 def retrofit(
-    model: PreTrainedModel, encoding: str | None = None, *, training_length: int, **options: Any
+    model: PreTrainedModel, encoding: str | None = None, *, training_length: int | None = None, **options: Any
 ) -> PreTrainedModel:
     """Replace a Hugging Face model's position encoding with FIRE, trainable and run by `longfire.attention`.
 
     Bloom and MPT have ALiBi, which FIRE can represent exactly (Theorem 3.1): the result gives the same logits up to
     `training_length` tokens and can be trained from there. In rotary decoders (Llama, Qwen, Gemma, …: docs/retrofit.md
     has the list) a new encoding replaces the rotation, and the model must be trained before use;
-    `max_position_embeddings` becomes `training_length`, and FIRE's L starts at a quarter of it.
+    `max_position_embeddings` becomes `training_length`, and FIRE's L starts at a quarter of it. T5, mT5 and UMT5 keep
+    their own bias, with the same logits at every length; `encoding="fire"` continues as FIRE with the same logits up to
+    `training_length` tokens, in the encoder and the decoder, and only the heights of its steps are trained.
 
     The result is a new model that shares memory with the original: training one changes the other, but the original
     keeps working. Dtype, device, training mode, frozen parameters and the generation configuration carry over; gradient
@@ -37,14 +41,20 @@ def retrofit(
 
     Args:
         model: a decoder of a supported architecture, alone or with a head for language modelling or for classification
-            of sequences or tokens.
-        encoding: the name of an encoding with a bias, or "nope". Default: FIRE.
-        training_length: sequence length that the result will be trained at.
+            of sequences or tokens; or any model of the T5 family.
+        encoding: the name of an encoding with a bias, or "nope". Default: FIRE, or T5's own bias.
+        training_length: sequence length that the result will be trained at. Only T5 with its own bias does without.
         options: of the new encoding, as in `longfire.build_encoding`.
     """
-    at_least("training_length", training_length, 1)
     cls = _target_class(model)
     decoder_class: Any = cls.decoder_class if issubclass(cls, RetrofittedHead) else cls
+    if training_length is not None:
+        at_least("training_length", training_length, 1)
+    elif encoding is not None or not issubclass(cls, t5.T5FamilyModel):
+        raise TypeError(
+            "retrofit needs training_length=…, the sequence length that the result will be trained at. Only a T5 model "
+            "that keeps its own bias does without."
+        )
     config: Any = model.config
     decoder_class.check_config(config)
     config_class: Any = cls.config_class
@@ -53,14 +63,15 @@ def retrofit(
     with torch.device("meta"):
         new: Any = cls(config_class.from_dict(fields, name_or_path=config.name_or_path))
     keys = new.load_state_dict(model.state_dict(), strict=False, assign=True)
-    if wrong := [key for key in keys.missing_keys + keys.unexpected_keys if "position_encoding" not in key]:
+    found = keys.missing_keys + keys.unexpected_keys
+    if wrong := [key for key in found if not any(name in key for name in ENCODING_NAMES)]:
         raise ValueError(
             f"this is not a plain {type(model).__name__}; missing or unexpected weights: {', '.join(wrong[:4])}. Merge "
             f"adapters and undo other changes to its modules first."
         )
     for name, module in list(new.named_modules()):
         if isinstance(module, PositionEncoding):
-            new.set_submodule(name, new.config.build_encoding().to(model.device, model.dtype))
+            new.set_submodule(name, new.encoding_from(model, name).to(model.device, model.dtype))
         elif isinstance(module, rotary.IdentityRotation):
             module.rotary = copy.deepcopy(model.get_submodule(name))
     for name, buffer in list(new.named_buffers()):
@@ -69,7 +80,8 @@ def retrofit(
             setattr(new.get_submodule(owner), attribute, model.get_buffer(name).clone())
     new.tie_weights()
     for name, parameter in model.named_parameters():
-        new.get_parameter(name).requires_grad_(parameter.requires_grad)
+        if t5.OWN_TABLE not in name:
+            new.get_parameter(name).requires_grad_(parameter.requires_grad)
     if new.can_generate():
         new.generation_config = copy.deepcopy(model.generation_config)
     new.train(model.training)
@@ -110,12 +122,10 @@ def _remedy(model: object) -> str:
 def register() -> None:
     """Register retrofitted models with the Auto classes, and their attention function."""
     rotary.register()
+    t5.register()
     for base, cls in CLASSES.items():
         config: Any = cls.config_class
-        if not issubclass(cls, RetrofittedHead):
+        auto: Any = next((HEADS[part] for part in HEADS if base.__name__.endswith(part)), AutoModel)
+        if auto is AutoModel:
             AutoConfig.register(config.model_type, config)
-            AutoModel.register(config, cls)
-            continue
-        for part, auto in HEADS.items():
-            if base.__name__.endswith(part):
-                auto.register(config, cls)
+        auto.register(config, cls)

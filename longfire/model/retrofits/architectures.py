@@ -8,21 +8,36 @@ Per architecture: a configuration, a decoder, and the heads that the base model 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoModelForTokenClassification,
+)
 
 from longfire.model.retrofits import alibi
-from longfire.model.retrofits.configuration import FireConfig
+from longfire.model.retrofits.configuration import FireConfig, T5FamilyConfig
 from longfire.model.retrofits.pretrained import RetrofittedHead, RetrofittedModel
 from longfire.model.retrofits.rotary import RotaryModel
+from longfire.model.retrofits.t5 import T5FamilyModel, T5FamilyStack
 
-HEADS: dict[str, Any] = {
+DECODER_HEADS: dict[str, Any] = {
     "ForCausalLM": AutoModelForCausalLM,
     "ForSequenceClassification": AutoModelForSequenceClassification,
     "ForTokenClassification": AutoModelForTokenClassification,
+}
+HEADS: dict[str, Any] = {
+    **DECODER_HEADS,
+    "ForConditionalGeneration": AutoModelForSeq2SeqLM,
+    "ForQuestionAnswering": AutoModelForQuestionAnswering,
+    "EncoderModel": AutoModelForTextEncoding,
 }
 """Heads by the end of their class's name, and the Auto classes that load them."""
 
@@ -94,7 +109,9 @@ ALIBI: dict[Architecture, tuple[type[RetrofittedModel], type[nn.Module]]] = {
     Architecture("Bloom"): (alibi.BloomFireModel, alibi.BloomFireAttention),
     Architecture("Mpt", "MPT"): (alibi.MptFireModel, alibi.MptFireAttention),
 }
-ARCHITECTURES: tuple[Architecture, ...] = (*ALIBI, *ROTARY)
+DECODERS: tuple[Architecture, ...] = (*ALIBI, *ROTARY)
+T5_FAMILY = (Architecture("T5"), Architecture("MT5", "mT5"), Architecture("UMT5"))
+ARCHITECTURES = (*DECODERS, *T5_FAMILY)
 
 OWN_ATTENTION = "its attention does not use transformers' attention interface"
 REFUSED = {
@@ -106,37 +123,56 @@ REFUSED = {
 """Rotary models that are not supported, by model type, and why."""
 
 
+def build(cls: type, mixin: type, **attributes: Any) -> Any:
+    """The version of a base model's class that has an encoding."""
+    title = f"Fire{cls.__name__}"
+    body = {"__module__": __name__, "__doc__": f"transformers' {cls.__name__} with an encoding.", **attributes}
+    globals()[title] = type(title, (mixin, cls), body)  # where pickle looks it up
+    return globals()[title]
+
+
 def build_classes(architecture: Architecture) -> Iterator[tuple[type, type[RetrofittedModel]]]:
     """Each of the base model's classes, and its version with an encoding."""
     name, text = architecture.name, architecture.text or architecture.name
     folder = architecture.folder or name.lower()
     base = import_module(f"transformers.models.{folder}.modeling_{folder}")
     base_config = getattr(import_module(f"transformers.models.{folder}.configuration_{folder}"), f"{text}Config")
-
-    def build(cls: type, mixin: type, **attributes: Any) -> Any:
-        title = f"Fire{cls.__name__}"
-        body = {"__module__": __name__, "__doc__": f"transformers' {cls.__name__} with an encoding.", **attributes}
-        globals()[title] = type(title, (mixin, cls), body)  # where pickle looks it up
-        return globals()[title]
-
-    config = strict(build(base_config, FireConfig, model_type=f"longfire_{base_config.model_type}"))
+    config_mixin = T5FamilyConfig if architecture in T5_FAMILY else FireConfig
+    config = strict(build(base_config, config_mixin, model_type=f"longfire_{base_config.model_type}"))
     attention: type[nn.Module] = getattr(base, f"{name}Attention")
-    model_class = getattr(base, f"{text}Model")
     own: dict[str, Any] = {"config_class": config, "attention_class": attention}
+    if architecture in T5_FAMILY:
+        yield from _build_t5_classes(base, name, own)
+        return
+    mixin: type[RetrofittedModel]
+    model_class = getattr(base, f"{text}Model")
     if architecture in ALIBI:
         mixin, attention_mixin = ALIBI[architecture]
         own["attention_class"] = build(attention, attention_mixin)
-        parts = ["ForCausalLM"]
+        heads = ["ForCausalLM"]
     else:
-        mixin, parts = RotaryModel, list(HEADS)
+        mixin, heads = RotaryModel, list(DECODER_HEADS)
         own |= {option: getattr(architecture, option) for option in ("rotates", "drops_options")}
     model = build(model_class, mixin, **own)
     yield model_class, model
     for prefix in dict.fromkeys((name, text)):
-        for part in parts:
+        for part in heads:
             head: Any = getattr(base, prefix + part, None)
             if getattr(head, "config_class", None) is base_config:
                 yield head, build(head, RetrofittedHead, config_class=config, decoder_class=model)
+
+
+def _build_t5_classes(
+    base: ModuleType, name: str, own: dict[str, Any]
+) -> Iterator[tuple[type, type[RetrofittedModel]]]:
+    replaces: dict[type, type] = {}
+    for part in ("Stack", "Model", *HEADS):  # those that others contain come first
+        cls: type | None = getattr(base, f"{name}{part}", None)
+        if cls is None:
+            continue
+        replaces[cls] = build(cls, T5FamilyStack if part == "Stack" else T5FamilyModel, replaces=replaces, **own)
+        if part != "Stack":
+            yield cls, replaces[cls]
 
 
 def build_all() -> dict[type, type[RetrofittedModel]]:

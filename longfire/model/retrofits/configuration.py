@@ -8,12 +8,17 @@ In config.json the base model's fields are nested, and a notice replaces `vocab_
 so that BloomConfig, which would load the same weights without the encoding, rejects the file.
 """
 
+import copy
 import json
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Self
 
+import torch
+from torch import Tensor, nn
+
 from longfire import __version__
-from longfire.encodings import NoPE, PositionEncoding, build_encoding
+from longfire.encodings import ENCODINGS, T5, NoPE, PositionEncoding, build_encoding
 from longfire.model.configuration import check_options
 from longfire.theorem import as_fire
 
@@ -33,9 +38,13 @@ class FireConfig:
     position_encoding: dict[str, Any] | None = None
     longfire_version: str = __version__
 
+    def encoding_options(self) -> dict[str, Any]:
+        """A copy of `position_encoding`, as this part of the model needs it."""
+        return copy.deepcopy(self.position_encoding or {})
+
     def build_encoding(self: Any) -> PositionEncoding:
         """A new encoding for one layer."""
-        options = dict(self.position_encoding or {})
+        options = self.encoding_options()
         theorem = options.pop("theorem", None)
         if theorem is None and "name" not in options:
             raise ValueError(
@@ -87,3 +96,45 @@ class FireConfig:
         """Save with the current longfire version."""
         self.longfire_version = __version__
         super().save_pretrained(*arguments, **options)  # type: ignore[misc]
+
+
+@dataclass(init=False, repr=False, eq=False)
+class T5FamilyConfig(FireConfig):
+    """Mixin for a base model's configuration. An encoder's encoding tells keys after the query from keys before it."""
+
+    max_position_embeddings: int | None = None
+
+    @property
+    def own_bias(self: Any) -> dict[str, Any]:
+        """The base model's bias as `position_encoding`."""
+        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        return {"name": "t5", "num_buckets": buckets, "max_distance": distance}
+
+    def encoding_options(self: Any) -> dict[str, Any]:
+        """`position_encoding`, with `bidirectional` for an encoder."""
+        options = super().encoding_options()
+        chosen = options.get("theorem", options)
+        known = ENCODINGS.get(chosen.get("name", ""))
+        if not self.is_decoder and known is not None and "bidirectional" in signature(known).parameters:
+            chosen["bidirectional"] = True
+        return options
+
+    def build_encoding(self: Any, table: Tensor | None = None) -> PositionEncoding:
+        """A new encoding for one layer; if it continues the base model's bias, with this table (buckets, H)."""
+        chosen = self.position_encoding or {}
+        theorem = chosen.get("theorem")
+        if table is not None and self.own_bias in (chosen, theorem):
+            options = {**self.own_bias, "bidirectional": not self.is_decoder}
+            del options["name"]
+            encoding: Any = T5(self.num_heads, **options).to(table.device)
+            at_least_float32 = torch.promote_types(table.dtype, torch.float32)
+            encoding.table = nn.Parameter(table.detach().to(at_least_float32), table.requires_grad)
+            if theorem is not None:
+                encoding = as_fire(encoding, chosen["max_length"]).requires_grad_(table.requires_grad)
+        else:
+            encoding = super().build_encoding()
+        if not self.is_decoder:
+            encoding.refuse_causal_only()
+        if theorem is not None:
+            encoding.linears[0].requires_grad_(False)  # where the steps are has no gradient; their heights have
+        return encoding  # type: ignore[no-any-return]

@@ -61,10 +61,15 @@ class RetrofittedModel(EncodingModel):
 
     @classmethod
     def config_changes(
-        cls, config: Any, training_length: int, encoding: str | None, options: dict[str, Any]
+        cls, config: Any, training_length: Any, encoding: str | None, options: dict[str, Any]
     ) -> dict[str, Any]:
         """The configuration fields that retrofitting changes."""
         raise NotImplementedError(f"{cls.__name__} must define config_changes")
+
+    def encoding_from(self, model: nn.Module, name: str) -> PositionEncoding:
+        """The encoding called `name`, for the weights of the base model."""
+        config: Any = self.config
+        return config.build_encoding()  # type: ignore[no-any-return]
 
     def prepare_inputs(
         self: Any,
