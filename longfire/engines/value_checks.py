@@ -3,6 +3,7 @@
 On a GPU, reading values waits for the device. In a compiled or captured graph they are asynchronous assertions.
 """
 
+import ctypes
 import weakref
 from collections.abc import Callable
 from operator import is_
@@ -40,6 +41,8 @@ _CACHE: list[_Entry] = []
 _CACHE_SIZE = 8
 _PINNED: list[_Entry] = []
 """What CUDA graphs have captured and will read again."""
+_ASSERTED: set[tuple[int, int]] = set()
+"""Captures, and the copies that they have compared with the tensors."""
 CHANGED = "positions, segment_ids and key_mask must not change between replays of a CUDA graph: capture it again"
 
 
@@ -58,16 +61,48 @@ def cached(function: Callable[..., Any], *arguments: Any) -> Any:
         same = entry.function is function and entry.rest == rest and len(known) == len(tensors)
         if same and all(map(is_, known, tensors)):
             if capturing:
-                _PINNED.append(entry)
-                for tensor, copy in zip(tensors, entry.copies, strict=True):
-                    torch._assert_async((tensor == copy).all(), CHANGED)
+                _pin(entry, tensors)
             return entry.result
     with torch.inference_mode(False):  # training may use the result next
         result = function(*arguments)
         if isinstance(result, Tensor):
             result = result.item()
         if not capturing:
-            copies = tuple(tensor.clone() for tensor in tensors)
+            copies = tuple(_copy(tensor) for tensor in tensors)
             _CACHE.insert(0, _Entry(function, tuple(map(weakref.ref, tensors)), rest, copies, result))
     del _CACHE[_CACHE_SIZE:]
     return result
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy to compare with later: that of an earlier call with the same content, if there is one."""
+    for entry in _CACHE:
+        for known, version, copy in zip(entry.tensors, entry.rest[0], entry.copies, strict=True):
+            if known() is tensor and version == tensor._version:
+                return copy
+    return tensor.clone()
+
+
+def _pin(entry: _Entry, tensors: list[Tensor]) -> None:
+    """Keep what is being captured, and assert in the graph, once for each tensor, that it still is what it was."""
+    if not any(known is entry for known in _PINNED):
+        _PINNED.append(entry)
+    capture = _capture_id()
+    for tensor, copy in zip(tensors, entry.copies, strict=True):
+        if capture is None or (capture, id(copy)) not in _ASSERTED:
+            torch._assert_async((tensor == copy).all(), CHANGED)
+        if capture is not None:
+            _ASSERTED.add((capture, id(copy)))  # the copy is kept with the entry, and so is its id
+
+
+def _capture_id() -> int | None:
+    """CUDA's number of the capture that is under way, which PyTorch does not tell; None if the driver cannot either."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    try:
+        found = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2(
+            stream, ctypes.byref(status), ctypes.byref(number), None, None, None
+        )
+    except (OSError, AttributeError):
+        return None
+    return number.value if found == 0 and status.value == 1 else None

@@ -68,7 +68,7 @@ def test_plan_computes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("name", ADDITIVE)
 def test_random_positions_equal_the_reference(name, monkeypatch):
-    monkeypatch.setattr("longfire.engines.chunked.CHUNK_ELEMENTS", 0)  # several chunks
+    monkeypatch.setattr("longfire.engines.chunked.CHUNK_ELEMENTS", {"cpu": 0})  # several chunks
     inputs = random(T=40, S=40)
     positions = random_positions(2, 40, 500, generator=torch.Generator().manual_seed(0))
     found = []

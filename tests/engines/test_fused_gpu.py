@@ -252,26 +252,35 @@ import torch
 from longfire import T5, attention
 
 t5, q = T5(1).cuda(), torch.randn(1, 1, 300, 64, device="cuda", dtype=torch.bfloat16)
-positions = torch.arange(300, device="cuda") * 2
-where = {"q_positions": positions, "k_positions": positions, "impl": "fused"}
+tokens = torch.arange(300, device="cuda")
+if "LAYOUT" == "positions":
+    changing = tokens * 2
+    where = {"q_positions": changing, "k_positions": changing, "impl": "fused"}
+else:
+    changing = tokens[None] // 100
+    where = {"segment_ids": changing, "impl": "fused"}
 expected = attention(q, q, q, t5, **where)
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    out = attention(q, q, q, t5, **where)
-graph.replay()
+graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+for graph in graphs:
+    with torch.cuda.graph(graph):
+        out = attention(attention(q, q, q, t5, **where), q, q, t5, **where)
+    graph.replay()
 torch.cuda.synchronize()
-assert torch.equal(out, expected)
+assert torch.equal(out, attention(expected, q, q, t5, **where))
 print("replayed", flush=True)
-positions.mul_(2)
-graph.replay()
+changing.mul_(2)
+graphs[GRAPH].replay()
 torch.cuda.synchronize()
-print("replayed at other positions")
+print("replayed with a layout that it does not know")
 """
 
 
-def test_a_graph_replayed_at_other_positions_is_an_error():
+@pytest.mark.parametrize("layout", ["positions", "segment_ids"])
+@pytest.mark.parametrize("graph", ["0", "1"])
+def test_a_graph_replayed_in_another_layout_is_an_error(layout, graph):
     """In a process of its own: a failed assertion on the device ends its use."""
-    ended = subprocess.run([sys.executable, "-c", STALE_GRAPH], capture_output=True, text=True, check=False)
+    script = STALE_GRAPH.replace("LAYOUT", layout).replace("GRAPH", graph)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.stdout == "replayed\n", ended.stderr
     assert ended.returncode != 0
     assert "capture it again" in ended.stderr
