@@ -193,7 +193,7 @@ class FIRE(PositionEncoding):
         normalizer = self._normalizer(position)
         if self.bidirectional:
             k_position = (k_positions.long() + self.first_position)[..., None, :].to(dtype)  # (…, 1, S)
-            later = _is_later(q_positions, k_positions)
+            later = is_later(q_positions, k_positions)
             normalizer = torch.where(later, self._normalizer(k_position), normalizer)
         return self.psi(distance) / normalizer
 
@@ -236,7 +236,7 @@ class FIRE(PositionEncoding):
         bias = self.f(self.normalized_distance(q_positions, k_positions))
         if self.bidirectional:
             before, after = bias.chunk(2, dim=-3)
-            bias = torch.where(_is_later(q_positions, k_positions).unsqueeze(-3), after, before)
+            bias = torch.where(is_later(q_positions, k_positions).unsqueeze(-3), after, before)
         return bias.contiguous()
 
     def _bias_in_blocks(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -303,7 +303,7 @@ class FIRE(PositionEncoding):
         return f"{super().extra_repr()}; not in the state dict: {not_saved}"
 
 
-def _is_later(q_positions: Tensor, k_positions: Tensor) -> Tensor:
+def is_later(q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """(…, T, S), True for keys after the query."""
     return k_positions[..., None, :] > q_positions[..., :, None]
 

@@ -25,6 +25,8 @@ CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 27}
 """Limit per chunk: logits, plus one hidden layer of FIRE. A GPU is idle between small chunks."""
 
 FIRE_WIDTH = 32
+TRAINING_SHARE, INFERENCE_SHARE = 256, 16
+"""What part of a GPU's memory a dense bias may take before chunks are preferred, which take longer."""
 
 MIN_ROWS = 16
 """Minimum of queries per chunk: every chunk reads k and v, and writes their gradients."""
@@ -43,7 +45,9 @@ class Chunked(Engine):
         return None
 
     def declines(self, request: Request) -> str | None:
-        return None if request.has_bias else "there is no bias to compute in chunks; sdpa is faster"
+        if not request.has_bias:
+            return "there is no bias to compute in chunks; sdpa is faster"
+        return "the dense bias is small for this GPU; sdpa is faster" if _is_small(request) else None
 
     def describe(self, request: Request) -> str:
         kernel, rows = "torch's scaled_dot_product_attention", _rows(request)
@@ -66,6 +70,16 @@ def _rows(request: Request) -> int:
     batch = max(len(torch.atleast_2d(positions)) for positions in request.positions)
     elements = CHUNK_ELEMENTS.get(request.q.device.type, CHUNK_ELEMENTS["cpu"])
     return max(MIN_ROWS, elements // max(1, S * (B * H + batch * FIRE_WIDTH)))
+
+
+def _is_small(request: Request) -> bool:
+    """Whether a GPU has room for the dense bias in float32, and for what every layer keeps of it in training."""
+    device, (B, H, T, S) = request.q.device, request.shape
+    if device.type != "cuda":
+        return False
+    batch = B if any(positions.ndim == 2 for positions in request.positions) else 1
+    share = TRAINING_SHARE if _needs_grad(request) else INFERENCE_SHARE
+    return 4 * batch * H * T * S * share <= torch.cuda.get_device_properties(device).total_memory
 
 
 def _source(bias: Bias) -> PositionEncoding | Tensor | None:

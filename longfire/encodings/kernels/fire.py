@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from longfire.custom_ops import INTERPRETED, Operator, has_hooks, is_plain_linear
 from longfire.encodings.base import EncodingLinear
-from longfire.encodings.fire import FIRE
+from longfire.encodings.fire import FIRE, is_later
 from longfire.encodings.kernels.fire_kernels import Options, Parameters, bias_backward, bias_forward, empty_bias
 from longfire.encodings.positions import is_transformed
 
@@ -21,7 +21,7 @@ serve_cpu = False
 
 def serves(fire: FIRE, q_positions: Tensor) -> bool:
     """Whether `fire_bias` can compute this encoding's bias."""
-    if type(fire) is not FIRE or fire.bidirectional or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
+    if type(fire) is not FIRE or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
         return False
     layers = list(fire.mlp)
     linears = [layer for layer in layers[0::2] if is_plain_linear(layer, EncodingLinear)]
@@ -50,7 +50,8 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _options(fire: FIRE) -> Options:
     final = len(fire.mlp) == 2 * len(fire.linears)
-    return Options(type(fire.mlp[1]) is nn.GELU, final, fire.first_position, fire.eps, fire.horizon or 0)
+    gelu = type(fire.mlp[1]) is nn.GELU
+    return Options(gelu, final, fire.first_position, fire.eps, fire.horizon or 0, fire.bidirectional)
 
 
 # --- one FIRE -------------------------------------------------------------------------------------------------------
@@ -58,20 +59,23 @@ def _options(fire: FIRE) -> Options:
 
 def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """`fire.bias(q_positions, k_positions)` for a FIRE that `serves` accepts. Differentiable once."""
-    layers = [tensor for linear in fire.linears for tensor in (linear.weight, linear.bias)]
-    middle = layers[2:4] if len(layers) == 6 else (None, None)
-    c = fire.c if fire.log else None
-    bias: Tensor = _bias(q_positions, k_positions, c, fire.L, *layers[:2], *middle, *layers[-2:], *_options(fire))
-    return bias
+    *layers, weight, bias = (tensor for linear in fire.linears for tensor in (linear.weight, linear.bias))
+    hidden = layers if len(layers) == 4 else (*layers, None, None)
+    c, L, options = fire.c if fire.log else None, fire.L, _options(fire)
+    outputs = zip(weight.chunk(2), bias.chunk(2), strict=True) if fire.bidirectional else ((weight, bias),)
+    sides: list[Tensor] = [_bias(q_positions, k_positions, c, L, *hidden, *output, *options) for output in outputs]
+    if len(sides) == 1:
+        return sides[0]
+    return torch.where(is_later(q_positions, k_positions).unsqueeze(-3), sides[1], sides[0])
 
 
 def _make_bias(
     q_positions: Tensor, k_positions: Tensor,
     c: Tensor | None, L: Tensor | None,
     w1: Tensor, b1: Tensor, w2: Tensor | None, b2: Tensor | None, w3: Tensor, b3: Tensor,
-    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int,
+    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int, bidirectional: bool,
 ) -> Tensor:  # fmt: skip
-    options = Options(gelu, final_activation, first_position, eps, horizon)
+    options = Options(gelu, final_activation, first_position, eps, horizon, bidirectional)
     return bias_forward(q_positions, k_positions, Parameters(c, L, w1, b1, w2, b2, w3, b3), options)
 
 
@@ -79,9 +83,9 @@ def _make_gradients(
     dbias: Tensor, q_positions: Tensor, k_positions: Tensor,
     c: Tensor | None, L: Tensor | None,
     w1: Tensor, b1: Tensor, w2: Tensor | None, b2: Tensor | None, w3: Tensor, b3: Tensor,
-    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int,
+    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int, bidirectional: bool,
 ) -> Tensor:  # fmt: skip
-    options = Options(gelu, final_activation, first_position, eps, horizon)
+    options = Options(gelu, final_activation, first_position, eps, horizon, bidirectional)
     return bias_backward(dbias, q_positions, k_positions, Parameters(c, L, w1, b1, w2, b2, w3, b3), options)
 
 
@@ -118,12 +122,12 @@ _bias = Operator("longfire::fire_bias", _make_bias, _bias_fake, _setup_context, 
 
 
 def serves_together(fires: Sequence[FIRE], q_positions: Tensor) -> bool:
-    """Whether `fire_biases` can compute their biases: same architecture, no gradients, no hooks."""
+    """Whether `fire_biases` can compute their biases: same architecture, one side, no gradients, no hooks."""
     architectures = {
         (*(tuple(linear.weight.shape) for linear in fire.linears), fire.log, fire.threshold, _options(fire))
         for fire in fires
     }
-    if len(architectures) > 1 or torch.is_grad_enabled():
+    if len(architectures) > 1 or torch.is_grad_enabled() or any(fire.bidirectional for fire in fires):
         return False
     return all(serves(fire, q_positions) and not has_hooks(fire) for fire in fires)
 
@@ -148,7 +152,7 @@ def _make_biases(
     q_positions: Tensor, k_positions: Tensor,
     c: list[Tensor], L_multiplier: list[Tensor], init_L: list[Tensor], linears: list[Tensor],
     layers: int,
-    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int,
+    gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int, bidirectional: bool,
 ) -> Tensor:  # fmt: skip
     L = list(torch._foreach_mul(init_L, L_multiplier)) if L_multiplier else init_L  # the kernel takes |L|
     each = len(linears) // layers
@@ -158,7 +162,7 @@ def _make_biases(
     if each == 4:
         packed[2:2] = [None, None]
     first = Parameters(own_c, own_L, *packed)
-    options = Options(gelu, final_activation, first_position, eps, horizon)
+    options = Options(gelu, final_activation, first_position, eps, horizon, bidirectional)
     return bias_forward(q_positions, k_positions, first, options, layers, stride)
 
 

@@ -3,7 +3,8 @@
     x = ψ(|i − j|) / (ψ(min{max{L, i}, horizon}) + eps)
     h = σ(x·w₁ + b₁),   [h = σ(h·W₂ᵀ + b₂),]   b(i, j) = h·W₃ᵀ + b₃
 
-Backward recomputes the hidden layers. Everything is as precise as float32.
+If bidirectional, the later of i and j takes the place of i in the normaliser, and each side of the query has a W₃ and
+b₃ of its own: a call is for one side. Backward recomputes the hidden layers. Everything is as precise as float32.
 """
 
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ class Options(NamedTuple):
     first_position: int
     eps: float
     horizon: int  # 0: none
+    bidirectional: bool
 
     def arguments(self, w3: Tensor) -> dict[str, Any]:
         """As keyword arguments of the kernels."""
@@ -68,6 +70,7 @@ class Options(NamedTuple):
             "CLAMP": self.eps == 0,
             "GELU": self.gelu,
             "FINAL": self.final_activation,
+            "BIDIRECTIONAL": self.bidirectional,
         }
 
 
@@ -212,13 +215,17 @@ def effective_position(position, L, horizon, HORIZON: tl.constexpr):
 @triton.jit
 def normalized_distance(
     QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
-    HORIZON: tl.constexpr, CLAMP: tl.constexpr,
+    HORIZON: tl.constexpr, CLAMP: tl.constexpr, BIDIRECTIONAL: tl.constexpr,
 ):  # fmt: skip
-    """The MLP's input [N], the distance [N], the query's position and the unclamped normaliser."""
+    """The MLP's input [N], the distance [N], the position to normalise by ([N] if BIDIRECTIONAL) and the unclamped
+    normaliser."""
     q = tl.load(QPositions + b.to(tl.int64) * q_b + i.to(tl.int64) * q_t)  # []
     k = tl.load(KPositions + b.to(tl.int64) * k_b + j.to(tl.int64) * k_s, mask=j < S, other=0)  # [N]
     distance = tl.abs(q - k).to(tl.float32)  # exact: integers
-    position = (q.to(tl.int64) + first_position).to(tl.float32)
+    later = q.to(tl.int64)
+    if BIDIRECTIONAL:
+        later = tl.maximum(later, k.to(tl.int64))
+    position = (later + first_position).to(tl.float32)
     normalizer = psi(effective_position(position, L, horizon, HORIZON), c) + eps
     divisor = normalizer
     if CLAMP:
@@ -244,7 +251,8 @@ def fire_forward(
     Out,  # (B, layers · H, T, S)
     T, S, chunks, q_b, q_t, k_b, k_s, stride, first_position, eps, horizon,
     H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, HORIZON: tl.constexpr,
-    CLAMP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, PRECISION: tl.constexpr, N: tl.constexpr,
+    CLAMP: tl.constexpr, GELU: tl.constexpr, FINAL: tl.constexpr, BIDIRECTIONAL: tl.constexpr,
+    PRECISION: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """The biases of one query and N keys, for all heads of a layer."""
     b, i, j = place(tl.program_id(0), T, chunks, N)
@@ -253,8 +261,9 @@ def fire_forward(
     c = tl.load(P.c + on) if P.c is not None else None  # []
     L = tl.abs(tl.load(P.L + on)) if P.L is not None else None  # []
     x, _, _, _ = normalized_distance(
-        QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon, HORIZON, CLAMP
-    )
+        QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
+        HORIZON, CLAMP, BIDIRECTIONAL,
+    )  # fmt: skip
     w2_t = tl.trans(load_matrix(P.w2 + on, W, W, WP, WP)) if P.w2 is not None else None
     b2 = load_vector(P.b2 + on, W, WP) if P.w2 is not None else None
     _, _, _, h = hidden(x, load_vector(P.w1 + on, W, WP), load_vector(P.b1 + on, W, WP), w2_t, b2, GELU, PRECISION)
@@ -276,7 +285,8 @@ def fire_backward(
     Parts,  # (programs, TOTAL)
     T, S, chunks, pairs, programs, q_b, q_t, k_b, k_s, first_position, eps, horizon,
     H: tl.constexpr, W: tl.constexpr, HP: tl.constexpr, WP: tl.constexpr, HORIZON: tl.constexpr, CLAMP: tl.constexpr,
-    GELU: tl.constexpr, FINAL: tl.constexpr, TOTAL: tl.constexpr, PRECISION: tl.constexpr, N: tl.constexpr,
+    GELU: tl.constexpr, FINAL: tl.constexpr, BIDIRECTIONAL: tl.constexpr, TOTAL: tl.constexpr,
+    PRECISION: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """One row of Parts: gradients summed over every `programs`-th pair of a query and N keys."""
     pid = tl.program_id(0)
@@ -297,8 +307,9 @@ def fire_backward(
     for step in range((pairs - pid + programs - 1) // programs):
         b, i, j = place(pid + step * programs, T, chunks, N)
         x, distance, position, normalizer = normalized_distance(
-            QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon, HORIZON, CLAMP
-        )
+            QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
+            HORIZON, CLAMP, BIDIRECTIONAL,
+        )  # fmt: skip
         again = tl.minimum(i, 0)  # 0, but the compiler cannot know: keeping the matrices in registers would spill
         w2 = load_matrix(P.w2 + again, W, W, WP, WP) if P.w2 is not None else None
         w3 = load_matrix(P.w3 + again, H, W, HP, WP)

@@ -50,8 +50,13 @@ from longfire.engines.fused.tiles import (
 )
 
 QUERY_TILINGS = Tilings(short=Tiling(registers=168), long=Tiling(registers=168), wide=Tiling())
-KEY_TILINGS = Tilings(short=Tiling(stages=3, near_stages=1), long=Tiling(stages=3), wide=Tiling(stages=1))
-NEAR_TILINGS = Tilings(short=Tiling(), long=Tiling(), wide=Tiling(stages=1))
+KEY_TILINGS = Tilings(
+    short=Tiling(stages=3, near_stages=1),
+    long=Tiling(stages=3, near_stages=1),
+    wide=Tiling(stages=1),
+    exact=Tiling(stages=3),
+)
+NEAR_TILINGS = Tilings(short=Tiling(stages=3), long=Tiling(registers=168), wide=Tiling(stages=1), exact=Tiling())
 
 
 def backward(
@@ -77,7 +82,7 @@ def _query_grad(
     call: Call, dout: Tensor, out: Tensor, lse: Tensor, dmiddle: Tensor, dfar: Tensor
 ) -> tuple[Tensor, Tensor]:
     dq, delta = torch.empty_like(call.q), torch.empty_like(lse)
-    tiling = QUERY_TILINGS.choose(call.q, call.zones.keys)
+    tiling = QUERY_TILINGS.choose(call.q, call.zones)
     tiles = call.query_tiles(tiling.BM)
     query_grad[(call.programs(tiles),)](
         Out=heads(out),
@@ -104,7 +109,7 @@ def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Ten
     )  # no tile contains the padding before the first key
     shape = (call.B, call.H, call.S, call.D)
     dk, dv = (new(k.new_empty(shape, dtype=torch.float32) if grouped else x) for x in (k, call.v))
-    tiling = KEY_TILINGS.choose(call.q, call.zones.keys)
+    tiling = KEY_TILINGS.choose(call.q, call.zones)
     tiles = call.key_tiles(tiling.BN)
     near = transposed(call.bias.near) if call.zones.exact else call.bias.near
     key_grad[(call.programs(tiles),)](
@@ -153,7 +158,7 @@ def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: 
             last_block=g.last_block,
             sequences=call.sequences,
             **call.arguments,
-            **NEAR_TILINGS.choose(call.q, call.zones.keys).launch(),
+            **NEAR_TILINGS.choose(call.q, call.zones).launch(),
         )
         rows = call.S if call.segments is None else g.keys
         collect_near(dnear, turns.groups, dmiddle, dsamples, g, rows, first_head, count)

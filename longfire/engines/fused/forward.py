@@ -35,7 +35,7 @@ def forward(call: Call) -> tuple[Tensor, Tensor]:
     """Out (B, H, T, D), and the base-2 log-sum-exp of the logits (B, H, T)."""
     out = torch.empty_like(call.q)
     lse = call.q.new_empty(call.B, call.H, call.T, dtype=torch.float32)
-    tiling = TILINGS.choose(call.q, call.zones.keys)
+    tiling = TILINGS.choose(call.q, call.zones)
     tiles = call.query_tiles(tiling.BM)
     attention_forward[(call.programs(tiles),)](
         Out=heads(out), Lse=lse, tiles=tiles, **call.arguments, **call.nodes, **tiling.zones(), **tiling.launch()

@@ -120,13 +120,18 @@ class Tilings(NamedTuple):
     short: Tiling
     long: Tiling  # from 16,384 keys
     wide: Tiling  # head sizes above 64
+    exact: Tiling | None = None  # biases that depend only on the distance, if other than short and long
 
-    def choose(self, q: Tensor, keys: int) -> Tiling:
-        """For sequences, or segments, of at most this many keys."""
+    def choose(self, q: Tensor, where: Any) -> Tiling:
+        """For sequences, or segments, with these evaluated `Zones`."""
         D = q.shape[-1]
         if q.dtype == torch.float32:
             return Tiling(warps=4 if D <= 64 else 8, stages=1)
-        return self.wide if D > 64 else self.short if keys < 16384 else self.long
+        if D > 64:
+            return self.wide
+        if where.exact and self.exact is not None:
+            return self.exact
+        return self.short if where.keys < 16384 else self.long
 
 
 class Call:

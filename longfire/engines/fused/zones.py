@@ -80,19 +80,22 @@ class Zones:
     @property
     def reach(self) -> int:
         """Blocks of keys that a query sees, including its own."""
-        reach = self.last_block if self.window is None else (self.window + 2 * BLOCK - 2) // BLOCK
+        reach = self.last_block if self.window is None else blocks_within(self.window)
         return reach if reach < self.last_block else self.last_block
 
     @property
     def near(self) -> int:
         """Blocks of near keys, including the query's own."""
-        near = self.last_block if self.smooth is None else (2 * self.smooth + 2 * BLOCK - 2) // BLOCK
+        near = self.last_block if self.smooth is None else blocks_within(2 * self.smooth)
         return near if near < self.reach else self.reach
 
     @property
     def middle(self) -> int:
         """Blocks of near and middle keys."""
-        return self.last_block if self.smooth is None else (10 * self.smooth + 2 * BLOCK - 2) // BLOCK
+        if self.smooth is None:
+            return self.last_block
+        middle = blocks_within(10 * self.smooth)
+        return middle if self.window is None or middle < blocks_within(self.window) else blocks_within(self.window)
 
     @property
     def rows_per_octave(self) -> int:
@@ -174,6 +177,11 @@ def evaluated(zones: Zones) -> Any:
     properties = [name for name, member in vars(Zones).items() if isinstance(member, property)]
     given = {name: getattr(zones, name) for name in ("keys", "first", "window", "causal")}
     return SimpleNamespace(**given, **{name: getattr(zones, name) for name in properties})
+
+
+def blocks_within(distance: int) -> int:
+    """Blocks, including a query's own, that have keys at less than this distance from it."""
+    return (distance + 2 * BLOCK - 2) // BLOCK
 
 
 def smooth_width(encoding: PositionEncoding) -> int:

@@ -28,7 +28,7 @@ def _served(monkeypatch):
 def plain(fire, q_positions, k_positions):
     """The bias in PyTorch operations, whatever FIRE.bias uses."""
     with torch.autocast(device, enabled=False):
-        return fire.f(fire.normalized_distance(q_positions, k_positions))
+        return fire._bias(q_positions, k_positions)
 
 
 def made(num_heads=3, **options):
@@ -90,6 +90,9 @@ def check(fire, q_positions, k_positions):
         {"horizon": 60},
         {"horizon": 12},  # below the threshold, which gets no gradient
         {"horizon": 40, "threshold": None, "log": False},
+        {"bidirectional": True},
+        {"bidirectional": True, "hidden_layers": 1, "num_heads": 12, "horizon": 60},
+        {"bidirectional": True, "threshold": None, "first_position": 0, "eps": 0.0},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()) or "default",
 )
@@ -197,7 +200,7 @@ def test_operator(hidden_layers):
     layers = [tensor for linear in fire.linears for tensor in (linear.weight, linear.bias)]
     layers = [*layers[:2], *(layers[2:4] if hidden_layers == 2 else (None, None)), *layers[-2:]]
     positions = torch.arange(2, device=device)
-    arguments = (positions, positions, fire.c if fire.log else None, fire.L, *layers, False, False, 1, 1e-6, 0)
+    arguments = (positions, positions, fire.c if fire.log else None, fire.L, *layers, False, False, 1, 1e-6, 0, False)
     torch.library.opcheck(torch.ops.longfire.fire_bias.default, arguments)
     plain_arguments = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments]
     dbias = torch.randn(3, 2, 2, device=device)
@@ -253,3 +256,5 @@ def test_several_in_one_launch(options):
 def test_different_architectures_are_not_computed_together(other):
     with torch.no_grad():
         assert not fire_kernel.serves_together([made(), made(**other)], torch.tensor([3], device=device))
+        two_sided = [made(bidirectional=True) for _ in range(2)]
+        assert not fire_kernel.serves_together(two_sided, torch.tensor([3], device=device))
