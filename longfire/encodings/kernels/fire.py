@@ -58,15 +58,24 @@ def _options(fire: FIRE) -> Options:
 
 
 def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """`fire.bias(q_positions, k_positions)` for a FIRE that `serves` accepts. Differentiable once."""
+    """`fire.bias(q_positions, k_positions)` for a FIRE that `serves` accepts. Differentiable once.
+
+    Both sides of a bidirectional FIRE have the same MLP input with the roles of query and key exchanged. A program
+    computes one query's biases, so the shorter of the two is the query.
+    """
     *layers, weight, bias = (tensor for linear in fire.linears for tensor in (linear.weight, linear.bias))
     hidden = layers if len(layers) == 4 else (*layers, None, None)
     c, L, options = fire.c if fire.log else None, fire.L, _options(fire)
-    outputs = zip(weight.chunk(2), bias.chunk(2), strict=True) if fire.bidirectional else ((weight, bias),)
-    sides: list[Tensor] = [_bias(q_positions, k_positions, c, L, *hidden, *output, *options) for output in outputs]
-    if len(sides) == 1:
-        return sides[0]
-    return torch.where(is_later(q_positions, k_positions).unsqueeze(-3), sides[1], sides[0])
+    if not fire.bidirectional:
+        found: Tensor = _bias(q_positions, k_positions, c, L, *hidden, weight, bias, *options)
+        return found
+    exchanged = k_positions.shape[-1] < q_positions.shape[-1]
+    where = (k_positions, q_positions) if exchanged else (q_positions, k_positions)
+    outputs = zip(weight.chunk(2), bias.chunk(2), strict=True)
+    before, after = (_bias(*where, c, L, *hidden, *output, *options) for output in outputs)
+    if exchanged:
+        before, after = before.mT, after.mT
+    return torch.where(is_later(q_positions, k_positions).unsqueeze(-3), after, before).contiguous()
 
 
 def _make_bias(

@@ -120,6 +120,13 @@ def test_positions(q_positions, k_positions):
     check(made(), q_positions, k_positions)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(3, 63), (63, 3), (70, 1)])
+def test_both_sides(queries, keys):
+    """More queries than keys are computed the other way round."""
+    check(made(bidirectional=True), torch.randint(99, (2, queries)), torch.randint(99, (2, keys)))
+    check(made(bidirectional=True), torch.randint(99, (queries,)), torch.randint(99, (1, keys)))
+
+
 def test_no_positions():
     fire = made()
     none, some = torch.arange(0, device=device), torch.arange(3, device=device)
