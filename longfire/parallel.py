@@ -9,7 +9,7 @@ Keys and values are gathered whole; queries, and all that is computed from them,
 Shapes: B batch, H query heads, G key heads, T tokens of a rank, L = N·T of the sequence, D head size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -17,7 +17,7 @@ from zlib import crc32
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.distributed import ProcessGroup
 from torch.func import functional_call
 
@@ -48,7 +48,7 @@ def attention(
     """`longfire.attention` of the whole sequence, where each rank has its share of it → this rank's share (B, H, T, D).
 
     All ranks of the group must call it, with the same shapes and options. Gradients are those of the sum of all ranks'
-    losses.
+    losses, and cannot be differentiated again.
 
     Args:
         q: (B, H, T, D), this rank's share as `shard` cuts it. So are all arguments with a dimension of tokens.
@@ -83,8 +83,7 @@ def attention(
     if isinstance(bias, Tensor):
         Request(q, whole_like(k, group, 2), whole_like(v, group, 2), bias, None, None, **layout, key_mask=None)
     call = {"q": tuple(q.shape), "k": tuple(k.shape), "dtype": q.dtype, "bias": type(bias).__name__, "impl": impl}
-    call |= layout | {name: tensor is not None for name, tensor in own.items()} | {"sum_bias_grad": sum_bias_grad}
-    _check_agreement(", ".join(f"{name}={value}" for name, value in call.items()), q.device, group)
+    check_agreement({**call, **layout, **own, "sum_bias_grad": sum_bias_grad}, q.device, group)
     k, v = gather_keys(q, k, v, group)
     own = {name: None if tensor is None else unshard(tensor, -1, group) for name, tensor in own.items()}
     whole = Request(whole_like(q, group, dim=2), k, v, encoding, **own, **layout)
@@ -191,7 +190,7 @@ def _of_chunk(whole: Request, q: Tensor, start: int, bias: Bias) -> Request:
             q=q,
             k=whole.k[:, :, :stop],
             v=whole.v[:, :, :stop],
-            bias=bias[..., :stop] if isinstance(bias, Tensor) and bias.shape[-1] > 1 else bias,
+            bias=bias[..., :stop] if isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] > 1 else bias,
             key_mask=None if whole.key_mask is None else whole.key_mask[:, :stop],
             segment_ids=None if ids is None else ids[:, :stop],
         )
@@ -223,8 +222,15 @@ def _size_and_rank(group: ProcessGroup | None) -> tuple[int, int]:
     return dist.get_world_size(group), rank
 
 
-def _check_agreement(call: str, device: torch.device, group: ProcessGroup | None) -> None:
-    """Refuse, on all ranks, calls that differ between them: they would exchange garbage. Waits for the device."""
+def check_agreement(arguments: Mapping[str, Any], device: torch.device, group: ProcessGroup | None) -> None:
+    """Refuse, on all ranks, arguments that differ between them (of tensors, shapes and dtypes). Waits for the device.
+
+    They would exchange garbage, or gloo would abort the process.
+    """
+    described = {
+        name: (*value.shape, value.dtype) if isinstance(value, Tensor) else value for name, value in arguments.items()
+    }
+    call = ", ".join(f"{name}={value}" for name, value in described.items())
     own = torch.tensor([crc32(call.encode())], device=device)
     found = [torch.empty_like(own) for _ in range(_size_and_rank(group)[0])]
     dist.all_gather(found, own, group)
@@ -253,6 +259,7 @@ class _Unshard(torch.autograd.Function):
         return torch.cat([early for early, _ in halves] + [late for _, late in reversed(halves)], dim)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (total,) = _summed([grad], ctx.group)
         return shard(total, ctx.dim, ctx.group), None, None
@@ -267,6 +274,7 @@ class _SumGradients(torch.autograd.Function):
         return tuple(parameter.view_as(parameter) for parameter in parameters)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_summed(grads, ctx.group)
 

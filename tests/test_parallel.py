@@ -56,6 +56,7 @@ CASES = {
     "tensor, window": case(bias=(HEADS, L, L), window=5, tokens=("key_mask",)),
     "tensor of keys": case(bias=(1, L)),
     "tensor of queries": case(bias=(L, 1)),
+    "one number": case(bias=()),
 }
 
 
@@ -80,7 +81,7 @@ def result(attend, case, group=None):
     if group is not None:
         *qkv, weight = (parallel.shard(tensor, 2, group) for tensor in (*qkv, weight))
         tokens = {name: parallel.shard(tensor, -1, group) for name, tensor in tokens.items()}
-        if isinstance(bias, torch.Tensor) and bias.shape[-2] > 1:
+        if isinstance(bias, torch.Tensor) and bias.ndim and bias.shape[-2] > 1:
             bias = parallel.shard(bias, -2, group)
     qkv = [tensor.requires_grad_() for tensor in qkv]
     learned = list(bias.parameters()) if isinstance(bias, PositionEncoding) else []
@@ -111,14 +112,14 @@ MODELS = {
     "encoder": {"position_encoding": {"name": "fire", "bidirectional": True}, "is_causal": False},
 }
 
+SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 20}
 KEPT = ["fire", "rope", "grouped"]
 """Models whose memory is counted."""
 
 
 def model_result(name, group=None, items=None):
     """The loss, which sums over ranks, and the gradients, which do too."""
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 20}
-    config = LongfireConfig(max_position_embeddings=L, **sizes, **MODELS[name])
+    config = LongfireConfig(max_position_embeddings=L, **SIZE, **MODELS[name])
     model = grown((LongfireForCausalLM if config.is_causal else LongfireForMaskedLM)(config))
     if name == "checkpointed":
         model.gradient_checkpointing_enable()
@@ -196,6 +197,13 @@ def work(rank, folder):
         parallel.attention(q, k, v)
     with pytest.raises(ValueError, match=r"same shapes and options.*window=None.*window=3"):
         parallel.attention(q[:, :, :6], k[:, :, :6], v[:, :, :6], window=3 if rank == 2 else None)
+    positions = torch.arange(6).int() if rank == 1 else torch.arange(6)
+    with pytest.raises(ValueError, match=r"same shapes and options.*torch.int64.*torch.int32"):
+        parallel.attention(q[:, :, :6], k[:, :, :6], v[:, :, :6], q_positions=positions, k_positions=positions)
+    model = LongfireForCausalLM(LongfireConfig(max_position_embeddings=L, **SIZE))
+    mask = torch.ones(B, 6, dtype=torch.long) if rank == 3 else None
+    with pytest.raises(ValueError, match=r"attention_mask=None.*rank 3 has .*attention_mask"):
+        model(torch.zeros(B, 6, dtype=torch.long), attention_mask=mask, sequence_group=dist.group.WORLD)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -317,6 +325,18 @@ def test_prepared_bias_is_refused(alone):
         parallel.attention(q, k, v, prepare_bias(make("fire"), positions, positions))
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_second_derivatives_are_refused(learned, alone):
+    """Their sums over ranks would be missing."""
+    q, k, v = (tensor.requires_grad_() for tensor in random(B, HEADS, None, L))
+    fire = make("fire", torch.float64)
+    out = parallel.attention(q, k, v, fire, impl="reference", sum_bias_grad=learned)
+    wanted = next(iter(fire.parameters())) if learned else k
+    (gradient,) = torch.autograd.grad(out.square().sum(), wanted, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        gradient.square().sum().backward()
+
+
 def test_odd_lengths_are_refused(alone):
     with pytest.raises(ValueError, match=r"7 tokens cannot be cut into 2 equal chunks.*: pad it to 8"):
         parallel.shard(torch.zeros(7), 0)
@@ -348,11 +368,12 @@ def test_without_a_process_group():
         ({"attn_implementation": "sdpa"}, {}, "needs attn_implementation='longfire', not 'sdpa'"),
         ({"random_positions": 64}, {}, "pass position_ids: every rank its share"),
         ({"attention_dropout": 0.1}, {}, "dropout_p must be 0"),
+        ({"resid_dropout": 0.1}, {}, "resid_dropout must be 0"),
+        ({}, {"logits_to_keep": 1}, "logits_to_keep=1 would be of this rank's share"),
     ],
 )
 def test_refused_by_the_model(changes, arguments, message, alone):
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 20}
-    model = LongfireForCausalLM(LongfireConfig(max_position_embeddings=L, **sizes, **changes)).train()
+    model = LongfireForCausalLM(LongfireConfig(max_position_embeddings=L, **SIZE, **changes)).train()
     ids = torch.randint(20, (B, L))
     arguments = {**arguments, **({"labels": ids} if "labels" in arguments else {})}
     with pytest.raises(ValueError, match=message):

@@ -99,6 +99,11 @@ class LongfireForCausalLM(HeadModel, GenerationMixin):
                 "with sequence_group, labels cannot be shifted across the edges of this rank's share: shift them "
                 "before longfire.parallel.shard, and pass shift_labels."
             )
+        if group is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+            raise ValueError(
+                f"with sequence_group, logits_to_keep={logits_to_keep} would be of this rank's share: omit it, and "
+                f"select from longfire.parallel.unshard(logits, 1, group)."
+            )
         shift_labels = options.pop("shift_labels", None)  # as a parameter, Trainer would require it to evaluate
         targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]  # (B, T)
         if use_cache is None and (self.training or targets is not None):

@@ -22,7 +22,7 @@ from longfire.encodings.positions import random_positions, strictly_increase
 from longfire.engines import PreparedBias, prepare_bias
 from longfire.engines.layout import Span, segment_positions, visible
 from longfire.model.packing import check_increasing, given_segments, segments_of
-from longfire.parallel import shard, unshard, whole_like
+from longfire.parallel import check_agreement, shard, unshard, whole_like
 
 LONGFIRE = "longfire"
 """The `attn_implementation` of `longfire.attention`."""
@@ -180,6 +180,8 @@ def split_positions(
                 f"with sequence_group, {name} must be this rank's share, {tuple(x.shape[:2])}, not "
                 f"{tuple(tensor.shape)}."
             )
+    given = {"inputs": x, "attention_mask": attention_mask, "position_ids": position_ids}
+    check_agreement(given, x.device, group)
     mask, ids = (None if t is None else unshard(t, 1, group) for t in (attention_mask, position_ids))
     positions = mask_and_positions(config, whole_like(x, group, 1), mask, ids, None)[1]
     return replace(positions, queries=shard(positions.queries, -1, group), group=group)

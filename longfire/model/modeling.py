@@ -211,6 +211,11 @@ class LongfireModel(LongfirePreTrainedModel):
         if sequence_group is None:
             mask, positions = mask_and_positions(*where, self.training, packing)
         else:
+            if self.training and self.config.resid_dropout:
+                raise ValueError(
+                    f"resid_dropout must be 0 where a sequence is split across ranks, not {self.config.resid_dropout}: "
+                    f"ranks with equal seeds would drop the same units."
+                )
             mask, positions = None, split_positions(*where, packing, sequence_group)
         for encoding in self.encodings:
             hidden = encoding.embed(hidden, positions.queries)

@@ -37,6 +37,13 @@ def config_of(name, heads=4, **changes):
     return getattr(hf, f"{name}Config")(**{"vocab_size": 61, "eos_token_id": None, **own[name], **changes})
 
 
+@pytest.mark.parametrize("name", ["Llama", "Bloom", "Mpt"])
+def test_splitting_a_sequence_is_refused(name):
+    model = retrofit(original(name), training_length=16)
+    with pytest.raises(ValueError, match=r"takes no sequence_group: only longfire's own models"):
+        model(torch.zeros(1, 4, dtype=torch.long), sequence_group=object())
+
+
 def original(name, heads=4, **changes):
     """In evaluation mode, with weights large enough that every layer and position matters."""
     torch.manual_seed(0)

@@ -182,13 +182,15 @@ def test_a_cache_continues(encoding):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_masks(implementation):
-    """Left padding, holes, padded decoders; masks by query where an implementation can honour them."""
+@pytest.mark.parametrize("encoding", [None, "fire"])
+def test_masks(encoding, implementation):
+    """Left padding and holes, in encoder and decoder; masks by query where an implementation can honour them."""
     model, batch = tiny("T5"), inputs()
-    new = retrofit(model)
+    new = retrofit(model, encoding, training_length=LENGTH)
     new.set_attn_implementation(implementation)
     dec = torch.ones(2, 23, dtype=torch.long)
     dec[0, :4] = 0
+    dec[1, 7:10] = 0
     for hidden in (slice(0, 5), slice(11, 17)):
         batch["attention_mask"] = torch.ones(2, 37)
         batch["attention_mask"][1, hidden] = 0

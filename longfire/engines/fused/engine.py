@@ -205,12 +205,13 @@ def _looks_up(request: Request) -> bool:
         return False
     if request.position_limit is None and (torch.compiler.is_compiling() or _refuses_tiles(request) is None):
         return False
-    return _lookup_layout(request).distances <= LARGEST_TABLE
+    return _lookup_layout(request).distances <= min(LARGEST_TABLE, _encoding(request).max_length or LARGEST_TABLE)
 
 
 def _lookup_layout(request: Request) -> LookupLayout:
     queries, keys = request.spans
-    return lookup_layout(queries, keys, request.key_mask, request.causal, request.window, request.position_limit)
+    layout = request.key_mask, request.causal, request.window, request.position_limit
+    return lookup_layout(queries, keys, *layout, _encoding(request).max_length)
 
 
 def _look_up(request: Request, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, seed: Tensor | None) -> Tensor:

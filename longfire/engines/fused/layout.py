@@ -79,15 +79,24 @@ class LookupLayout:
 
 
 def lookup_layout(
-    queries: Span, keys: Span, key_mask: Tensor | None, causal: bool, window: int | None, limit: int | None
+    queries: Span,
+    keys: Span,
+    key_mask: Tensor | None,
+    causal: bool,
+    window: int | None,
+    limit: int | None,
+    most: int | None = None,
 ) -> LookupLayout:
-    """The layout of these queries and keys. Reads their positions, unless all are below `limit`."""
+    """The layout of these queries and keys. Reads their positions, unless all are below `limit`.
+
+    `most` is the longest table that the encoding can fill, which positions may exceed.
+    """
     spans = queries.positions, keys.positions, queries.segment_ids, keys.segment_ids
     on_gpu = queries.positions.is_cuda
     in_graph = torch.compiler.is_compiling() or (on_gpu and torch.cuda.is_current_stream_capturing())
     if limit is not None and in_graph:  # there may be other positions each time it runs
-        return _lookup_layout(*spans, key_mask, causal, window, limit)
-    found: LookupLayout = cached(_lookup_layout, *spans, key_mask, causal, window, limit)
+        return _lookup_layout(*spans, key_mask, causal, window, limit, most)
+    found: LookupLayout = cached(_lookup_layout, *spans, key_mask, causal, window, limit, most)
     return found
 
 
@@ -100,6 +109,7 @@ def _lookup_layout(
     causal: bool,
     window: int | None,
     limit: int | None,
+    most: int | None,
 ) -> LookupLayout:
     q, k = torch.atleast_2d(q_positions).long(), torch.atleast_2d(k_positions).long()
     if limit is None:
@@ -107,6 +117,8 @@ def _lookup_layout(
         lowest, distances = ends[0], 128
         while distances <= ends[1] - lowest:  # a few sizes serve all batches
             distances *= 2
+        if most is not None and ends[1] - lowest < most < distances:
+            distances = most
     else:
         lowest, distances = 0, limit
     q, k = q - lowest, k - lowest

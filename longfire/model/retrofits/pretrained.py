@@ -30,6 +30,15 @@ class Inputs:
 class RetrofittedModel(EncodingModel):
     """Initialises the encoding as configured, and the rest as the base model does."""
 
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """As in PyTorch, but refuses what the base model would drop."""
+        if options.get("sequence_group") is not None:
+            raise ValueError(
+                f"{type(self).__name__} takes no sequence_group: only longfire's own models split a sequence across "
+                f"ranks. Call longfire.parallel.attention in your own."
+            )
+        return super().__call__(*arguments, **options)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, PositionEncoding):  # undoes the base model's initialisation of the layers inside it

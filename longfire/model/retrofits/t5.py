@@ -43,6 +43,11 @@ class T5FamilyModel(RetrofittedModel):
     ) -> dict[str, Any]:
         """The model's own bias as a longfire encoding, FIRE that equals it by Theorem 3.1, or a new encoding."""
         own = T5FamilyConfig.own_bias.fget(config)  # type: ignore[attr-defined]
+        if config.relative_attention_num_buckets % 2:
+            raise ValueError(
+                f"relative_attention_num_buckets must be even, half of them for each side of the encoder's queries, "
+                f"not {config.relative_attention_num_buckets}."
+            )
         if "bidirectional" in options:
             raise TypeError("retrofit sets bidirectional itself: True in the encoder, False in the decoder.")
         if options and encoding in (None, "fire"):
@@ -232,9 +237,7 @@ class T5FamilyStack(T5FamilyModel):
         if not self.is_decoder and config._attn_implementation != LONGFIRE and positions.key_mask is not None:
             mask = positions.key_mask[:, None, None, :]
         past = 0 if cache is None else cache.get_seq_length()
-        if all(one.distance_only or not one.has_bias for one in encodings) and (
-            isinstance(past, int) or not is_traced(hidden)
-        ):
+        if isinstance(past, int) or not is_traced(hidden):
             positions = _counting_padding(positions)
         shared = encodings[0] if len(encodings) == 1 and encodings[0].has_bias else None
         own = Layout(config._attn_implementation, mask, positions)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from longfire import FIRE, KerpleLog, attention, attention_plan, random_positions
+from longfire.encodings import DistanceBias
 from longfire.engines.fused import engine, lookup
 from longfire.engines.fused.layout import LookupLayout, lookup_layout
 from longfire.engines.fused.zones import TILE
@@ -180,6 +181,31 @@ def test_what_is_refused(monkeypatch):
     monkeypatch.setattr(engine, "LARGEST_TABLE", 127)
     with pytest.raises(ValueError, match="do not go up one by one from 0"):
         attention(q, q, q, small_t5(), **where)
+
+
+class Table(DistanceBias):
+    """A learned bias for each of 100 distances."""
+
+    max_length = 100
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads = 1
+        self.table = torch.nn.Parameter(torch.randn(1, 100))
+
+    def of_distance(self, distance):
+        return self.table[0][distance.clamp(min=0)]
+
+
+def test_no_distance_past_max_length_is_sampled(calls):
+    encoding, q = Table().to(device), torch.randn(1, 1, 50, 16, device=device)
+    positions = torch.arange(50, device=device) * 2
+    where = {"q_positions": positions, "k_positions": positions}
+    close(*both(encoding, q, q, q, **where), tolerance=2e-6)
+    assert len(calls) == 1
+    positions[-1] = 100
+    with pytest.raises(ValueError, match="do not go up one by one"):
+        attention(q, q, q, encoding, **where, impl="fused")
 
 
 def test_the_plan_says_so():
