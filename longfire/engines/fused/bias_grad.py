@@ -141,16 +141,16 @@ def sum_diagonals(
     apart = tl.program_id(0) * N // BLOCK
     h = tl.program_id(1)
     at = dNear + h.to(tl.int64) * groups * near_blocks * BLOCK * BLOCK
-    total = tl.zeros([N], tl.float32)
+    total = tl.zeros([R, N], tl.float32)
     for g in range(groups):
         for row in range(0, BLOCK, R):
             i = (row + tl.arange(0, R))[:, None]
             block = g * near_blocks + apart + tl.where(i >= r, 0, 1)
             there = block < (g + 1) * near_blocks
             offset = block.to(tl.int64) * (BLOCK * BLOCK) + i * BLOCK + (i - r + BLOCK) % BLOCK
-            total += tl.sum(tl.load(at + offset, mask=there, other=0.0), 0)  # [R, N]
+            total += tl.load(at + offset, mask=there, other=0.0)  # [R, N]
     d = tl.program_id(0) * N + tl.arange(0, N)
-    tl.store(dSamples + (first_head + h) * E + d, total, mask=d < E)  # [N]
+    tl.store(dSamples + (first_head + h) * E + d, tl.sum(total, 0), mask=d < E)  # [N]
 
 
 # --- near and middle zones of an interpolated bias ------------------------------------------------------------------
@@ -214,9 +214,12 @@ def middle_at(at, r, j, wanted, blocks, NODES: tl.constexpr):
 
 @triton.jit
 def near_rows(at, a, closest, blocks, first_node, last, S, ROWS: tl.constexpr, N: tl.constexpr, R: tl.constexpr):
-    """The contribution of near gradients to a row node and to the next, at N distances from `closest` on."""
+    """The contribution of near gradients to a row node and to the next, at N distances from `closest` on.
+
+    Summed over rows in steps of R, and over those R, across threads, by the caller: [R, N].
+    """
     d = (closest + tl.arange(0, N))[None, :]
-    own, following = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
+    own, following = tl.zeros([R, N], tl.float32), tl.zeros([R, N], tl.float32)
     here, gap = node_position(a + first_node, ROWS)
     start = tl.maximum(here, blocks.first * BLOCK)
     end = tl.minimum(tl.minimum(here + gap, last + 1), S)
@@ -225,8 +228,8 @@ def near_rows(at, a, closest, blocks, first_node, last, S, ROWS: tl.constexpr, N
             i = (start + step * R + tl.arange(0, R))[:, None]
             _node, _left, _right, t = cell(i, last, ROWS)
             found = near_at(at, i, i - d, (2 * d <= i) & (i < end), blocks)
-            own += tl.sum((1 - t) * found, 0)
-            following += tl.sum(t * found, 0)
+            own += (1 - t) * found
+            following += t * found
     start, end = row_range(a, first_node, last, ROWS)
     start, end = tl.maximum(start, blocks.first * BLOCK), tl.minimum(end, S)
     if (closest < (blocks.near + 1) * BLOCK) & (
@@ -237,7 +240,7 @@ def near_rows(at, a, closest, blocks, first_node, last, S, ROWS: tl.constexpr, N
             weight, seen = row_weight(i, a + first_node, last, ROWS)
             j = seen - d
             found = near_at(at, i, j, (2 * (i - j) > i) & (i < end), blocks)
-            own += tl.sum(weight * found, 0)
+            own += weight * found
     return own, following
 
 
@@ -246,9 +249,9 @@ def middle_rows(
     at, a, closest, blocks, first_node, last,
     ROWS: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """The contribution of middle nodes to a row node and to the next, at N distances from `closest` on."""
+    """The contribution of middle nodes to a row node and to the next, at N distances from `closest` on: [R, N]."""
     d = (closest + tl.arange(0, N))[None, :]
-    own, following = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
+    own, following = tl.zeros([R, N], tl.float32), tl.zeros([R, N], tl.float32)
     here, gap = node_position(a + first_node, ROWS)
     start, end = tl.maximum(here, blocks.first * BLOCK), tl.minimum(here + gap, last + 1)
     if (closest + N > (blocks.near - 1) * BLOCK) & (2 * closest < end):  # at the same distance
@@ -259,8 +262,8 @@ def middle_rows(
             _node, _left, _right, t = cell(i, last, ROWS)
             wanted = (2 * d <= i) & (i >= start) & (i < end)
             found = middle_at(at, r, i - d, wanted, blocks, NODES)
-            own += tl.sum((1 - t) * found, 0)
-            following += tl.sum(t * found, 0)
+            own += (1 - t) * found
+            following += t * found
     start, end = row_range(a, first_node, last, ROWS)
     start = tl.maximum(start, blocks.first * BLOCK)
     # an eighth more: at the same key, the distance from a node's row differs a little
@@ -274,7 +277,7 @@ def middle_rows(
             j = seen - d
             wanted = (2 * (i - j) > i) & (i >= start) & (i < end)
             found = middle_at(at, r, j, wanted, blocks, NODES)
-            own += tl.sum(weight * found, 0)
+            own += weight * found
     return own, following
 
 
@@ -303,8 +306,8 @@ def collect_rows(
         following += more_following
     A, heads = tl.num_programs(0), tl.num_programs(1)
     offset = (a * heads + h) * E + closest + tl.arange(0, N)
-    tl.store(Sums + offset, own)  # [N]
-    tl.store(Sums + A * heads * E + offset, following)  # [N]
+    tl.store(Sums + offset, tl.sum(own, 0))  # [N]
+    tl.store(Sums + A * heads * E + offset, tl.sum(following, 0))  # [N]
 
 
 @triton.jit(do_not_specialize=LENGTHS)
