@@ -19,6 +19,8 @@ from longfire.engines.request import Request
 
 LARGEST_HEAD = 128
 NO_LEFT_PADDING = "with causal=False, it supports padding on the right only"
+WIDE_MEMORY = 160 << 10
+"""Bytes of shared memory that a program uses in float32 with head sizes above 64."""
 LEAST_SCALE = 2e-5  # its reciprocal fits float16
 
 
@@ -111,14 +113,23 @@ def _refuses_call(request: Request) -> str | None:
         return "there is nothing to compute"
     if in_transform():
         return "it cannot run inside torch.func transforms"
-    if q.is_cuda and not torch.compiler.is_compiling() and not _has_tensor_cores(q.device):
-        return "it needs an NVIDIA GPU, A100 or newer"
+    if q.is_cuda and not torch.compiler.is_compiling():
+        return _refuses_device(q.device, q.shape[-1] > 64 and compute_dtype(q) == torch.float32)
     return None
 
 
 @lru_cache(maxsize=64)
-def _has_tensor_cores(device: torch.device) -> bool:
-    return not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
+def _refuses_device(device: torch.device, wide: bool) -> str | None:
+    """Why a GPU cannot run the kernels; `wide`: in float32, with head sizes above 64."""
+    if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+        return "it needs an NVIDIA GPU, A100 or newer"
+    memory = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", WIDE_MEMORY)
+    if wide and memory < WIDE_MEMORY:
+        return (
+            f"float32 with head sizes above 64 needs {WIDE_MEMORY // 1024} KiB of shared memory, and this GPU has "
+            f"{memory // 1024}; bfloat16 needs less"
+        )
+    return None
 
 
 def _refuses_bias(request: Request) -> str | None:
