@@ -133,8 +133,19 @@ def plan(options: argparse.Namespace) -> "Benchmark":
     return kind.on(**values)
 
 
+def _has_results(record: dict[str, Any]) -> bool:
+    return any("not run" not in row for row in record["rows"])
+
+
+def _save(path: Path, record: dict[str, Any]) -> None:
+    """Write a record, unless it would replace an earlier one by nothing."""
+    if _has_results(record):
+        write_json(path, record)
+
+
 def run_bench(options: argparse.Namespace) -> int:
-    """Run `longfire bench`. Exit status: 1 if a result was wrong or a measurement failed, 130 if interrupted."""
+    """Run `longfire bench`. Exit status: 1 if a result was wrong, a measurement failed or there is none, 130 if
+    interrupted."""
     from longfire.report.speed import speed_table
     from longfire.report.speed_plot import PLOTS
 
@@ -145,8 +156,12 @@ def run_bench(options: argparse.Namespace) -> int:
         where = f"on {benchmark.device} in {benchmark.dtype}"
         print(f"{len(cases)} measurements of {options.subject} {where}, to be written to {options.out}")
         return 0
-    record = benchmark.run(partial(write_json, options.out))
-    print(f"{speed_table(record)}\n\nRecord: {options.out}", flush=True)
+    record = benchmark.run(partial(_save, options.out))
+    table = speed_table(record)
+    if not _has_results(record):
+        print(f"{table}\n\nNothing was measured: {options.out} is as it was.", flush=True)
+        return 1
+    print(f"{table}\n\nRecord: {options.out}", flush=True)
     if plot := PLOTS.get(benchmark.subject):
         picture = options.out.with_suffix(".png")
         plot(record, picture)

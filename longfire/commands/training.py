@@ -1,6 +1,7 @@
 """`longfire pretrain`, and the corpus and recipe options it shares with other commands."""
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -223,13 +224,16 @@ def run_pretrain(options: argparse.Namespace) -> int:
     check_processes(options.context_parallel)
     refuse_unwritable(out)
     corpus = load_corpus(**text) if recipe.task is None else TaskData(recipe.task)
-    already_trained = (out / "done.json").exists()
+    already_trained, first = (out / "done.json").exists(), os.environ.get("RANK", "0") == "0"
     how: dict[str, Any] = {"tracker": options.tracker, "context_parallel": options.context_parallel}
     try:
         model = pretrain(recipe, corpus, out, **how, **(SHARDED if options.fsdp else {}))
     except KeyboardInterrupt:
-        print(f"\nlongfire: stopped; {describe_last(out)}.", file=sys.stderr)
+        if first:
+            print(f"\nlongfire: stopped; {describe_last(out)}.", file=sys.stderr)
         return INTERRUPTED
+    if not first:
+        return 0
     done = read_json(out / "done.json")
     print(
         f"{'Already trained: ' * already_trained}{done['parameters']:,} parameters, {done['tokens_seen']:,} tokens, "

@@ -29,10 +29,13 @@ class AttentionPlan:
     why: str
     error: float = 0.0
     """Largest measured difference between the added bias and the encoding's own; 0 if nothing is interpolated."""
+    others: tuple[str, ...] = ()
+    """Why not the engines that are tried before it."""
 
     def __str__(self) -> str:
         measured = f", off by at most {self.error:.2g}" if self.error else ""
-        return f"{self.engine}: {self.why}{measured}"
+        others = "".join(f"; not {reason}" for reason in self.others)
+        return f"{self.engine}: {self.why}{measured}{others}"
 
 
 def attention(
@@ -77,7 +80,7 @@ def attention(
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale, window, segment_ids)
     request.check_order()
-    return choose(request, impl).run(request)
+    return _chosen(request, impl)[0].run(request)
 
 
 def attention_plan(
@@ -102,18 +105,23 @@ def attention_plan(
     """
     request = Request(q, k, v, bias, q_positions, k_positions, causal, key_mask, dropout_p, scale, window, segment_ids)
     request.check_order()
-    engine = choose(request, impl)
-    return AttentionPlan(engine.name, engine.describe(request), engine.error(request))
+    engine, others = _chosen(request, impl)
+    return AttentionPlan(engine.name, engine.describe(request), engine.error(request), others)
 
 
 def choose(request: Request, impl: str = "auto") -> Engine:
     """The requested engine, or the first that serves the request. Raises a ValueError if there is none."""
+    return _chosen(request, impl)[0]
+
+
+def _chosen(request: Request, impl: str) -> tuple[Engine, tuple[str, ...]]:
+    """The engine, and why not those tried before it."""
     tried = list(ENGINES.values()) if impl == "auto" else [ENGINES[engine_name(impl, ("auto", *ENGINES), stacklevel=4)]]
-    refusals = []
+    refusals: list[str] = []
     for engine in tried:
         refusal = engine.refuses(request) or (engine.declines(request) if impl == "auto" else None)
         if refusal is None:
-            return engine
+            return engine, tuple(refusals)
         refusals.append(f"{engine.name}: {refusal}")
     raise ValueError(
         f"impl={impl!r} cannot serve this request ({'; '.join(refusals)}). Use impl='reference', which always can."

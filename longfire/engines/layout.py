@@ -125,7 +125,7 @@ def first_decrease(positions: Tensor, kept: Tensor | None, segment_ids: Tensor |
         seen = [(segment, position) for segment, position, keep in zip(*tokens, strict=True) if keep]
         for before, after in pairwise(seen):
             if after <= before:
-                return f", and in sequence {row} {after[1]} follows {before[1]}"
+                return f", and in sequence {row}, position {after[1]} follows {before[1]}"
     return ""
 
 

@@ -190,9 +190,10 @@ class Request:
         if not holds(positions_in_order, k_positions, mask, ids, message=OUT_OF_ORDER):
             where = first_decrease(k_positions, mask, ids, self.shape[0])
             within = "" if ids is None else " within each segment"
+            apart = "Pass segment_ids to keep" if ids is None else "Number them differently in segment_ids to keep"
             raise ValueError(
-                f"{OUT_OF_ORDER}{within}{where}: documents that share a row would see each other. Pass segment_ids to "
-                f"keep them apart, hide padding with key_mask, and sort k and v by position."
+                f"{OUT_OF_ORDER}{within}{where}: documents that share a row would see each other. {apart} them apart, "
+                f"hide padding with key_mask, and sort k and v by position."
             )
 
     def _check_tensors(self) -> None:
@@ -255,6 +256,10 @@ class Request:
 
     def check_heads(self, heads: int, name: str) -> None:
         if heads != self.q.shape[1]:
+            if heads == self.q.shape[2]:
+                raise ValueError(
+                    f"q {tuple(self.q.shape)} is not (B, H, T, D) for {heads} heads: q.transpose(1, 2) is."
+                )
             raise ValueError(
                 f"{name} has {heads} heads, but q {tuple(self.q.shape)} has {self.q.shape[1]} (B, H, T, D). Build the "
                 f"encoding with q's number of heads. If heads are split across devices, pass each device its slice of "

@@ -1,5 +1,7 @@
 """The configuration of a longfire model: its shape and its position encoding."""
 
+from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, Self
 
 import torch
@@ -30,6 +32,9 @@ SET_BY_MODEL = {
     "max_length": "max_position_embeddings",
 }
 """Encoding arguments that the model determines, and the configuration fields they come from."""
+WINDOWS = ("sliding_window", "window", "layer_types")
+ROTATIONS = ("rope_theta", "rope_scaling", "rope_parameters")
+"""Fields of other models' configurations that say something this model would ignore."""
 
 
 @strict
@@ -82,6 +87,7 @@ class LongfireConfig(PreTrainedConfig):
     longfire_version: str = __version__
 
     def __post_init__(self, **kwargs: Any) -> None:
+        self._refuse_unknown(kwargs)
         encoding = self.position_encoding
         if encoding is None:
             encoding = {"name": "fire", **({} if self.is_causal else {"bidirectional": True})}
@@ -90,6 +96,21 @@ class LongfireConfig(PreTrainedConfig):
             self.num_key_value_heads = self.num_attention_heads
         self.use_cache = self.use_cache and self.is_causal
         super().__post_init__(**kwargs)
+
+    def _refuse_unknown(self, others: dict[str, Any]) -> None:
+        """Refuse fields that are misspelt or mean something elsewhere. Others are kept, as transformers does."""
+        known = [field.name for field in fields(self)]
+        for name, value in others.items():
+            if name in WINDOWS and value is not None:
+                raise ValueError(
+                    f"{name}={value!r} is not supported: this model sees all tokens before. Windows are for "
+                    f"longfire.attention(window=…) and for retrofitted models."
+                )
+            if name in ROTATIONS and value is not None:
+                raise ValueError(f"{name}={value!r} is not supported: pass position_encoding={{'name': 'rope', …}}.")
+            near = [] if name.endswith("_token_id") else get_close_matches(name, known, n=1, cutoff=0.85)
+            if near:
+                raise TypeError(f"there is no field {name!r}. Did you mean {near[0]!r}?")
 
     def validate_architecture(self) -> None:
         """Called by transformers: refuse configurations that cannot be built."""

@@ -43,6 +43,10 @@ class HeadModel(LongfirePreTrainedModel):
         loss: Any = None
         logits: Any = None
         if targets is not None:
+            if targets.shape != hidden.shape[:2]:
+                raise ValueError(
+                    f"labels must be {tuple(hidden.shape[:2])}, like the tokens, not {tuple(targets.shape)}."
+                )
             if items is None and group is not None:
                 items = total((targets != IGNORED).sum(), group)
             loss, logits = token_loss(hidden, self.lm_head, targets, items)

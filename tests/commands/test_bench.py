@@ -137,3 +137,22 @@ def test_the_plan_is_checked(command, message, capsys):
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
+
+
+class Refusing(Right):
+    name = "refusing"
+
+    def refuses(self, request):
+        return "it never serves"
+
+
+def test_nothing_measured_keeps_the_earlier_record(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "attention.json"
+    out.write_text("earlier")
+    monkeypatch.setitem(ENGINES, "refusing", Refusing())
+    command = ["bench", "attention", "--device", "cpu", "--lengths", "32", "--layout", "packed", "--out", str(out)]
+    assert main([*command, "--engines", "refusing"]) == 1
+    shown = capsys.readouterr().out
+    assert "it never serves" in shown
+    assert f"Nothing was measured: {out} is as it was." in shown
+    assert out.read_text() == "earlier"

@@ -16,6 +16,9 @@ def test_plan():
     plan = attention_plan(q, k, v, make("fire"))
     assert plan.engine == "chunked"
     assert "all queries in one chunk" in str(plan)
+    assert [reason.split(":")[0] for reason in plan.others] == ["fused"]
+    assert f"; not {plan.others[0]}" in str(plan)
+    assert str(attention_plan(q, k, v)).endswith("; not chunked: there is no bias to compute in chunks; sdpa is faster")
     assert "the bias as a dense tensor" in str(attention_plan(q, k, v, ALiBi(HEADS), impl="sdpa"))
     for options, why in [
         ({"bias": make("nope")}, "causal, no bias and no mask to build"),

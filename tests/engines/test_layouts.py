@@ -235,7 +235,9 @@ def test_positions_must_increase_within_a_segment():
     hidden = torch.ones(2, 7, dtype=torch.bool)
     hidden[1, 3] = False
     ids_of_both = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 1]])
-    with pytest.raises(ValueError, match=r"within each segment, and in sequence 1 2 follows 9: .* Pass segment_ids"):
+    with pytest.raises(
+        ValueError, match=r"within each segment, and in sequence 1, position 2 follows 9: .* Number them differently"
+    ):
         attention(q, k, v, segment_ids=ids_of_both, **where)
     attention(q, k, v, segment_ids=ids_of_both, key_mask=hidden, **where)
     with pytest.raises(ValueError, match=r"9 queries but only 7 keys.*with segment_ids, they always are"):

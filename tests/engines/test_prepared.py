@@ -66,7 +66,7 @@ def test_prepared_padding_needs_a_key_mask():
     attention(*random(), prepared, key_mask=key_mask)
     with pytest.raises(ValueError, match="pass the key_mask"):
         attention(*random(), prepared)
-    with pytest.raises(ValueError, match="in sequence 0 0 follows 0"):
+    with pytest.raises(ValueError, match="in sequence 0, position 0 follows 0"):
         attention(*random(), prepared, key_mask=torch.ones(2, 7, dtype=torch.bool))
 
 

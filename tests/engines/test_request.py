@@ -41,7 +41,9 @@ def test_key_positions_must_increase(positions, kept, impl):
         where["key_mask"] = torch.tensor([[True] * 7, [bool(one) for one in kept]])
     for bias in (None, make("fire", torch.float64)):
         for ask in (attention, attention_plan):
-            with pytest.raises(ValueError, match=r"must strictly increase .* in sequence 1 (\d) follows (\d)"):
+            with pytest.raises(
+                ValueError, match=r"must strictly increase .* in sequence 1, position (\d) follows (\d)"
+            ):
                 ask(q, k, v, bias, **where, impl=impl)
     with pytest.raises(ValueError, match="must strictly increase"):
         attention(q, k, v, prepare_bias(make("alibi"), positions, positions), key_mask=where.get("key_mask"))

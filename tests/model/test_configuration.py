@@ -180,3 +180,31 @@ def test_fires_init_reaches_every_layer():
     kerple = -torch.tensor([0.25, 0.75, 1.25, 1.75])[:, None] * torch.log1p(15.0 - positions)
     for fire in (*model.model.encodings, built):
         torch.testing.assert_close(fire.bias(positions[-1:], positions)[:, 0], kerple, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("field", "error", "message"),
+    [
+        ("num_hidden_layer", TypeError, "Did you mean 'num_hidden_layers'"),
+        ("share_position_encodings", TypeError, "Did you mean 'share_position_encoding'"),
+        ("sliding_window", ValueError, "sliding_window=8 is not supported.*retrofitted models"),
+        ("rope_theta", ValueError, "rope_theta=8 is not supported: pass position_encoding"),
+    ],
+)
+def test_fields_that_would_be_ignored_are_refused(field, error, message):
+    with pytest.raises(error, match=message):
+        LongfireConfig.of_size("demo", **{field: 8})
+
+
+def test_foreign_fields_are_kept(tmp_path):
+    """As transformers does: other libraries leave theirs in a configuration."""
+    config = LongfireConfig.of_size("demo", vocab_size=257, sep_token_id=3, sliding_window=None, of_a_tool="x")
+    config.save_pretrained(tmp_path)
+    assert LongfireConfig.from_pretrained(tmp_path).of_a_tool == "x"
+
+
+@pytest.mark.parametrize("targets", ["labels", "shift_labels"])
+def test_labels_must_match_the_tokens(targets):
+    model = small_model()
+    with pytest.raises(ValueError, match=r"labels must be \(2, 9\), like the tokens, not \(2, 8\)"):
+        model(tokens(2, 9), **{targets: tokens(2, 8)})

@@ -79,7 +79,8 @@ class FireConfig:
         fields = json.loads(super().to_json_string(use_diff))  # type: ignore[misc]
         top_level = {key: fields.pop(key) for key in TOP_LEVEL if key in fields}
         kind = top_level["model_type"]
-        notice = f"this is a {kind}, see base_config: import longfire.model, then AutoModelForCausalLM.from_pretrained"
+        auto = "AutoModelForSeq2SeqLM" if fields.get("is_encoder_decoder") else "AutoModelForCausalLM"
+        notice = f"this is a {kind}, see base_config: import longfire.model, then {auto}.from_pretrained (or its like)"
         # base_config has no model_type, or transformers would parse it as a separate configuration
         return json.dumps({**top_level, "base_config": fields, "vocab_size": notice}, indent=2, sort_keys=True) + "\n"
 
