@@ -48,9 +48,23 @@ class RetrofitRecipe(BaseRecipe):
 
 
 FULL = RetrofitRecipe(
-    "retrofit", length=2048, batch_size=32, steps=1000, learning_rate=1e-4, checkpoint_every=250, position_lr_factor=30.0
+    "retrofit",
+    length=2048,
+    batch_size=32,
+    steps=1000,
+    learning_rate=1e-4,
+    checkpoint_every=250,
+    position_lr_factor=30.0,
 )
 LORA = FULL.but(name="retrofit-lora", lora_rank=16, learning_rate=3e-4, position_lr_factor=10.0)
+
+
+def recovery_recipe(training_length: int, lora: bool = False, **changes: Any) -> RetrofitRecipe:
+    """The recipe for a model, with some fields changed. Defaults: at most its training length; a tenth is warm-up."""
+    base = LORA if lora else FULL
+    changes.setdefault("length", min(base.length, training_length))
+    recipe = base.but(**changes)
+    return recipe if "warmup_steps" in changes else recipe.but(warmup_steps=recipe.steps // 10)
 
 
 def add_lora(model: Any, rank: int) -> Any:
@@ -137,4 +151,9 @@ class RecoveryTrainer(RecipeTrainer[RetrofitRecipe]):
         model.to(self.dtype).save_pretrained(folder)
         self.corpus.save_tokenizer(folder)
         self.corpus.save_description(folder, self.source)
-        return {"recipe": asdict(self.recipe), "corpus": self.corpus.describe(), "tokens_seen": self.recipe.tokens, **summary}
+        return {
+            "recipe": asdict(self.recipe),
+            "corpus": self.corpus.describe(),
+            "tokens_seen": self.recipe.tokens,
+            **summary,
+        }

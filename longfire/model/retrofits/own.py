@@ -20,7 +20,9 @@ def own_config(
     new, name = copy.deepcopy(config), encoding or "fire"
     if name in EXTENSIONS:
         if "target_length" not in options:
-            raise TypeError(f"{name!r} needs the length to extend to: {name}:target_length=N, above the trained length.")
+            raise TypeError(
+                f"{name!r} needs the length to extend to: {name}:target_length=N, above the trained length."
+            )
         target, trained, *_ = options["target_length"], options.get("trained_length")
         chosen = {**options, **extended_encoding(config, name, target, trained)}
     else:
