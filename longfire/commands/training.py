@@ -83,7 +83,7 @@ def add_pretrain(commands: Commands) -> None:
 def add_corpus_options(
     parser: argparse.ArgumentParser, tokenizer: str | None = "the recipe's", vocab: str = "the recipe's"
 ) -> None:
-    """Add the corpus options. `tokenizer` and `vocab` describe their defaults; without a tokenizer, neither is added."""
+    """Add the corpus options. `tokenizer` and `vocab` describe their defaults; None adds no options for them."""
     text = parser.add_argument_group("text")
     text.add_argument(
         "--corpus",

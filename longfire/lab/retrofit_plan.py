@@ -87,12 +87,12 @@ class RetrofitPlan:
         except OSError as error:
             reason = str(error).strip().splitlines()[0]
             raise ValueError(
-                f"there is no folder {self.model}, and no such model could be loaded from the Hugging Face hub: {reason}"
+                f"there is no folder {self.model}, and the Hugging Face hub has no such model within reach: {reason}"
             ) from error
         if config.is_encoder_decoder:
             raise ValueError(
-                f"{self.model} is an encoder–decoder ({config.model_type}): its recovery would need pairs of inputs and "
-                f"targets, not a corpus. Convert it with longfire.model.retrofit(model), and train it on your task."
+                f"{self.model} is an encoder–decoder ({config.model_type}): its recovery needs inputs with targets, "
+                f"not a corpus. Convert it with longfire.model.retrofit(model), and train it on your task."
             )
         return config
 

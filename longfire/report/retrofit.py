@@ -122,7 +122,7 @@ def retrofit_page(record: Record, path: Path) -> Path:
     data = curves_data(labelled)
     data["series"][-1]["strong"] = True
     data["biases"] = []
-    colors = [COLORS["rope"], COLORS["nope"], *SPARE * len(runs)][: len(runs) - 1] + [COLORS["recommended"]]
+    first = [COLORS["rope"], COLORS["nope"], *SPARE * len(runs)][: len(runs) - 1]
     blocks = {
         "Recipe": setting.pop("recipe"),
         "Text": setting.pop("corpus"),
@@ -142,6 +142,6 @@ def retrofit_page(record: Record, path: Path) -> Path:
         section("positions", "Loss by position", POSITIONS.format("")),
         section("settings", "Settings and versions", "", facts),
     ]
-    style = colors_css({f"s{i}": pair for i, pair in enumerate(colors)})
+    style = colors_css({f"s{i}": pair for i, pair in enumerate([*first, COLORS["recommended"]])})
     write_page(path, title=TITLE, body="\n".join(filter(None, body)), data=data, scripts=("report.js",), style=style)
     return path
