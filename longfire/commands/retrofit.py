@@ -117,8 +117,9 @@ def run_retrofit(options: argparse.Namespace) -> int:
     record = retrofit_and_recover(planned, options.out, save=partial(write_json, file))
     if record["runs"]:
         retrofit_page(record, page)
-        print(f"{retrofit_table(record)}\n\nModel: {options.out / 'model'}   Report: {page}   Numbers: {file}")
+        print(f"{retrofit_table(record)}\n\nReport: {page}   Numbers: {file}")
     if record.get("interrupted"):
         print(f"\nlongfire: stopped; {describe_last(options.out)}.", file=sys.stderr)
         return INTERRUPTED
+    print(f"Model: {options.out / 'model'}")
     return int(any("failed" in row for run in record["runs"] for row in run["perplexity"]["rows"]))

@@ -119,7 +119,11 @@ def retrofit_and_recover(
             measure_at=between,
         )
 
-    with interruptible(record, save):
+    def keep(record: dict[str, Any]) -> None:
+        if record["runs"]:  # do not overwrite an earlier record with an empty one
+            save(record)
+
+    with interruptible(record, keep):
         test(ORIGINAL, 0, plan.load_original)
         if recipe.steps:
             test("step-0", 0, plan.load_retrofit)

@@ -56,6 +56,8 @@ class RetrofitPlan:
             check_label(self.encoding)
             if parse_label(self.encoding)[1]:
                 raise ValueError(f"{self.encoding!r}: a retrofit gives each layer its own encoding. Omit the -s.")
+        if self.lora and not self.recipe.lora_rank:
+            raise ValueError("LoRA needs a rank of at least 1: omit lora_rank=0, or train without LoRA.")
         for name in ("source", "validation"):
             local_paths(self.corpus.get(name))
         check_options(self.tested_lengths, "paper", self.tokens, None, None)

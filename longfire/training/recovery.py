@@ -122,7 +122,7 @@ class RecoveryTrainer(RecipeTrainer[RetrofitRecipe]):
             TrainingMonitor(run, lambda steps: steps * per_step, progress and recipe.steps > 0),
             callbacks=[AtSteps(measure_at, self._measure)],
             model=model,
-            args=training_arguments(recipe, run, "none", {}),
+            args=training_arguments(recipe, run, "none", {"max_steps": max(1, recipe.steps)}),
             train_dataset=text_sequences(corpus, recipe.length, recipe.batch_size if recipe.steps else 1),
             data_collator=default_data_collator,
         )
