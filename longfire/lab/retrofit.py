@@ -21,7 +21,8 @@ from longfire.model.generate import load_model
 from longfire.model.inspection import encoding_name
 from longfire.provenance import provenance
 from longfire.training.callbacks import LOSSES, read_losses
-from longfire.training.recovery import RecoveryTrainer, add_lora, text_sequences
+from longfire.training.pretrain import text_sequences
+from longfire.training.recovery import RecoveryTrainer, add_lora
 from longfire.training.run import as_json, is_done, run_training
 
 ORIGINAL = "original"
@@ -43,7 +44,7 @@ def retrofit_and_recover(
     refuse_unwritable(out)
     corpus, recipe = plan.load_corpus(progress), plan.recipe
     identity = as_json(plan.identity(corpus))
-    done = is_done(out, identity)  # refuses a different run
+    finished = is_done(out, identity)  # refuses a different run
     if recipe.steps:
         text_sequences(corpus, recipe.length, recipe.batch_size)
     between = plan.points[1:-1]
@@ -101,7 +102,7 @@ def retrofit_and_recover(
                 f"from --evaluate-at, or choose another folder."
             )
 
-    if done:
+    if finished:
         require_points()
 
     def make_trainer() -> RecoveryTrainer:

@@ -102,6 +102,7 @@ class RetrofitPlan:
     def length(self) -> int:
         """The training length that the retrofit is set up for."""
         if self.training_length is not None:
+            at_least("the training length", self.training_length, 1)
             return self.training_length
         stated = (getattr(self.config, name, None) for name in LENGTH_FIELDS)
         known = next((value for value in stated if isinstance(value, int)), None)

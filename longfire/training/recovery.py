@@ -52,11 +52,11 @@ FULL = RetrofitRecipe(
     length=2048,
     batch_size=32,
     steps=1000,
-    learning_rate=1e-4,
+    learning_rate=3e-4,
     checkpoint_every=250,
     position_lr_factor=30.0,
 )
-LORA = FULL.but(name="retrofit-lora", lora_rank=16, learning_rate=3e-4, position_lr_factor=10.0)
+LORA = FULL.but(name="retrofit-lora", lora_rank=16, learning_rate=1e-3, position_lr_factor=10.0)
 
 
 def recovery_recipe(training_length: int, lora: bool = False, **changes: Any) -> RetrofitRecipe:

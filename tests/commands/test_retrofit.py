@@ -7,7 +7,6 @@ import pytest
 from transformers import T5Config
 
 from longfire.cli import main
-from longfire.lab import retrofit_plan
 from longfire.model import retrofit
 from longfire.training import recovery
 from tests.model.checkpoints import byte_tokenizer, save_checkpoint
@@ -80,6 +79,12 @@ def test_ctrl_c(place, capsys):
     assert command(*SMALL) == 0
 
 
+def test_lengths_without_text_are_left_out(place, capsys):
+    assert command("--steps", "1", "--batch", "2", "--length", "256", "--test-tokens", "512") == 0
+    assert "No held-out document has 1,024 tokens: not tested there." in " ".join(capsys.readouterr().out.split())
+    assert json.loads((place / "out" / "retrofit.json").read_text())["setting"]["lengths"] == [64, 256, 512]
+
+
 def test_a_dry_run(place, capsys):
     assert command("--dry-run", "--lora", "--encoding", "fire:init=kerple_log", "--set", "lora_rank=4") == 0
     shown = capsys.readouterr().out
@@ -104,13 +109,12 @@ def test_a_dry_run(place, capsys):
         (["--encoding", "fir"], "there is no encoding named 'fir'. Did you mean 'fire'"),
         (["--encoding", "fire-s"], "a retrofit gives each layer its own encoding. Omit the -s."),
         (["--encoding", "rope"], "retrofit needs an encoding with a bias, or 'nope', not 'rope'"),
-        (["--encoding", "fire:horizon=2"], "horizon"),
         (["--steps", "-1"], "steps must be at least 0, not -1."),
         (["--evaluate-at", "5", "--steps", "4"], "cannot evaluate at step 5: there are 4."),
         (["--lora", "--set", "lora_rank=0"], "LoRA needs a rank of at least 1"),
         (["--set", "compile=True"], "a retrofit has no compile"),
         (["--set", "size=base"], "a recipe has no field 'size'"),
-        (["--training-length", "0"], "training_length must be at least 1"),
+        (["--training-length", "0"], "the training length must be at least 1, not 0."),
         (["--lengths", "1"], "a length must be at least 2"),
         (["--lengths", "100000"], "no document of the validation split"),
         (["--batch", "100000"], "but a step needs 100000. Use more text, a smaller batch or a shorter length."),
@@ -137,6 +141,9 @@ def test_refused_models(place, capsys):
     T5Config().save_pretrained("t5")
     byte_tokenizer().save_pretrained("t5")
     assert "t5 is an encoder–decoder (t5): its recovery needs" in message("t5")
+    tiny("Bloom").save_pretrained("bloom")
+    byte_tokenizer().save_pretrained("bloom")
+    assert "the configuration of bloom states no training length. Pass --training-length N." in message("bloom")
     save_checkpoint("own")
     assert "this model already has 'fire', which it has learned" in message("own")
 
@@ -152,9 +159,3 @@ def test_several_processes_are_refused(place, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert command() == 2
     assert "retrofit runs in one process" in capsys.readouterr().err
-
-
-def test_fields_of_the_training_length_are_those_of_transformers():
-    for name in ("Bloom", "Mpt", "Llama"):
-        config = tiny(name).config
-        assert name == "Bloom" or any(hasattr(config, field) for field in retrofit_plan.LENGTH_FIELDS)

@@ -94,7 +94,8 @@ def retrofit_on_meta(config: Any, encoding: str | None = None, *, training_lengt
     Refuses what `retrofit` refuses.
     """
     if isinstance(config, FireConfig):
-        raise TypeError(f"this {config.model_type} already has an encoding of longfire's.")
+        kind = getattr(config, "model_type", "")
+        raise TypeError(f"this {kind} already has an encoding of longfire's.")
     if isinstance(config, LongfireConfig):
         with torch.device("meta"):
             return LongfireForCausalLM(own_config(config, encoding, training_length, options))

@@ -44,4 +44,5 @@ def retrofit_own(model: LongfireForCausalLM, config: LongfireConfig) -> Longfire
     weights = {name: tensor for name, tensor in model.state_dict().items() if "position_encoding" not in name}
     new.load_state_dict(weights, strict=False)
     new.to(model.device, model.dtype)  # type: ignore[arg-type]
-    return new.train(model.training)
+    new.train(model.training)
+    return new
