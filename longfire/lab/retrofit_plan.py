@@ -133,10 +133,11 @@ class RetrofitPlan:
     @property
     def title(self) -> str:
         """The new encoding, for tables and plots."""
-        return label_title(self.encoding or "fire")
+        return label_title(self.encoding or "fire", trained=self.length)
 
+    @cached_property
     def parameters(self) -> dict[str, int]:
-        """Number of parameters: all, trained, and of the encoding."""
+        """Number of parameters: all, the encoding's, and those that are trained."""
         model = retrofit_on_meta(self.config, **self.encoding_arguments)
         count = {"all": sum(p.numel() for p in model.parameters())}
         count["encoding"] = sum(p.numel() for p in position_parameters(model))
@@ -180,23 +181,17 @@ class RetrofitPlan:
         return retrofit(original, **self.encoding_arguments)
 
     def __str__(self) -> str:
-        counts, recipe = self.parameters(), self.recipe
-        source = self.corpus.get("source")
-        named = {
-            "all": f"{counts['all']:,}",
-            "trained": f"{counts['trained']:,}",
-            "encoding": f"{counts['encoding']:,}",
-        }
+        counts, recipe, source = self.parameters, self.recipe, self.corpus.get("source")
         lines = {
             "model": f"{self.source} ({self.config.model_type})",
             "position_encoding": self.converted.config.position_encoding,
             "training_length": self.length,
-            "parameters": "{all}, of which {trained} are trained; the encoding has {encoding}".format_map(named),
+            "parameters": f"{counts['all']:,}, of which {counts['trained']:,} trained, {counts['encoding']:,} encoding",
             **asdict(recipe),
             "tokens": f"{recipe.tokens:,}: {recipe.steps:,} steps of {recipe.batch_size} × {recipe.length}",
             "corpus": "the Python standard library" if source is None else source,
             "test lengths": ", ".join(f"{n:,}" for n in self.tested_lengths),
-            "evaluated": f"the original, the retrofit, after steps {', '.join(map(str, self.points))}",
+            "tested after steps": ", ".join(f"{step:,}" for step in self.points),
         }
         return "\n".join(f"{name:24} {value}" for name, value in lines.items())
 

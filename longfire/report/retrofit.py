@@ -34,12 +34,11 @@ def retrofit_verdict(record: Record) -> str:
     if not measured:
         return "No result: no length could be scored."
     near = max((n for n in measured if n <= trained), default=measured[0])
-    where = f"At the training length ({near:,} tokens)" if near == trained else f"At {near:,} tokens"
+    whose = "training" if trained == record["setting"]["training_length"] else "recovery's"
+    where = f"At the {whose} length ({near:,} tokens)" if near == trained else f"At {near:,} tokens"
     parts = [f"{where} the retrofit {_gap(last, original, near)} {after}."]
     if (far := measured[-1]) > near:
-        parts = [
-            f"{parts[0][:-1]}; at {far / trained:.3g}× the training length ({far:,}) it {_gap(last, original, far)}."
-        ]
+        parts = [f"{parts[0][:-1]}; at {far / trained:.3g}× that length ({far:,}) it {_gap(last, original, far)}."]
     if last["step"] and near in _losses(first):
         parts.append(f"Before recovery, at {near:,} tokens, it {_gap(first, original, near).replace('is', 'was', 1)}.")
     rows = [row for row in last["perplexity"]["rows"] if "tokens" in row]

@@ -38,6 +38,10 @@ class RetrofitRecipe(BaseRecipe):
     lora_rank: int = 0
     """Rank of LoRA's adapters on all linear layers; the encoding is trained as a whole. 0: train all parameters."""
 
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.length
+
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("lora_rank", self.lora_rank, 0)
@@ -116,10 +120,9 @@ class RecoveryTrainer(RecipeTrainer[RetrofitRecipe]):
         measure_at: Sequence[int],
     ) -> None:
         self.corpus, self.source, self.dtype, self.measure = corpus, source, dtype, measure
-        per_step = recipe.batch_size * recipe.length
         super().__init__(
             recipe,
-            TrainingMonitor(run, lambda steps: steps * per_step, progress and recipe.steps > 0),
+            TrainingMonitor(run, lambda steps: steps * recipe.tokens_per_step, progress and recipe.steps > 0),
             callbacks=[AtSteps(measure_at, self._measure)],
             model=model,
             args=training_arguments(recipe, run, "none", {"max_steps": max(1, recipe.steps)}),

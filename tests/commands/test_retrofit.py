@@ -45,7 +45,7 @@ def test_the_report(place, capsys):
     gap = f"{abs(values[0] - values[1]):.2f} nats {'worse' if values[0] > values[1] else 'better'} than the original"
     assert " ".join(shown.split()).startswith(
         f"At the training length (16 tokens) the retrofit is {gap} ({values[0]:.2f} against {values[1]:.2f}) after 128 "
-        f"tokens of recovery; at 4× the training length (64) it is "
+        f"tokens of recovery; at 4× that length (64) it is "
     )
     assert f"Before recovery, at 16 tokens, it was {abs(values[2] - values[1]):.2f} nats" in " ".join(shown.split())
     assert "FIRE after 4 steps" in shown

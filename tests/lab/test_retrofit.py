@@ -84,7 +84,7 @@ def test_adapters_are_merged_and_saved(plan_for, tmp_path):
     assert torch.allclose(adapted(ids).logits, merged(ids).logits, atol=1e-4)
     frozen = "model.embed_tokens.weight"
     assert torch.equal(merged.get_parameter(frozen), original.get_parameter(frozen))
-    counts = plan.parameters()
+    counts = plan.parameters
     assert counts["encoding"] < counts["trained"] < counts["all"]
 
 
