@@ -4,6 +4,7 @@ OUT/model/ …            the result and its run, by `longfire.training.run`
     perplexity/….json   one file per test
 """
 
+import gc
 import os
 import sys
 from dataclasses import asdict, dataclass, field
@@ -93,6 +94,7 @@ class Work:
         if steps:
             self.test("step-0", 0, self.plan.load_retrofit)
         folder = run_training(self.out, self.identity, self.make_trainer)
+        gc.collect()  # the trainer's model, before another is loaded
         self.require_points()
         for step in self.plan.points[1:-1]:
             self.test(f"step-{step}", step)

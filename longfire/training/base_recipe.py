@@ -128,5 +128,6 @@ class BaseRecipe:
 
     def identity(self) -> dict[str, Any]:
         """What identifies a run: every field except how it is executed."""
-        execution = ("name", "compile", "cuda_graphs", "max_tokens_per_device", "checkpoint_every", "log_every")
-        return {key: value for key, value in asdict(self).items() if key not in execution}
+        execution = ("name", "compile", "cuda_graphs", "max_tokens_per_device", "gradient_checkpointing")
+        saving = ("checkpoint_every", "log_every")
+        return {key: value for key, value in asdict(self).items() if key not in (*execution, *saving)}

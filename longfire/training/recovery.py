@@ -37,6 +37,8 @@ class RetrofitRecipe(BaseRecipe):
     min_steps: ClassVar[int] = 0
     lora_rank: int = 0
     """Rank of LoRA's adapters on all linear layers; the encoding is trained as a whole. 0: train all parameters."""
+    gradient_checkpointing: bool = False
+    """Recompute each layer in the backward pass: less memory, a third slower."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -120,12 +122,13 @@ class RecoveryTrainer(RecipeTrainer[RetrofitRecipe]):
         measure_at: Sequence[int],
     ) -> None:
         self.corpus, self.source, self.dtype, self.measure = corpus, source, dtype, measure
+        options = {"max_steps": max(1, recipe.steps), "gradient_checkpointing": recipe.gradient_checkpointing}
         super().__init__(
             recipe,
             TrainingMonitor(run, lambda steps: steps * recipe.tokens_per_step, progress and recipe.steps > 0),
             callbacks=[AtSteps(measure_at, self._measure)],
             model=model,
-            args=training_arguments(recipe, run, "none", {"max_steps": max(1, recipe.steps)}),
+            args=training_arguments(recipe, run, "none", options),
             train_dataset=text_sequences(corpus, recipe.length, recipe.batch_size if recipe.steps else 1),
             data_collator=default_data_collator,
         )

@@ -96,6 +96,17 @@ def test_what_is_saved_has_the_original_precision(plan_for, tmp_path):
         assert {p.dtype for name, p in model.named_parameters() if "position_encoding" in name} == {torch.float32}
 
 
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_saving_memory_changes_no_result(lora, plan_for, tmp_path):
+    """Not even what identifies the run."""
+    saving = {"gradient_checkpointing": True, "max_tokens_per_device": 64}
+    for name, changes in (("plain", {}), ("saving", saving)):
+        run(plan_for("Llama", {"steps": 4, **changes}, lora=lora), tmp_path / name)
+    expected, found = (losses(tmp_path / name) for name in ("plain", "saving"))
+    assert [step[1] for step in found] == pytest.approx([step[1] for step in expected], rel=1e-4)
+    run(plan_for("Llama", {"steps": 4}, lora=lora), tmp_path / "saving")
+
+
 def test_alibi_is_converted_exactly(plan_for, tmp_path):
     """Without steps; the corpus may then be too short for a batch."""
     record = run(plan_for("Bloom", {"steps": 0, "batch_size": 10**6}), tmp_path)

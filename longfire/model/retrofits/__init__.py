@@ -23,6 +23,7 @@ NEEDS_LENGTH = (
     "retrofit needs training_length=…, the sequence length that the result will be trained at. Only a T5 model that "
     "keeps its own bias does without."
 )
+QUANTISED = "retrofit does not support quantised weights: load the model without quantization_config."
 OWN_CODE = (
     'Elsewhere, call longfire.attention(q, k, v, fire) where the model computes attention: docs/use-fire.md, "In your '
     'own attention".'
@@ -96,6 +97,8 @@ def retrofit_on_meta(config: Any, encoding: str | None = None, *, training_lengt
     if isinstance(config, FireConfig):
         kind = getattr(config, "model_type", "")
         raise TypeError(f"this {kind} already has an encoding of longfire's.")
+    if getattr(config, "quantization_config", None):
+        raise ValueError(QUANTISED)
     if isinstance(config, LongfireConfig):
         with torch.device("meta"):
             return LongfireForCausalLM(own_config(config, encoding, training_length, options))
@@ -129,7 +132,7 @@ def _target_class(model: object) -> type[RetrofittedModel]:
     if not isinstance(model, PreTrainedModel) or type(model) not in CLASSES:
         raise TypeError(f"retrofit does not support {type(model).__name__}. {_remedy(model)}")
     if getattr(model, "is_quantized", False):
-        raise ValueError("retrofit does not support quantised weights: load the model without quantization_config.")
+        raise ValueError(QUANTISED)
     devices = {str(parameter.device) for parameter in model.parameters()}
     if len(devices) > 1 or "meta" in devices:
         raise ValueError(
