@@ -164,8 +164,8 @@ class RetrofitPlan:
         corpus = load_corpus(**self.corpus, tokenizer=None if saved else self.source, progress=progress)
         if saved:
             require_tokenizer(corpus, load_without_code(AutoTokenizer, self.source), self.model)
-        if self.lengths is not None:
-            corpus.validation.pieces(max(self.lengths))
+        # default lengths are tested as far as there are documents
+        corpus.validation.pieces(min(self.tested_lengths) if self.lengths is None else max(self.lengths))
         return corpus
 
     def load_original(self) -> Any:

@@ -16,7 +16,7 @@ from torch.utils.data import RandomSampler
 from transformers import TrainerCallback, default_data_collator
 
 from longfire.encodings import position_parameters
-from longfire.training.base_recipe import BaseRecipe
+from longfire.training.base_recipe import BaseRecipe, translate_fields
 from longfire.training.callbacks import TrainingMonitor, refuse_non_finite_weights
 from longfire.training.pretrain import text_sequences
 from longfire.training.trainer import RecipeTrainer, training_arguments
@@ -70,7 +70,7 @@ def recovery_recipe(training_length: int, lora: bool = False, **changes: Any) ->
     base = LORA if lora else FULL
     changes.setdefault("length", min(base.length, training_length))
     recipe = base.but(**changes)
-    return recipe if "warmup_steps" in changes else recipe.but(warmup_steps=recipe.steps // 10)
+    return recipe if "warmup_steps" in translate_fields(changes) else recipe.but(warmup_steps=recipe.steps // 10)
 
 
 def add_lora(model: Any, rank: int) -> Any:

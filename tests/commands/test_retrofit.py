@@ -117,6 +117,7 @@ def test_a_dry_run(place, capsys):
         (["--training-length", "0"], "the training length must be at least 1, not 0."),
         (["--lengths", "1"], "a length must be at least 2"),
         (["--lengths", "100000"], "no document of the validation split"),
+        (["--length", "40000"], "no document of the validation split"),
         (["--batch", "100000"], "but a step needs 100000. Use more text, a smaller batch or a shorter length."),
     ],
 )

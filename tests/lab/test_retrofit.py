@@ -152,5 +152,7 @@ def test_the_recipe_follows_from_the_model():
     assert (recovery_recipe(512).length, recovery_recipe(8192).length) == (512, 2048)
     assert recovery_recipe(512, steps=50).warmup_steps == 5
     assert recovery_recipe(512, steps=50, warmup_steps=20).warmup_steps == 20
+    with pytest.warns(FutureWarning, match="warmup"):
+        assert recovery_recipe(512, steps=50, warmup=20).warmup_steps == 20
     with pytest.raises(ValueError, match="no dropout: the model's own configuration decides"):
         recovery_recipe(512, dropout=0.1)
