@@ -17,6 +17,7 @@ from longfire.commands.interrupt import INTERRUPTED, Sigterm
 from longfire.commands.parser import Parser
 from longfire.commands.report import add_report
 from longfire.commands.reproduce import add_reproduce
+from longfire.commands.retrofit import add_retrofit
 from longfire.commands.tokenize import add_tokenize
 from longfire.commands.training import add_pretrain
 
@@ -25,6 +26,7 @@ COMMANDS = (
     add_pretrain,
     add_tokenize,
     add_finetune,
+    add_retrofit,
     add_evaluate,
     add_generate,
     add_explore,

@@ -18,7 +18,7 @@ from tests.tasks.rows import write as write_rows
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LONG = ("bench", "compare", "pretrain", "finetune", "reproduce")
+LONG = ("bench", "compare", "pretrain", "finetune", "reproduce", "retrofit")
 ELSEWHERE = ("tokenize tokens/ --corpus hub:", "evaluate --harness", "bench attention --device cuda")
 """These are only parsed: they need the hub, a GPU, or are run by tests/commands/test_harness.py."""
 
@@ -99,6 +99,7 @@ def put_checkpoints(folder):
         save_checkpoint(folder / name, **shape, **fire)
     save_checkpoint(folder / "runs/fire-s", **shape, **fire, share_position_encoding=True)
     save_checkpoint(folder / "my-model", "rope", **shape)
+    save_checkpoint(folder / "fired", **shape, **fire)
     for name in ("alibi", "kerple_log", "t5", "nope", "rope/model"):
         save_checkpoint(folder / "runs" / name, name.removesuffix("/model"), **shape)
     config = LongfireConfig.of_size("small", position_encoding={"name": "rope"}, max_position_embeddings=512)

@@ -82,9 +82,9 @@ def add_pretrain(commands: Commands) -> None:
 
 
 def add_corpus_options(
-    parser: argparse.ArgumentParser, tokenizer: str = "the recipe's", vocab: str = "the recipe's"
+    parser: argparse.ArgumentParser, tokenizer: str | None = "the recipe's", vocab: str = "the recipe's"
 ) -> None:
-    """Add the corpus options. `tokenizer` and `vocab` describe their defaults."""
+    """Add the corpus options. `tokenizer` and `vocab` describe their defaults; None adds no options for them."""
     text = parser.add_argument_group("text")
     text.add_argument(
         "--corpus",
@@ -97,12 +97,14 @@ def add_corpus_options(
     text.add_argument(
         "--validation", nargs="+", metavar="PATH", help="held-out text to test on (default: part of the corpus)"
     )
-    text.add_argument(
-        "--tokenizer", help=f"bytes, bpe (trained on the corpus), or a Hugging Face tokenizer (default: {tokenizer})"
-    )
-    text.add_argument(
-        "--vocab", dest="vocab_size", type=int, metavar="N", help=f"vocabulary size for bpe (default: {vocab})"
-    )
+    if tokenizer is not None:
+        text.add_argument(
+            "--tokenizer",
+            help=f"bytes, bpe (trained on the corpus), or a Hugging Face tokenizer (default: {tokenizer})",
+        )
+        text.add_argument(
+            "--vocab", dest="vocab_size", type=int, metavar="N", help=f"vocabulary size for bpe (default: {vocab})"
+        )
     text.add_argument("--max-documents", type=int, metavar="N", help="read at most the first N documents")
     text.add_argument("--skip-bad", action="store_true", help="skip and count unreadable lines instead of stopping")
 

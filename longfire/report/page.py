@@ -47,10 +47,7 @@ def report_page(record: Record, path: Path, title: str = TITLE, reference: Table
         reference: the paper's numbers, or a remark, shown after the table.
     """
     lines, recipe = lines_of(record), record["setting"].get("recipe") or {}
-    data = chart_data(record, metric_of(record).test, {line.label: f"s{i}" for i, line in enumerate(lines)})
-    for line, series in zip(lines, data["series"], strict=True):
-        series["losses"] = [[round(value, 5) for value in point] for point in loss_curve(line)]
-        series["positions"] = {n: bins for n in lengths_of(record) if (bins := _positions(line, n))}
+    data = curves_data(record)
     data["biases"] = _biases(record, lines)
     data["trained_tokens"] = training_tokens(recipe) if recipe.get("task") else data["trained"]
     colors = {f"s{i}": line.colors for i, line in enumerate(lines)} | {f"h{i}": pair for i, pair in enumerate(HEADS)}
@@ -63,6 +60,16 @@ def report_page(record: Record, path: Path, title: str = TITLE, reference: Table
         style=colors_css(colors),
     )
     return path
+
+
+def curves_data(record: Record) -> dict[str, Any]:
+    """Data of the charts by length, by position and of the training loss. Line i has the CSS class `s{i}`."""
+    lines = lines_of(record)
+    data = chart_data(record, metric_of(record).test, {line.label: f"s{i}" for i, line in enumerate(lines)})
+    for line, series in zip(lines, data["series"], strict=True):
+        series["losses"] = [[round(value, 5) for value in point] for point in loss_curve(line)]
+        series["positions"] = {n: bins for n in lengths_of(record) if (bins := _positions(line, n))}
+    return data
 
 
 def chart_data(record: Record, chart: str, classes: Mapping[str, str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from longfire.validation import at_least, hint, one_of, positive, renamed
 
@@ -80,11 +80,13 @@ class BaseRecipe:
     """Tokens per forward pass and device; gradients accumulate over the rest of a step. None: a default per device."""
     checkpoint_every: int = 1000
     log_every: int = 10
+    min_steps: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         one_of("the precision", self.precision, PRECISIONS)
-        for name in ("length", "batch_size", "steps", "checkpoint_every", "log_every"):
+        for name in ("length", "batch_size", "checkpoint_every", "log_every"):
             at_least(name, getattr(self, name), 1)
+        at_least("steps", self.steps, self.min_steps)
         for name in ("warmup_steps", "seed"):
             at_least(name, getattr(self, name), 0)
         if self.seed > MAX_SEED:
@@ -126,5 +128,6 @@ class BaseRecipe:
 
     def identity(self) -> dict[str, Any]:
         """What identifies a run: every field except how it is executed."""
-        execution = ("name", "compile", "cuda_graphs", "max_tokens_per_device", "checkpoint_every", "log_every")
-        return {key: value for key, value in asdict(self).items() if key not in execution}
+        execution = ("name", "compile", "cuda_graphs", "max_tokens_per_device", "gradient_checkpointing")
+        saving = ("checkpoint_every", "log_every")
+        return {key: value for key, value in asdict(self).items() if key not in (*execution, *saving)}

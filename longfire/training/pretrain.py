@@ -77,11 +77,16 @@ def training_sequences(recipe: Recipe, corpus: "Corpus | TaskData") -> "Sequence
         task = corpus.task
         rows = task.rows(recipe.steps * recipe.batch_size, task.lengths(recipe.length), recipe.seed)
         return PaddedRows(rows, recipe.sequence_length, masked=recipe.random_positions is not None)
-    sequences = corpus.train.sequences(recipe.length, segments=recipe.packing is not None)
-    if len(sequences) < recipe.batch_size:
+    return text_sequences(corpus, recipe.length, recipe.batch_size, segments=recipe.packing is not None)
+
+
+def text_sequences(corpus: "Corpus", length: int, batch_size: int, *, segments: bool = False) -> "Sequences":
+    """Training sequences of one length. Refuses a corpus with too few for one step."""
+    sequences = corpus.train.sequences(length, segments=segments)
+    if len(sequences) < batch_size:
         raise ValueError(
-            f"the corpus has {len(sequences)} training sequences of {recipe.length} tokens, but a step needs "
-            f"{recipe.batch_size}. Use more text, a smaller batch or a shorter length."
+            f"the corpus has {len(sequences)} training sequences of {length} tokens, but a step needs {batch_size}. "
+            f"Use more text, a smaller batch or a shorter length."
         )
     return sequences
 

@@ -150,7 +150,7 @@ def _train(trainer: RecipeTrainer[Any], run: Path, identity: Mapping[str, Any]) 
             print(f"deleted {folder}: the checkpoint was incomplete.", file=sys.stderr)
         shutil.rmtree(run / DRAFT, ignore_errors=True)
     synchronise()
-    trainer.last_step_is_done = last is not None and step_of(last) >= trainer.recipe.steps
+    trainer.last_step_is_done = (0 if last is None else step_of(last)) >= trainer.recipe.steps
     started = time.time()
     try:
         with Interruption() as interruption:

@@ -46,7 +46,8 @@ class RecipeTrainer(Trainer, Generic[R]):
 
     def training_summary(self) -> dict[str, Any]:
         """Parameters, speed and final loss, for done.json."""
-        losses = read_losses(self.monitor.run / LOSSES)
+        file = self.monitor.run / LOSSES
+        losses = read_losses(file) if file.exists() else []  # there is none without steps
         model: Any = self.model
         return {
             "parameters": sum(p.numel() for p in model.parameters()),

@@ -7,14 +7,23 @@ import torch
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from longfire.encodings import PositionEncoding
+from longfire.model.configuration import LongfireConfig
+from longfire.model.heads import LongfireForCausalLM
 from longfire.model.retrofits import rotary, t5
 from longfire.model.retrofits.architectures import ARCHITECTURES, CLASSES, HEADS, REFUSED
+from longfire.model.retrofits.configuration import FireConfig
+from longfire.model.retrofits.own import own_config, retrofit_own
 from longfire.model.retrofits.pretrained import RetrofittedHead, RetrofittedModel
 from longfire.validation import at_least, renamed
 
 DOCS = "docs/retrofit.md"
 ENCODING_NAMES = ("position_encoding", t5.OWN_TABLE)
 """In the names of an encoding's tensors: ours, and T5's own."""
+NEEDS_LENGTH = (
+    "retrofit needs training_length=…, the sequence length that the result will be trained at. Only a T5 model that "
+    "keeps its own bias does without."
+)
+QUANTISED = "retrofit does not support quantised weights: load the model without quantization_config."
 OWN_CODE = (
     'Elsewhere, call longfire.attention(q, k, v, fire) where the model computes attention: docs/use-fire.md, "In your '
     'own attention".'
@@ -32,7 +41,9 @@ def retrofit(
     has the list) a new encoding replaces the rotation, and the model must be trained before use;
     `max_position_embeddings` becomes `training_length`, and FIRE's L starts at a quarter of it. T5, mT5 and UMT5 keep
     their own bias, with the same logits at every length; `encoding="fire"` continues as FIRE with the same logits up to
-    `training_length` tokens, in the encoder and the decoder, and only the heights of its steps are trained.
+    `training_length` tokens, in the encoder and the decoder, and only the heights of its steps are trained. A
+    `LongfireForCausalLM` is copied, with any other encoding, or with its RoPE extended to "rope_pi" or "yarn"
+    (`target_length=…`).
 
     The result is a new model that shares memory with the original: training one changes the other, but the original
     keeps working. Dtype, device, training mode, frozen parameters and the generation configuration carry over; gradient
@@ -41,27 +52,17 @@ def retrofit(
 
     Args:
         model: a decoder of a supported architecture, alone or with a head for language modelling or for classification
-            of sequences or tokens; or any model of the T5 family.
+            of sequences or tokens; any model of the T5 family; or a `LongfireForCausalLM`.
         encoding: the name of an encoding with a bias, or "nope". Default: FIRE, or T5's own bias.
         training_length: sequence length that the result will be trained at. Only T5 with its own bias does without.
         options: of the new encoding, as in `longfire.build_encoding`.
     """
+    if isinstance(model, LongfireForCausalLM):
+        if training_length is None:
+            raise TypeError(NEEDS_LENGTH)
+        return retrofit_own(model, own_config(model.config, encoding, training_length, options))
     cls = _target_class(model)
-    decoder_class: Any = cls.decoder_class if issubclass(cls, RetrofittedHead) else cls
-    if training_length is not None:
-        at_least("training_length", training_length, 1)
-    elif encoding is not None or not issubclass(cls, t5.T5FamilyModel):
-        raise TypeError(
-            "retrofit needs training_length=…, the sequence length that the result will be trained at. Only a T5 model "
-            "that keeps its own bias does without."
-        )
-    config: Any = model.config
-    decoder_class.check_config(config)
-    config_class: Any = cls.config_class
-    fields = {key: value for key, value in config.to_dict().items() if key not in ("model_type", "architectures")}
-    fields.update(decoder_class.config_changes(config, training_length, encoding, options))
-    with torch.device("meta"):
-        new: Any = cls(config_class.from_dict(fields, name_or_path=config.name_or_path))
+    new: Any = _on_meta(cls, model.config, encoding, training_length, options)
     keys = new.load_state_dict(model.state_dict(), strict=False, assign=True)
     found = keys.missing_keys + keys.unexpected_keys
     if wrong := [key for key in found if not any(name in key for name in ENCODING_NAMES)]:
@@ -88,6 +89,42 @@ def retrofit(
     return new  # type: ignore[no-any-return]
 
 
+def retrofit_on_meta(config: Any, encoding: str | None = None, *, training_length: int, **options: Any) -> Any:
+    """What `retrofit` makes of a causal language model with this configuration, without weights, on the meta device.
+
+    Refuses what `retrofit` refuses.
+    """
+    if isinstance(config, FireConfig):
+        kind = getattr(config, "model_type", "")
+        raise TypeError(f"this {kind} already has an encoding of longfire's.")
+    if getattr(config, "quantization_config", None):
+        raise ValueError(QUANTISED)
+    if isinstance(config, LongfireConfig):
+        with torch.device("meta"):
+            return LongfireForCausalLM(own_config(config, encoding, training_length, options))
+    served = {base.config_class: cls for base, cls in CLASSES.items() if base.__name__.endswith("ForCausalLM")}  # type: ignore[attr-defined]
+    if type(config) not in served:
+        raise TypeError(f"retrofit does not support {config.model_type}. {_served(config.model_type)}")
+    return _on_meta(served[type(config)], config, encoding, training_length, options)
+
+
+def _on_meta(
+    cls: type[RetrofittedModel], config: Any, encoding: str | None, training_length: int | None, options: dict[str, Any]
+) -> RetrofittedModel:
+    """The new model without weights. Refuses an encoding that the model cannot have."""
+    decoder_class: Any = cls.decoder_class if issubclass(cls, RetrofittedHead) else cls
+    if training_length is not None:
+        at_least("training_length", training_length, 1)
+    elif encoding is not None or not issubclass(cls, t5.T5FamilyModel):
+        raise TypeError(NEEDS_LENGTH)
+    decoder_class.check_config(config)
+    config_class: Any = cls.config_class
+    fields = {key: value for key, value in config.to_dict().items() if key not in ("model_type", "architectures")}
+    fields.update(decoder_class.config_changes(config, training_length, encoding, options))
+    with torch.device("meta"):
+        return cls(config_class.from_dict(fields, name_or_path=config.name_or_path))
+
+
 def _target_class(model: object) -> type[RetrofittedModel]:
     """The class a model becomes; refuses models that cannot be retrofitted."""
     if isinstance(model, RetrofittedModel):
@@ -95,7 +132,7 @@ def _target_class(model: object) -> type[RetrofittedModel]:
     if not isinstance(model, PreTrainedModel) or type(model) not in CLASSES:
         raise TypeError(f"retrofit does not support {type(model).__name__}. {_remedy(model)}")
     if getattr(model, "is_quantized", False):
-        raise ValueError("retrofit does not support quantised weights: load the model without quantization_config.")
+        raise ValueError(QUANTISED)
     devices = {str(parameter.device) for parameter in model.parameters()}
     if len(devices) > 1 or "meta" in devices:
         raise ValueError(
@@ -114,7 +151,11 @@ def _remedy(model: object) -> str:
     heads = [cls.__name__ for cls in CLASSES if getattr(cls, "config_class", None) is type(config)]
     if heads:
         return f"Load the checkpoint as {' or '.join(heads)}."
-    why = REFUSED.get(getattr(config, "model_type", ""))
+    return _served(getattr(config, "model_type", ""))
+
+
+def _served(model_type: str) -> str:
+    why = REFUSED.get(model_type)
     served = ", ".join(architecture.title or architecture.name for architecture in ARCHITECTURES)
     return f"{f'Reason: {why}. ' if why else ''}Supported are {served} ({DOCS}). {OWN_CODE}"
 
