@@ -39,7 +39,7 @@ def pytest_terminal_summary(terminalreporter, config):
     }
     counts = {outcome: len(tests) for outcome, tests in outcomes.items()}
     not_passed = {outcome: tests for outcome, tests in outcomes.items() if outcome != "passed" and tests}
-    record = {"provenance": provenance(), "counts": counts, "not passed": not_passed}
+    record = {"provenance": provenance(), "counts": counts, "not passed": not_passed, "files": config.args}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
 
