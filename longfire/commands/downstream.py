@@ -204,10 +204,10 @@ def run_plans(plans: "Sequence[Plan]", own: Sequence[str] | None = None, size: s
 def show_results(record: dict[str, Any], out: Path, own: Sequence[str] | None, size: str | None) -> int:
     """Print tables and draw plots, in the first process only. Returns the exit status."""
     from longfire.lab.downstream.record import RECORD
-    from longfire.lab.downstream.task_score import is_first
     from longfire.lab.reported import reported
     from longfire.report.contexts import plot_contexts
     from longfire.report.downstream import downstream_table
+    from longfire.training.processes import is_first
 
     rows = [row for row in record["rows"] if own is None or row["checkpoint"] in own]
     failed = any("failed" in one for row in rows for one in (*row.get("parts", ()), *row["scores"]))

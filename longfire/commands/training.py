@@ -1,7 +1,6 @@
 """`longfire pretrain`, and the corpus and recipe options it shares with other commands."""
 
 import argparse
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -206,6 +205,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from longfire.training.checkpoints import describe_last
     from longfire.training.context_parallel import check_context_parallel, check_processes
     from longfire.training.pretrain import pretrain
+    from longfire.training.processes import is_first
     from longfire.training.task_data import TaskData
     from longfire.training.trainer import SHARDED
 
@@ -226,15 +226,15 @@ def run_pretrain(options: argparse.Namespace) -> int:
     check_processes(options.context_parallel)
     refuse_unwritable(out)
     corpus = load_corpus(**text) if recipe.task is None else TaskData(recipe.task)
-    already_trained, first = (out / "done.json").exists(), os.environ.get("RANK", "0") == "0"
+    already_trained = (out / "done.json").exists()
     how: dict[str, Any] = {"tracker": options.tracker, "context_parallel": options.context_parallel}
     try:
         model = pretrain(recipe, corpus, out, **how, **(SHARDED if options.fsdp else {}))
     except KeyboardInterrupt:
-        if first:
+        if is_first():
             print(f"\nlongfire: stopped; {describe_last(out)}.", file=sys.stderr)
         return INTERRUPTED
-    if not first:
+    if not is_first():
         return 0
     done = read_json(out / "done.json")
     print(

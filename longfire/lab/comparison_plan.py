@@ -18,6 +18,7 @@ from longfire.evaluation.held_out import joined, require_tokenizer
 from longfire.evaluation.record import FEW_DOCUMENTS, FEW_TOKENS
 from longfire.lab.comparison import Comparison, PlannedRun
 from longfire.training.pretrain import identity, training_sequences
+from longfire.training.processes import world_size
 from longfire.training.run import differing
 from longfire.training.task_data import TaskData
 from longfire.validation import at_least
@@ -70,7 +71,7 @@ def plan_comparison(comparison: Comparison, out: Path, *, jobs: int | None = Non
 
     Takes the arguments of `longfire.lab.compare.compare`.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if world_size() > 1:
         raise ValueError(
             "compare starts its own processes. To train one run on several GPUs, use torchrun … -m longfire pretrain "
             "--out OUT/runs/ENCODING-SEED, then run compare without torchrun: it picks up completed runs."

@@ -5,7 +5,6 @@ OUT/model/ …            the result and its run, by `longfire.training.run`
 """
 
 import gc
-import os
 import sys
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -24,6 +23,7 @@ from longfire.model.generate import load_model
 from longfire.provenance import provenance
 from longfire.training.callbacks import LOSSES, read_losses
 from longfire.training.pretrain import text_sequences
+from longfire.training.processes import world_size
 from longfire.training.recovery import RecoveryTrainer, add_lora
 from longfire.training.run import as_json, is_done, run_training
 
@@ -41,7 +41,7 @@ def retrofit_and_recover(
         save: called with the record.
         progress: show bars on a terminal, lines elsewhere.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if world_size() > 1:
         raise ValueError("retrofit runs in one process. Run it without torchrun.")
     refuse_unwritable(out)
     work = Work(plan, out, plan.load_corpus(progress), save, progress)

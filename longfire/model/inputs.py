@@ -127,7 +127,7 @@ def mask_and_positions(
         )
     drawn = None if limit is None else draw_positions(limit, x, past, slots, token_mask, training)
     if drawn is not None and token_mask is None:
-        positions = Positions(drawn, drawn, limit=limit)  # nothing to check, no device synchronisation
+        positions = Positions(drawn, drawn)  # nothing to check, no device synchronisation
     else:
         ids = position_ids if drawn is None else drawn
         positions = find_positions(x, past, slots, token_mask, ids, segments, cached=cache is not None)

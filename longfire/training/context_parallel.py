@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from longfire.model.loss import IGNORED
 from longfire.parallel import shard
+from longfire.training.processes import world_size
 from longfire.training.recipes import Recipe
 from longfire.validation import at_least
 
@@ -46,7 +47,7 @@ def check_context_parallel(recipe: Recipe, ranks: int) -> None:
 
 def check_processes(ranks: int) -> None:
     """Refuse to run without the processes that share the sequences."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = world_size()
     if processes % ranks:
         started = "torchrun starts" if "WORLD_SIZE" in os.environ else "without torchrun, there is"
         raise ValueError(

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from transformers import TrainerCallback
 
+from longfire.training.processes import is_first
+
 NOTICE = b"\nlongfire: saving a checkpoint after this step. Ctrl-C again stops at once.\n"
 
 
@@ -49,7 +51,7 @@ class Interruption(TrainerCallback):
         self.received = number
         if signal.SIGINT in self.handlers:  # a second Ctrl-C stops at once
             signal.signal(signal.SIGINT, self.handlers[signal.SIGINT])
-        if number == signal.SIGINT and int(os.environ.get("RANK", "0")) == 0:
+        if number == signal.SIGINT and is_first():
             with suppress(OSError):
                 os.write(2, NOTICE)  # print is not reentrant
 

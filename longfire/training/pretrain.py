@@ -15,7 +15,7 @@ from longfire.training.initial_model import checkpoint_folder, digest, pretraini
 from longfire.training.recipes import Recipe
 from longfire.training.run import run_training
 from longfire.training.task_data import PaddedRows, TaskData
-from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments
+from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments, whole_steps
 
 if TYPE_CHECKING:
     from longfire.data import Corpus, Sequences
@@ -136,11 +136,11 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
         )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler | SequentialSampler:
-        """Only whole steps per epoch: with gradient accumulation, the remainder would become an extra step."""
+        """Text in random order; a task's rows as they are generated."""
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         if isinstance(dataset, PaddedRows):
             return SequentialSampler(dataset)
-        return RandomSampler(dataset, num_samples=len(dataset) // self.recipe.batch_size * self.recipe.batch_size)
+        return whole_steps(dataset, self.recipe.batch_size)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Ranks that share sequences read the same rows."""

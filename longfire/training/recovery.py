@@ -19,7 +19,7 @@ from longfire.encodings import position_parameters
 from longfire.training.base_recipe import BaseRecipe, translate_fields
 from longfire.training.callbacks import TrainingMonitor, refuse_non_finite_weights
 from longfire.training.pretrain import text_sequences
-from longfire.training.trainer import RecipeTrainer, training_arguments
+from longfire.training.trainer import RecipeTrainer, training_arguments, whole_steps
 from longfire.validation import at_least
 
 if TYPE_CHECKING:
@@ -134,10 +134,7 @@ class RecoveryTrainer(RecipeTrainer[RetrofitRecipe]):
         )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
-        """Only whole steps per epoch: with gradient accumulation, the remainder would become an extra step."""
-        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
-        whole = len(dataset) // self.recipe.batch_size * self.recipe.batch_size
-        return RandomSampler(dataset, num_samples=max(1, whole))
+        return whole_steps(self.train_dataset if train_dataset is None else train_dataset, self.recipe.batch_size)
 
     def _measure(self, step: int) -> None:
         """Measure the model as it is now, adapters included; not counted as training time."""

@@ -10,7 +10,6 @@ RUN/recipe.json   the run's identity: what is trained, on what
 import errno
 import json
 import logging
-import os
 import re
 import shutil
 import sys
@@ -28,6 +27,7 @@ from longfire.training.base_recipe import translate_fields
 from longfire.training.checkpoints import checkpoints, describe_last, discard_incomplete, last_complete, step_of
 from longfire.training.initial_model import digest
 from longfire.training.interruption import Interruption
+from longfire.training.processes import is_first
 from longfire.training.trainer import RecipeTrainer
 from longfire.validation import describe_differences, differences
 
@@ -93,7 +93,7 @@ def is_done(run: Path, identity: Mapping[str, Any]) -> bool:
 def _lock(run: Path, wait: bool) -> Iterator[None]:
     """One command per run: its first process locks the folder; the system releases the lock if it dies."""
     run.mkdir(parents=True, exist_ok=True)
-    if not _is_first_process():
+    if not is_first():
         yield
         return
     lock = FileLock(run / ".lock")
@@ -118,12 +118,8 @@ def _leftovers(run: Path) -> list[Path]:
 
 
 def _clean_up(run: Path) -> None:
-    for folder in _leftovers(run) if _is_first_process() else ():
+    for folder in _leftovers(run) if is_first() else ():
         shutil.rmtree(folder)
-
-
-def _is_first_process() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def _track(trainer: RecipeTrainer[Any], tracker: str, run: Path) -> None:

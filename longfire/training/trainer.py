@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import RandomSampler
 from transformers import Trainer, TrainingArguments
 
 from longfire.encodings import parameter_groups
@@ -96,6 +97,11 @@ class RecipeTrainer(Trainer, Generic[R]):
             scheduled: Any = optimizer or self.optimizer
             self.lr_scheduler = LambdaLR(scheduled, self.recipe.lr_ratio)
         return self.lr_scheduler
+
+
+def whole_steps(dataset: Any, batch_size: int) -> RandomSampler:
+    """Only whole steps per epoch: with gradient accumulation, the remainder would become an extra step."""
+    return RandomSampler(dataset, num_samples=max(1, len(dataset) // batch_size * batch_size))
 
 
 def training_arguments(

@@ -95,7 +95,8 @@ class Zones:
         if self.smooth is None:
             return self.last_block
         middle = blocks_within(10 * self.smooth)
-        return middle if self.window is None or middle < blocks_within(self.window) else blocks_within(self.window)
+        reach = middle if self.window is None else blocks_within(self.window)
+        return middle if middle < reach else reach
 
     @property
     def rows_per_octave(self) -> int:

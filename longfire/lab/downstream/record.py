@@ -7,11 +7,12 @@ from typing import Any
 
 from longfire.atomic_io import read_json
 from longfire.evaluation.seeds import are_seeds
-from longfire.lab.downstream.task_score import is_first, say
+from longfire.lab.downstream.task_score import say
 from longfire.provenance import provenance
 from longfire.tasks import TASKS
 from longfire.tasks.placeholder import is_placeholder
 from longfire.training.base_recipe import translate_fields
+from longfire.training.processes import is_first
 from longfire.training.run import as_json
 
 RECORD = "downstream.json"

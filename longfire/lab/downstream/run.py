@@ -33,15 +33,14 @@ from longfire.lab.downstream.task_score import (
     answer_all,
     describe_failure,
     folder_name,
-    is_first,
     say,
     score_or_failure,
-    world_size,
 )
 from longfire.tasks import training_rows
 from longfire.training import finetune
 from longfire.training.finetune import copy_corpus_description
 from longfire.training.initial_model import digest
+from longfire.training.processes import is_first, world_size
 
 Rows = list[Any]
 

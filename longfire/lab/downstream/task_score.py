@@ -8,7 +8,6 @@ Interrupted tests resume; with several processes (torchrun), which share the que
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from longfire.evaluation.metrics import Answered, chance, score, swapped
 from longfire.lab.downstream.questions import fingerprint
 from longfire.lab.result_cache import load_result, save_result
 from longfire.tasks import Example, Task
+from longfire.training.processes import is_first, world_size
 from longfire.validation import error_summary
 
 PREDICTIONS, PARTIAL, SCORES = "predictions.jsonl", "predictions.partial.jsonl", "scores.json"
@@ -180,16 +180,6 @@ def folder_name(task: str, length: int, limit: int | None, split: str) -> str:
     """Folder name of a test, distinct for different questions."""
     split_suffix = "" if split == "validation" else f"-{split}"
     return f"{task}-{length}{split_suffix}{'' if limit is None else f'-limit-{limit}'}"
-
-
-def world_size() -> int:
-    """Number of processes started by torchrun; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def is_first() -> bool:
-    """Whether this is torchrun's first process, or the only one."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def say(message: str) -> None:
