@@ -111,11 +111,17 @@ def ratio_table(record: Record) -> Table:
         against = ratio_name(comparison, setting["device"])
         cells.append([comparison.arrangement, against, row["encoding"], row["engine"], f"{row['n']:,}"])
         for part in (FORWARD, BOTH):
-            target = comparison.target(row, part)
-            wanted = "" if target is None else f" (≤ {target:.2f})"
-            cells[-1] += [number(row.get(part, {}).get("ms")), number(row[against].get(part)) + wanted]
+            ratio = _with_target(row[against].get(part), comparison.target(row, part))
+            cells[-1] += [number(row.get(part, {}).get("ms")), ratio]
     columns = ["layout", "÷ baseline", "encoding", "engine", "n", "forward ms", "ratio", "fwd+bwd ms", "ratio"]
     return Table(columns, cells, left=4)
+
+
+def _with_target(ratio: float | None, target: float | None) -> str:
+    """A ratio and the largest that was wanted; where that was missed, to three decimals."""
+    if ratio is None or target is None:
+        return number(ratio)
+    return f"{number(ratio)} (≤ {target:.2f})" if ratio <= target else f"{ratio:.3f} (> {target:.2f})"
 
 
 def compared(record: Record) -> list[tuple[Comparison, Row]]:

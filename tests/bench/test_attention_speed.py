@@ -183,4 +183,4 @@ def test_on_a_gpu():
     for row in rows:
         assert not {"wrong", "failed"} & set(row), row
         assert "not run" in row or row["÷ flash"]["forward + backward"] > 0
-        assert "not run" in row or row["forward + backward"]["calls"] >= 10
+        assert "not run" in row or row["forward + backward"]["calls"] >= 3

@@ -137,4 +137,4 @@ def test_on_a_gpu():
     for row in benchmark.run()["rows"]:
         refused = (row["arrangement"], row["encoding"], row["engine"]) == (RANDOM, "fire", "fused")
         assert ("not run" in row) == refused, row
-        assert refused or row.get("forward + backward", {}).get("calls", 0) >= 10, row
+        assert refused or row.get("forward + backward", {}).get("calls", 0) >= 3, row

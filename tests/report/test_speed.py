@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from longfire.bench import attention_speed, model_speed
+from longfire.bench.layouts import EQUAL
 from longfire.report.speed import best_rows, speed_table
 from longfire.report.speed_plot import plot_layouts, plot_model, plot_speed
 from longfire.report.summary import COLORS
@@ -130,6 +131,10 @@ def test_layout_table(tmp_path):
     ]
     assert "not causal ÷ flash t5 fused 8,192 1.00 1.00 (≤ 1.30) 4.00 1.00 (≤ 1.70)" in lines
     assert lines[-1] == "random positions ÷ causal fire sdpa 8,192 1.00 1.00 4.00 1.00"
+    missed = next(row for row in record["rows"] if row["arrangement"] == EQUAL)
+    missed["÷ 32 rows"]["forward"] = 1.151
+    wanted = "32 equal documents ÷ 32 rows fire fused 32,768 1.10 1.151 (> 1.15) 4.40 1.10 (≤ 1.15)"
+    assert wanted in lines_of(record)
     assert max(map(len, speed_table(record).splitlines())) <= 120
     for rows in (record["rows"], record["rows"][:1], []):
         plot_layouts(record | {"rows": rows}, tmp_path / "layouts.png")
