@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longfire.custom_ops import INTERPRETED, Operator, has_hooks, is_plain_linear
+from longfire.custom_ops import INTERPRETED, PLAIN, Operator, has_hooks, is_plain_linear
 from longfire.encodings.base import EncodingLinear
 from longfire.encodings.fire import FIRE, is_later
 from longfire.encodings.kernels.fire_kernels import Options, Parameters, bias_backward, bias_forward, empty_bias
-from longfire.encodings.positions import is_transformed
+from longfire.encodings.positions import in_transform
 
 WIDEST = 64
 """Limit of hidden width and heads: each program computes the whole MLP."""
@@ -21,7 +21,8 @@ serve_cpu = False
 
 def serves(fire: FIRE, q_positions: Tensor) -> bool:
     """Whether `fire_bias` can compute this encoding's bias."""
-    if type(fire) is not FIRE or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)):
+    served = q_positions.is_cuda or (serve_cpu and INTERPRETED)
+    if type(fire) is not FIRE or not served or in_transform():
         return False
     layers = list(fire.mlp)
     linears = [layer for layer in layers[0::2] if is_plain_linear(layer, EncodingLinear)]
@@ -34,18 +35,17 @@ def serves(fire: FIRE, q_positions: Tensor) -> bool:
         max(max(linear.weight.shape) for linear in linears) <= WIDEST
         and all(type(activation) is type(activations[0]) for activation in activations)
         and (type(activations[0]) is nn.ReLU or all(_is_exact_gelu(activation) for activation in activations))
-        and all(tensor.dtype == torch.float32 and _is_plain(tensor) for tensor in tensors)
-        and _is_plain(q_positions)
+        and all(tensor.dtype == torch.float32 for tensor in tensors)
+        and not any(map(_is_sharded, (q_positions, *tensors)))
     )
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return type(tensor) not in PLAIN and hasattr(type(tensor), "__tensor_flatten__")
 
 
 def _is_exact_gelu(activation: nn.Module) -> bool:
     return type(activation) is nn.GELU and activation.approximate == "none"
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Neither sharded nor wrapped by vmap or another transform."""
-    return not hasattr(type(tensor), "__tensor_flatten__") and not is_transformed(tensor)
 
 
 def _options(fire: FIRE) -> Options:
@@ -65,14 +65,15 @@ def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """
     *layers, weight, bias = (tensor for linear in fire.linears for tensor in (linear.weight, linear.bias))
     hidden = layers if len(layers) == 4 else (*layers, None, None)
-    c, L, options = fire.c if fire.log else None, fire.L, _options(fire)
+    c, multiplier, init_L = (getattr(fire, name, None) for name in ("c", "L_multiplier", "init_L"))
+    options = _options(fire)
     if not fire.bidirectional:
-        found: Tensor = _bias(q_positions, k_positions, c, L, *hidden, weight, bias, *options)
+        found: Tensor = _bias(q_positions, k_positions, c, multiplier, init_L, *hidden, weight, bias, *options)
         return found
     exchanged = k_positions.shape[-1] < q_positions.shape[-1]
     where = (k_positions, q_positions) if exchanged else (q_positions, k_positions)
     outputs = zip(weight.chunk(2), bias.chunk(2), strict=True)
-    before, after = (_bias(*where, c, L, *hidden, *output, *options) for output in outputs)
+    before, after = (_bias(*where, c, multiplier, init_L, *hidden, *output, *options) for output in outputs)
     if exchanged:
         before, after = before.mT, after.mT
     return torch.where(is_later(q_positions, k_positions).unsqueeze(-3), after, before).contiguous()
@@ -80,51 +81,53 @@ def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
 
 def _make_bias(
     q_positions: Tensor, k_positions: Tensor,
-    c: Tensor | None, L: Tensor | None,
+    c: Tensor | None, L_multiplier: Tensor | None, init_L: Tensor | None,
     w1: Tensor, b1: Tensor, w2: Tensor | None, b2: Tensor | None, w3: Tensor, b3: Tensor,
     gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int, bidirectional: bool,
 ) -> Tensor:  # fmt: skip
     options = Options(gelu, final_activation, first_position, eps, horizon, bidirectional)
-    return bias_forward(q_positions, k_positions, Parameters(c, L, w1, b1, w2, b2, w3, b3), options)
+    return bias_forward(q_positions, k_positions, Parameters(c, L_multiplier, init_L, w1, b1, w2, b2, w3, b3), options)
 
 
 def _make_gradients(
     dbias: Tensor, q_positions: Tensor, k_positions: Tensor,
-    c: Tensor | None, L: Tensor | None,
+    c: Tensor | None, L_multiplier: Tensor | None, init_L: Tensor | None,
     w1: Tensor, b1: Tensor, w2: Tensor | None, b2: Tensor | None, w3: Tensor, b3: Tensor,
     gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int, bidirectional: bool,
 ) -> Tensor:  # fmt: skip
     options = Options(gelu, final_activation, first_position, eps, horizon, bidirectional)
-    return bias_backward(dbias, q_positions, k_positions, Parameters(c, L, w1, b1, w2, b2, w3, b3), options)
+    parameters = Parameters(c, L_multiplier, init_L, w1, b1, w2, b2, w3, b3)
+    return bias_backward(dbias, q_positions, k_positions, parameters, options)
 
 
 def _bias_fake(q_positions: Tensor, k_positions: Tensor, *rest: Any) -> Tensor:
-    return empty_bias(q_positions, k_positions, Parameters(*rest[:8]).w3)
+    return empty_bias(q_positions, k_positions, Parameters(*rest[:9]).w3)
 
 
 def _gradients_fake(dbias: Tensor, q_positions: Tensor, k_positions: Tensor, *rest: Any) -> Tensor:
-    fire = Parameters(*rest[:8])
+    fire = Parameters(*rest[:9])
     return fire.w1.new_empty(fire.total)  # type: ignore[no-any-return]
 
 
-_gradients = Operator("longfire::fire_bias_backward", _make_gradients, _gradients_fake)
+_gradients = Operator("longfire::fire_bias_backward", _make_gradients, _gradients_fake, replayed=True)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    tensors, ctx.options = inputs[:10], inputs[10:]
+    tensors, ctx.options = inputs[:11], inputs[11:]
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, dbias: Tensor) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors  # read once: activation checkpointing refuses a second access
     parameters = Parameters(*saved[2:])
-    sizes = [1, 1, *(0 if tensor is None else tensor.numel() for tensor in parameters[2:])]
+    sizes = [1, 1, 0, *(0 if tensor is None else tensor.numel() for tensor in parameters[3:])]
     flat = _gradients(dbias, *saved, *ctx.options).split(sizes)
-    each = [None if tensor is None else part.view(tensor.shape) for tensor, part in zip(parameters, flat, strict=True)]
+    learned = parameters._replace(init_L=None)
+    each = [None if tensor is None else part.view(tensor.shape) for tensor, part in zip(learned, flat, strict=True)]
     return None, None, *each, *(None for _ in ctx.options)
 
 
-_bias = Operator("longfire::fire_bias", _make_bias, _bias_fake, _setup_context, _backward)
+_bias = Operator("longfire::fire_bias", _make_bias, _bias_fake, _setup_context, _backward, replayed=True)
 
 
 # --- several FIREs at once ------------------------------------------------------------------------------------------
@@ -163,14 +166,13 @@ def _make_biases(
     layers: int,
     gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int, bidirectional: bool,
 ) -> Tensor:  # fmt: skip
-    L = list(torch._foreach_mul(init_L, L_multiplier)) if L_multiplier else init_L  # the kernel takes |L|
     each = len(linears) // layers
-    kinds = [c, L, *(linears[slot::each] for slot in range(each))]
+    kinds = [c, L_multiplier, init_L, *(linears[slot::each] for slot in range(each))]
     packed, stride = _pack([kind for kind in kinds if kind], layers)
-    own_c, own_L = (packed.pop(0) if kind else None for kind in kinds[:2])
+    scalars = [packed.pop(0) if kind else None for kind in kinds[:3]]
     if each == 4:
         packed[2:2] = [None, None]
-    first = Parameters(own_c, own_L, *packed)
+    first = Parameters(*scalars, *packed)
     options = Options(gelu, final_activation, first_position, eps, horizon, bidirectional)
     return bias_forward(q_positions, k_positions, first, options, layers, stride)
 

@@ -17,6 +17,7 @@ from longfire.encodings import FIRE, PositionEncoding
 from longfire.engines.fused.bias_kernels import LOWEST, cell
 from longfire.engines.fused.tiles import LENGTHS, LOG2E, load_rows
 from longfire.engines.fused.zones import decode_nodes, node_position, smooth_width
+from longfire.replay import Kernel
 
 # --- the bias -------------------------------------------------------------------------------------------------------
 
@@ -60,6 +61,7 @@ def _fire_biases(encodings: Sequence[PositionEncoding], q_positions: Tensor, k_p
     return fire_biases(fires, q_positions, k_positions)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["S", "E", "H"])
 def interpolate_row(
     Samples,  # (1 or B, H, E)
@@ -146,6 +148,7 @@ def load_bias(Bias, Mask, j, S, heads, SINGLE: tl.constexpr):
     return tl.where(inside[None, :], addend, float("-inf"))
 
 
+@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def decode_split(
     Q,  # (B, H, 1, D)
@@ -195,6 +198,7 @@ def decode_split(
     tl.store(Lse + row, top + tl.log2(divisor), mask=member < group)  # [M]
 
 
+@Kernel
 @triton.jit(do_not_specialize=["splits"])
 def combine_splits(
     Splits,  # (B, H, splits, D)

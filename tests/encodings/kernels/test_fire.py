@@ -207,7 +207,8 @@ def test_operator(hidden_layers):
     layers = [tensor for linear in fire.linears for tensor in (linear.weight, linear.bias)]
     layers = [*layers[:2], *(layers[2:4] if hidden_layers == 2 else (None, None)), *layers[-2:]]
     positions = torch.arange(2, device=device)
-    arguments = (positions, positions, fire.c if fire.log else None, fire.L, *layers, False, False, 1, 1e-6, 0, False)
+    scalars = fire.c if fire.log else None, None, fire.init_L
+    arguments = (positions, positions, *scalars, *layers, False, False, 1, 1e-6, 0, False)
     torch.library.opcheck(torch.ops.longfire.fire_bias.default, arguments)
     plain_arguments = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments]
     dbias = torch.randn(3, 2, 2, device=device)
