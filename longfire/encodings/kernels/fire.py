@@ -1,7 +1,7 @@
-"""FIRE's bias as one kernel: which FIREs it supports, and the torch operators. `FIRE.bias` is the specification."""
+"""FIRE's bias as one kernel: which FIREs it serves, and the torch operators. `FIRE.bias` is the specification."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,61 +19,63 @@ serve_cpu = False
 """For tests: also serve positions on the CPU, where Triton's interpreter runs the kernels."""
 
 
-def serves(fire: FIRE, q_positions: Tensor) -> bool:
-    """Whether `fire_bias` can compute this encoding's bias."""
-    served = q_positions.is_cuda or (serve_cpu and INTERPRETED)
-    if type(fire) is not FIRE or not served or in_transform():
-        return False
-    layers = list(fire.mlp)
-    linears = [layer for layer in layers[0::2] if is_plain_linear(layer, EncodingLinear)]
-    activations = layers[1::2]
-    if len(linears) not in (2, 3) or len(linears) != len(layers[0::2]):
-        return False
-    tensors: list[Tensor] = [tensor for linear in linears for tensor in (linear.weight, linear.bias)]
-    tensors += [getattr(fire, name) for name in ("c", "L_multiplier", "init_L") if hasattr(fire, name)]
-    return (
-        max(max(linear.weight.shape) for linear in linears) <= WIDEST
-        and all(type(activation) is type(activations[0]) for activation in activations)
-        and (type(activations[0]) is nn.ReLU or all(_is_exact_gelu(activation) for activation in activations))
-        and all(tensor.dtype == torch.float32 for tensor in tensors)
-        and not any(map(_is_sharded, (q_positions, *tensors)))
-    )
+class Served(NamedTuple):
+    """A FIRE as its kernels take it."""
+
+    parameters: Parameters
+    options: Options
+
+
+def served(fire: FIRE, q_positions: Tensor) -> Served | None:
+    """What the kernels need; None if they cannot compute this encoding's bias."""
+    if type(fire) is not FIRE or not (q_positions.is_cuda or (serve_cpu and INTERPRETED)) or in_transform():
+        return None
+    layers: list[Any] = list(fire.mlp)
+    linears, activations = layers[0::2], layers[1::2]
+    if len(linears) not in (2, 3) or not all(is_plain_linear(layer, EncodingLinear) for layer in linears):
+        return None
+    if any(type(layer) is not type(activations[0]) for layer in activations):
+        return None
+    gelu = type(activations[0]) is nn.GELU
+    if not (all(layer.approximate == "none" for layer in activations) if gelu else type(activations[0]) is nn.ReLU):
+        return None
+    c, init_L = fire.c if fire.log else None, fire.init_L if fire.threshold is not None else None
+    multiplier = fire.L_multiplier if fire.threshold == "learned" else None
+    w1, b1, *second, w3, b3 = (tensor for layer in linears for tensor in (layer.weight, layer.bias))
+    w2, b2 = second or (None, None)
+    parameters = Parameters(c, multiplier, init_L, w1, b1, w2, b2, w3, b3)
+    tensors = [tensor for tensor in parameters if tensor is not None]
+    if any(tensor.dtype != torch.float32 for tensor in tensors) or any(map(_is_sharded, (q_positions, *tensors))):
+        return None
+    if max(*w1.shape, *w3.shape) > WIDEST:
+        return None
+    final = len(activations) == len(linears)
+    options = Options(gelu, final, fire.first_position, fire.eps, fire.horizon or 0, fire.bidirectional)
+    return Served(parameters, options)
 
 
 def _is_sharded(tensor: Tensor) -> bool:
     return type(tensor) not in PLAIN and hasattr(type(tensor), "__tensor_flatten__")
 
 
-def _is_exact_gelu(activation: nn.Module) -> bool:
-    return type(activation) is nn.GELU and activation.approximate == "none"
-
-
-def _options(fire: FIRE) -> Options:
-    final = len(fire.mlp) == 2 * len(fire.linears)
-    gelu = type(fire.mlp[1]) is nn.GELU
-    return Options(gelu, final, fire.first_position, fire.eps, fire.horizon or 0, fire.bidirectional)
-
-
 # --- one FIRE -------------------------------------------------------------------------------------------------------
 
 
-def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """`fire.bias(q_positions, k_positions)` for a FIRE that `serves` accepts. Differentiable once.
+def fire_bias(fire: FIRE, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+    """`fire.bias(q_positions, k_positions)`, or None if the kernels cannot compute it. Differentiable once.
 
     Both sides of a bidirectional FIRE have the same MLP input with the roles of query and key exchanged. A program
     computes one query's biases, so the shorter of the two is the query.
     """
-    *layers, weight, bias = (tensor for linear in fire.linears for tensor in (linear.weight, linear.bias))
-    hidden = layers if len(layers) == 4 else (*layers, None, None)
-    c, multiplier, init_L = (getattr(fire, name, None) for name in ("c", "L_multiplier", "init_L"))
-    options = _options(fire)
+    if (found := served(fire, q_positions)) is None:
+        return None
+    (*others, weight, bias), options = found
     if not fire.bidirectional:
-        found: Tensor = _bias(q_positions, k_positions, c, multiplier, init_L, *hidden, weight, bias, *options)
-        return found
+        return _bias(q_positions, k_positions, *others, weight, bias, *options)  # type: ignore[no-any-return]
     exchanged = k_positions.shape[-1] < q_positions.shape[-1]
     where = (k_positions, q_positions) if exchanged else (q_positions, k_positions)
     outputs = zip(weight.chunk(2), bias.chunk(2), strict=True)
-    before, after = (_bias(*where, c, multiplier, init_L, *hidden, *output, *options) for output in outputs)
+    before, after = (_bias(*where, *others, *output, *options) for output in outputs)
     if exchanged:
         before, after = before.mT, after.mT
     return torch.where(is_later(q_positions, k_positions).unsqueeze(-3), after, before).contiguous()
@@ -133,46 +135,36 @@ _bias = Operator("longfire::fire_bias", _make_bias, _bias_fake, _setup_context, 
 # --- several FIREs at once ------------------------------------------------------------------------------------------
 
 
-def serves_together(fires: Sequence[FIRE], q_positions: Tensor) -> bool:
-    """Whether `fire_biases` can compute their biases: same architecture, one side, no gradients, no hooks."""
-    architectures = {
-        (*(tuple(linear.weight.shape) for linear in fire.linears), fire.log, fire.threshold, _options(fire))
-        for fire in fires
-    }
-    if len(architectures) > 1 or torch.is_grad_enabled() or any(fire.bidirectional for fire in fires):
-        return False
-    return all(serves(fire, q_positions) and not has_hooks(fire) for fire in fires)
+def fire_biases(fires: Sequence[FIRE], q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+    """The biases of several FIREs in one launch, concatenated along the heads: (B, H of all, T, S).
+
+    None if the kernels cannot: with gradients, hooks, two sides, or different architectures.
+    """
+    if torch.is_grad_enabled():
+        return None
+    found = [served(fire, q_positions) for fire in fires if not (fire.bidirectional or has_hooks(fire))]
+    known = [one for one in found if one is not None]
+    if len(known) < len(fires) or len({(one.options, *map(_shape, one.parameters)) for one in known}) > 1:
+        return None
+    by_kind = zip(*(one.parameters for one in known), strict=True)
+    kinds = [[tensor for tensor in kind if tensor is not None] for kind in by_kind]
+    return _biases(q_positions, k_positions, *kinds, len(fires), *known[0].options)  # type: ignore[no-any-return]
 
 
-@torch.no_grad()
-def fire_biases(fires: Sequence[FIRE], q_positions: Tensor, k_positions: Tensor) -> Tensor:
-    """The biases of several FIREs in one launch, concatenated along the heads: (B, H of all, T, S)."""
-    biases: Tensor = _biases(
-        q_positions,
-        k_positions,
-        [fire.c for fire in fires if fire.log],
-        [fire.L_multiplier for fire in fires if fire.threshold == "learned"],
-        [fire.init_L for fire in fires if fire.threshold is not None],
-        [tensor for fire in fires for linear in fire.linears for tensor in (linear.weight, linear.bias)],
-        len(fires),
-        *_options(fires[0]),
-    )
-    return biases
+def _shape(tensor: Tensor | None) -> torch.Size | None:
+    return None if tensor is None else tensor.shape
 
 
 def _make_biases(
     q_positions: Tensor, k_positions: Tensor,
-    c: list[Tensor], L_multiplier: list[Tensor], init_L: list[Tensor], linears: list[Tensor],
+    c: list[Tensor], L_multiplier: list[Tensor], init_L: list[Tensor],
+    w1: list[Tensor], b1: list[Tensor], w2: list[Tensor], b2: list[Tensor], w3: list[Tensor], b3: list[Tensor],
     layers: int,
     gelu: bool, final_activation: bool, first_position: int, eps: float, horizon: int, bidirectional: bool,
 ) -> Tensor:  # fmt: skip
-    each = len(linears) // layers
-    kinds = [c, L_multiplier, init_L, *(linears[slot::each] for slot in range(each))]
+    kinds = [c, L_multiplier, init_L, w1, b1, w2, b2, w3, b3]
     packed, stride = _pack([kind for kind in kinds if kind], layers)
-    scalars = [packed.pop(0) if kind else None for kind in kinds[:3]]
-    if each == 4:
-        packed[2:2] = [None, None]
-    first = Parameters(*scalars, *packed)
+    first = Parameters(*(packed.pop(0) if kind else None for kind in kinds))
     options = Options(gelu, final_activation, first_position, eps, horizon, bidirectional)
     return bias_forward(q_positions, k_positions, first, options, layers, stride)
 
@@ -192,8 +184,8 @@ def _pack(kinds: list[list[Tensor]], layers: int) -> tuple[list[Any], int]:
 
 
 def _biases_fake(q_positions: Tensor, k_positions: Tensor, *rest: Any) -> Tensor:
-    linears, layers = rest[3:5]
-    return empty_bias(q_positions, k_positions, linears[-2], layers)
+    *kinds, layers = rest[:10]
+    return empty_bias(q_positions, k_positions, Parameters(*kinds).w3[0], layers)
 
 
 _biases = Operator("longfire::fire_biases", _make_biases, _biases_fake)

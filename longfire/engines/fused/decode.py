@@ -53,12 +53,10 @@ def sample_distances(encodings: Sequence[PositionEncoding], q_positions: Tensor)
 
 def _fire_biases(encodings: Sequence[PositionEncoding], q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
     """The biases in one launch if all are FIREs of one architecture, otherwise None."""
-    from longfire.encodings.kernels.fire import fire_biases, serves_together
+    from longfire.encodings.kernels.fire import fire_biases
 
     fires = [encoding for encoding in encodings if isinstance(encoding, FIRE)]
-    if len(fires) < len(encodings) or not serves_together(fires, q_positions):
-        return None
-    return fire_biases(fires, q_positions, k_positions)
+    return fire_biases(fires, q_positions, k_positions) if len(fires) == len(encodings) else None
 
 
 @Kernel
