@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from longfire.replay import Replayed
-
 PLAIN = (Tensor, nn.Parameter)
 HAS_TRITON = find_spec("triton") is not None  # without importing it
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -42,8 +40,7 @@ def has_hooks(module: nn.Module) -> bool:
 class Operator:
     """The operator `name`, which runs `function`.
 
-    `fake` returns empty results of the right shapes; `setup` and `backward` define the gradient. `replayed`: `function`
-    can be `Replayed`.
+    `fake` returns empty results of the right shapes; `setup` and `backward` define the gradient.
     """
 
     def __init__(
@@ -53,15 +50,14 @@ class Operator:
         fake: Callable[..., Any],
         setup: Callable[..., None] | None = None,
         backward: Callable[..., Any] | None = None,
-        replayed: bool = False,
     ) -> None:
-        self.function = Replayed(function) if replayed else function
+        self.function = function
         self.op = torch.library.custom_op(name, function, mutates_args=())
         self.op.register_fake(fake)
         self.eager: Any = None
         if backward is not None and setup is not None:
             self.op.register_autograd(backward, setup_context=setup)
-            methods = {"forward": _saving(self.function, setup), "backward": _once(name, backward)}
+            methods = {"forward": _saving(function, setup), "backward": _once(name, backward)}
             members = {part: staticmethod(method) for part, method in methods.items()}
             self.eager = type(name.rpartition(":")[2], (torch.autograd.Function,), members)
 

@@ -16,12 +16,11 @@ ROOMS = """
 validation:
 atomic_io:
 complete_folder: atomic_io
-replay:
-custom_ops: replay
+custom_ops:
 provenance:
-encodings: validation custom_ops replay
+encodings: validation custom_ops
 theorem: validation encodings
-engines: validation custom_ops replay encodings
+engines: validation custom_ops encodings
 parallel: encodings engines
 model: validation custom_ops encodings theorem engines parallel
 data: validation atomic_io complete_folder
@@ -36,7 +35,7 @@ cli: commands
 __main__: cli
 """
 MAY_IMPORT = {room: set(known.split()) for room, known in (line.split(":") for line in ROOMS.strip().splitlines())}
-TORCH_ALONE = {"validation", "replay", "custom_ops", "encodings", "theorem", "engines", "parallel"}
+TORCH_ALONE = {"validation", "custom_ops", "encodings", "theorem", "engines", "parallel"}
 KERNELS = {
     PACKAGE / "encodings" / "kernels" / "fire_kernels.py",
     *(PACKAGE / "engines" / "fused" / f"{name}.py" for name in ("tiles", "bias_kernels", "bias_grad")),

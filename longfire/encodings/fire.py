@@ -218,10 +218,10 @@ class FIRE(PositionEncoding):
     def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         self.check(q_positions, k_positions)
         if HAS_TRITON and q_positions.is_cuda:
-            from longfire.encodings.kernels.fire import fire_bias
+            from longfire.encodings.kernels.fire import fire_bias, serves
 
-            if (found := fire_bias(self, q_positions, k_positions)) is not None:
-                return found
+            if serves(self, q_positions):
+                return fire_bias(self, q_positions, k_positions)
         needs_grad = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
         with full_precision(q_positions.device):
             if (

@@ -14,8 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longfire.replay import Kernel
-
 MAX_PROGRAMS = 6 * 132
 """Limit of the backward kernel: each program sums over its share of the bias, and the sums are added at the end."""
 
@@ -30,8 +28,7 @@ class Parameters(NamedTuple):
     """Parameters of one FIRE; None if absent."""
 
     c: Any  # (1,)
-    L_multiplier: Any  # (1,): L = |L_multiplier · init_L|, or |init_L|
-    init_L: Any  # (1,)
+    L: Any  # (1,)
     w1: Any  # (W, 1)
     b1: Any  # (W,)
     w2: Any  # (W, W)
@@ -44,8 +41,8 @@ class Parameters(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Number of gradients: c and L_multiplier always count, init_L has none."""
-        return 2 + sum(tensor.numel() for tensor in self[3:] if tensor is not None)
+        """Number of gradients: c and L always count."""
+        return 2 + sum(tensor.numel() for tensor in self[2:] if tensor is not None)
 
 
 class Options(NamedTuple):
@@ -99,7 +96,7 @@ def bias_forward(
 def bias_backward(
     dbias: Tensor, q_positions: Tensor, k_positions: Tensor, fire: Parameters, options: Options
 ) -> Tensor:
-    """Gradients of all parameters in one vector; 0 for an absent c or L_multiplier, no entry for absent w2 and b2."""
+    """Gradients of all parameters in one vector; 0 for an absent c or L, no entry for absent w2 and b2."""
     if dbias.numel() == 0:
         return fire.w1.new_zeros(fire.total)
     q, k = _batched(q_positions, k_positions)
@@ -176,21 +173,6 @@ def sign(x):
 
 
 @triton.jit
-def threshold(P, on):
-    """L, and its derivative by L_multiplier; None and 0 without a threshold."""
-    L = None
-    slope_of_L = 0.0
-    if P.init_L is not None:
-        init = tl.load(P.init_L + on)  # []
-        signed = init
-        if P.L_multiplier is not None:
-            signed = init * tl.load(P.L_multiplier + on)  # []
-        L = tl.abs(signed)
-        slope_of_L = sign(signed) * init
-    return L, slope_of_L
-
-
-@triton.jit
 def load_matrix(at, ROWS: tl.constexpr, COLUMNS: tl.constexpr, RP: tl.constexpr, CP: tl.constexpr):
     """[RP, CP]; 0 outside."""
     r = tl.arange(0, RP)[:, None]
@@ -262,7 +244,6 @@ def hidden(x, w1, b1, w2_t, b2, GELU: tl.constexpr, PRECISION: tl.constexpr):
     return a1, h1, a1, h1
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def fire_forward(
     QPositions, KPositions,  # (B, T), (B, S)
@@ -278,7 +259,7 @@ def fire_forward(
     layer = tl.program_id(1)
     on = layer * stride
     c = tl.load(P.c + on) if P.c is not None else None  # []
-    L, _slope = threshold(P, on)
+    L = tl.abs(tl.load(P.L + on)) if P.L is not None else None  # []
     x, _, _, _ = normalized_distance(
         QPositions, KPositions, b, i, j, c, L, S, q_b, q_t, k_b, k_s, first_position, eps, horizon,
         HORIZON, CLAMP, BIDIRECTIONAL,
@@ -296,7 +277,6 @@ def fire_forward(
     tl.store(Out + head * (T.to(tl.int64) * S) + j[:, None], out, mask=there)  # [N, HP]
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def fire_backward(
     QPositions, KPositions,  # (B, T), (B, S)
@@ -311,7 +291,7 @@ def fire_backward(
     """One row of Parts: gradients summed over every `programs`-th pair of a query and N keys."""
     pid = tl.program_id(0)
     c = tl.load(P.c) if P.c is not None else None  # []
-    L, slope_of_L = threshold(P, 0)
+    L = tl.load(P.L) if P.L is not None else None  # []
     w1, b1 = load_vector(P.w1, W, WP), load_vector(P.b1, W, WP)
     b2 = load_vector(P.b2, W, WP) if P.w2 is not None else None
     head = tl.arange(0, HP)[None, :]
@@ -349,7 +329,7 @@ def fire_backward(
             g = tl.dot(g, w2, input_precision=PRECISION) * slope(a1, GELU)  # [N, WP] · [WP, WP]
         db1 += tl.sum(g, 0)
         dw1 += tl.sum(g * x[:, None], 0)
-        if P.c is not None or P.L_multiplier is not None:
+        if P.c is not None or P.L is not None:
             dx = tl.sum(g * w1[None, :], 1)
             to_c, to_L = scalar_grads(dx, x, distance, position, normalizer, c, L, horizon, HORIZON, CLAMP)
             dc += to_c
@@ -357,7 +337,7 @@ def fire_backward(
 
     Parts += pid.to(tl.int64) * TOTAL
     tl.store(Parts, tl.sum(dc, 0))  # []
-    tl.store(Parts + 1, tl.sum(dL, 0) * slope_of_L)  # []
+    tl.store(Parts + 1, tl.sum(dL, 0))  # []
     store_matrix(Parts + 2, dw1[:, None], W, 1, WP, 1)
     store_matrix(Parts + 2 + W, db1[:, None], W, 1, WP, 1)
     if P.w2 is not None:

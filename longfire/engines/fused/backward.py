@@ -48,7 +48,6 @@ from longfire.engines.fused.tiles import (
     tile_place,
     visible,
 )
-from longfire.replay import Kernel
 
 QUERY_TILINGS = Tilings(short=Tiling(registers=168), long=Tiling(registers=168), wide=Tiling())
 KEY_TILINGS = Tilings(
@@ -236,7 +235,6 @@ def node_grad_at(dNodes, after, blocks, row0, start, BM: tl.constexpr, NODES: tl
     return dNodes + offsets, there
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def query_grad(
     Q, K, V, Out, dOut, dQ,  # Heads: (B, H, T, D); K and V (B, G, S, D)
@@ -424,7 +422,6 @@ def walk_queries(
     return dk, dv
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def key_grad(
     Q, K, V, dOut, dK, dV,  # Heads: (B, H, T, D), (B, G, S, D) twice, (B, H, T, D), (B, H, S, D) twice
@@ -555,7 +552,6 @@ def segments_longer_than(Segments, length, sequences, N: tl.constexpr = 128):
     return longer
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def near_grad(
     Q, K, V, dOut,  # Heads: (B, H, T, D), (B, G, S, D) twice, (B, H, T, D)

@@ -14,7 +14,6 @@ from longfire.engines.fused import zones
 from longfire.engines.fused.bias_kernels import Blocks, cell, node_at, node_position, tile_index
 from longfire.engines.fused.tiles import BLOCK, LENGTHS, TILE
 from longfire.engines.fused.zones import FAR, MIDDLE, node_index
-from longfire.replay import Kernel
 
 NEAR_BYTES = 1 << 29
 """Limit for the gradients of near biases; above it, a few heads at a time are processed."""
@@ -110,7 +109,6 @@ def _over_batch(gradients: Tensor) -> Tensor:
     return gradients[0] if gradients.shape[0] == 1 else gradients.sum(0, dtype=torch.float32)
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def sum_segments(
     dNodes,  # (H, nodes_in_all)
@@ -130,7 +128,6 @@ def sum_segments(
     tl.store(Sums + h * size + node, total, mask=node < size)  # [N]
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def sum_diagonals(
     dNear,  # (heads, groups, blocks apart, 128, 128)
@@ -284,7 +281,6 @@ def middle_rows(
     return own, following
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def collect_rows(
     dNear,  # (heads, groups, blocks apart, 128, 128)
@@ -314,7 +310,6 @@ def collect_rows(
     tl.store(Sums + A * heads * E + offset, tl.sum(following, 0))  # [N]
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def collect_distances(
     Sums,  # (2, A, heads, farthest)
@@ -348,7 +343,6 @@ def collect_distances(
 # --- the far zone ---------------------------------------------------------------------------------------------------
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def collect_far_rows(
     dNodes,  # (H, nodes_per_head)
@@ -400,7 +394,6 @@ def collect_far_rows(
     tl.store(ByKey + offset * NODES + key_node, by_key)  # [N, NODES]
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def collect_far_distances(
     ByDistance,  # (2, A, H, tiles, 8)

@@ -17,7 +17,6 @@ from torch import Tensor
 from longfire.engines.fused import zones
 from longfire.engines.fused.tiles import BLOCK, LENGTHS, LOG2E, TILE, ExpandedBias
 from longfire.engines.fused.zones import FAR, MIDDLE, Zones, evaluated
-from longfire.replay import Kernel
 
 FLOAT16_MAX = tl.constexpr(zones.FLOAT16_MAX)
 LOWEST = tl.constexpr(-1e30)  # replaces −inf, whose differences are undefined
@@ -89,7 +88,7 @@ def empty_bias(samples: Tensor, where: Any, relative: bool) -> ExpandedBias:
 def transposed(near: Tensor) -> Tensor:
     """Near biases with keys down and queries across, for a bias that depends only on the distance."""
     out = torch.empty_like(near)
-    transpose_near[(near.numel() // zones.TILE**2,)](Near=near, Out=out)
+    transpose_near[(near.numel() // zones.TILE**2,)](near, out)
     return out
 
 
@@ -140,7 +139,6 @@ def interpolate(samples, i, j, row_stride, first_node, last, E, ROWS: tl.constex
     return tl.where(t > 0, below + t * (above - below), below)
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def expand_rows(
     Samples,  # (A, H, E)
@@ -166,7 +164,6 @@ def expand_rows(
     tl.store(Reference + h * tl.num_programs(0) + a, highest)  # []
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def query_references(
     Samples,  # (A, 2·H, E)
@@ -190,7 +187,6 @@ def query_references(
     tl.store(Reference + (H + h) * blocks + tl.program_id(0), highest)  # []
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def block_references(
     Samples,  # (1, H, E)
@@ -268,7 +264,6 @@ def load_near(at, X: tl.constexpr):
     return tl.reshape(tl.permute(held, (0, 2, 6, 3, 1, 5, 4, 7)), [X, TILE])
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def expand_near(
     Rows,  # (A, H, E): the bias at every distance
@@ -317,7 +312,6 @@ def expand_near(
     tl.store(at + tile * (TILE * TILE) + part + own, value.to(Near.dtype.element_ty))  # [4, 128, 8]
 
 
-@Kernel
 @triton.jit
 def transpose_near(Near, Out):
     """Transpose one tile of a near block: keys down, queries across."""
@@ -350,7 +344,6 @@ def tile_index(blocks, tile, key_tile, FAR: tl.constexpr):
     return (tile - 2 * blocks.first) * width + key_tile - 2 * (tile // 2 - blocks.middle + 1)
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def expand_nodes(
     Samples,  # (A, H, E)

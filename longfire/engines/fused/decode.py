@@ -17,7 +17,6 @@ from longfire.encodings import FIRE, PositionEncoding
 from longfire.engines.fused.bias_kernels import LOWEST, cell
 from longfire.engines.fused.tiles import LENGTHS, LOG2E, load_rows
 from longfire.engines.fused.zones import decode_nodes, node_position, smooth_width
-from longfire.replay import Kernel
 
 # --- the bias -------------------------------------------------------------------------------------------------------
 
@@ -53,13 +52,14 @@ def sample_distances(encodings: Sequence[PositionEncoding], q_positions: Tensor)
 
 def _fire_biases(encodings: Sequence[PositionEncoding], q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
     """The biases in one launch if all are FIREs of one architecture, otherwise None."""
-    from longfire.encodings.kernels.fire import fire_biases
+    from longfire.encodings.kernels.fire import fire_biases, serves_together
 
     fires = [encoding for encoding in encodings if isinstance(encoding, FIRE)]
-    return fire_biases(fires, q_positions, k_positions) if len(fires) == len(encodings) else None
+    if len(fires) < len(encodings) or not serves_together(fires, q_positions):
+        return None
+    return fire_biases(fires, q_positions, k_positions)
 
 
-@Kernel
 @triton.jit(do_not_specialize=["S", "E", "H"])
 def interpolate_row(
     Samples,  # (1 or B, H, E)
@@ -146,7 +146,6 @@ def load_bias(Bias, Mask, j, S, heads, SINGLE: tl.constexpr):
     return tl.where(inside[None, :], addend, float("-inf"))
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def decode_split(
     Q,  # (B, H, 1, D)
@@ -196,7 +195,6 @@ def decode_split(
     tl.store(Lse + row, top + tl.log2(divisor), mask=member < group)  # [M]
 
 
-@Kernel
 @triton.jit(do_not_specialize=["splits"])
 def combine_splits(
     Splits,  # (B, H, splits, D)

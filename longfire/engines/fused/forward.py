@@ -27,7 +27,6 @@ from longfire.engines.fused.tiles import (
     tile_place,
     visible,
 )
-from longfire.replay import Kernel
 
 TILINGS = Tilings(short=Tiling(registers=128), long=Tiling(stages=3), wide=Tiling())
 
@@ -211,7 +210,6 @@ def zone_reaches(row0, S, shift, window, blocks, BM: tl.constexpr, BN: tl.conste
     )
 
 
-@Kernel
 @triton.jit(do_not_specialize=LENGTHS)
 def attention_forward(
     Q, K, V, Out,  # Heads: (B, H, T, D), (B, G, S, D), (B, G, S, D), (B, H, T, D)

@@ -17,7 +17,6 @@ from torch import Tensor
 from longfire.engines.fused.layout import LookupLayout
 from longfire.engines.fused.tiles import LOG2E, Dropout, head_at, heads, kept, load_rows, store_rows
 from longfire.engines.fused.zones import TILE
-from longfire.replay import Kernel
 
 UNSPECIALISED = ["H", "T", "S", "E", "group", "window", "tiles"]
 """Arguments whose values must not trigger a recompilation."""
@@ -182,7 +181,6 @@ def place_of(tiles, H):
     return pid % tiles, pid // tiles // H, pid // tiles % H
 
 
-@Kernel
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def lookup_forward(
     Q, K, V, Out,  # Heads: (B, H, T, D), (B, G, S, D) twice, (B, H, T, D)
@@ -247,7 +245,6 @@ def weights_and_grad(
     return weight, p * (dp - delta[:, None]), seen, at
 
 
-@Kernel
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def lookup_query_grad(
     Q, K, V, Out, dOut, dQ,  # Heads
@@ -291,7 +288,6 @@ def lookup_query_grad(
     store_rows(head_at(dQ, b, h), (dq * scale).to(dQ.at.dtype.element_ty), i, dQ.row, T, D, DP)  # [N, DP]
 
 
-@Kernel
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def lookup_key_grad(
     Q, K, V, dOut, dK, dV,  # Heads

@@ -41,7 +41,7 @@ def _expand_bias_fake(
     return tuple(empty_bias(samples, _zones(keys, first, smooth, window, causal), relative))  # type: ignore[return-value]
 
 
-expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake, replayed=True)
+expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake)
 
 
 def _attention(
@@ -95,9 +95,7 @@ def _empty_key_grads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return dk, dv
 
 
-fused_attention_backward = Operator(
-    "longfire::fused_attention_backward", _attention_backward, _attention_backward_fake, replayed=True
-)
+fused_attention_backward = Operator("longfire::fused_attention_backward", _attention_backward, _attention_backward_fake)
 
 
 def _setup_of(tensors: int) -> Callable[..., None]:
@@ -129,9 +127,8 @@ def _backward_by(operator: Operator) -> Callable[..., tuple[Tensor | None, ...]]
 
 
 fused_attention = Operator(
-    "longfire::fused_attention", _attention, _attention_fake,
-    _setup_of(9), _backward_by(fused_attention_backward), replayed=True,
-)  # fmt: skip
+    "longfire::fused_attention", _attention, _attention_fake, _setup_of(9), _backward_by(fused_attention_backward)
+)
 
 
 # --- any positions --------------------------------------------------------------------------------------------------
@@ -182,10 +179,7 @@ def _lookup_backward_fake(
     return torch.empty_like(q), dk, dv, torch.empty_like(table) if rest[-1] else table.new_empty(0)
 
 
-lookup_attention_backward = Operator(
-    "longfire::lookup_attention_backward", _lookup_backward, _lookup_backward_fake, replayed=True
-)
+lookup_attention_backward = Operator("longfire::lookup_attention_backward", _lookup_backward, _lookup_backward_fake)
 lookup_attention = Operator(
-    "longfire::lookup_attention", _lookup, _attention_fake,
-    _setup_of(9), _backward_by(lookup_attention_backward), replayed=True,
-)  # fmt: skip
+    "longfire::lookup_attention", _lookup, _attention_fake, _setup_of(9), _backward_by(lookup_attention_backward)
+)

@@ -57,7 +57,7 @@ def with_gradients(make, fire, q_positions, k_positions, *dbiases):
 
 def check(fire, q_positions, k_positions):
     q_positions, k_positions = q_positions.to(device), k_positions.to(device)
-    assert fire_kernel.served(fire, q_positions)
+    assert fire_kernel.serves(fire, q_positions)
     double = copy.deepcopy(fire).double()
     shape = plain(fire, q_positions, k_positions).shape
     dbiases = torch.randn(4, *shape, device=device)  # several, so that a small error is not luck
@@ -185,12 +185,12 @@ def test_autocast_changes_nothing():
 
 
 def test_compiled():
-    """In one graph, including `served`."""
+    """In one graph, including `serves`."""
     fire, dbias = made(), torch.randn(3, 2, 70, device=device)
     positions = (torch.tensor([5, 60], device=device), torch.arange(70, device=device))
 
     def bias(fire, q_positions, k_positions):
-        assert fire_kernel.served(fire, q_positions)
+        assert fire_kernel.serves(fire, q_positions)
         return fire_kernel.fire_bias(fire, q_positions, k_positions)
 
     expected = with_gradients(bias, fire, *positions, dbias)
@@ -207,36 +207,35 @@ def test_operator(hidden_layers):
     layers = [tensor for linear in fire.linears for tensor in (linear.weight, linear.bias)]
     layers = [*layers[:2], *(layers[2:4] if hidden_layers == 2 else (None, None)), *layers[-2:]]
     positions = torch.arange(2, device=device)
-    scalars = fire.c if fire.log else None, None, fire.init_L
-    arguments = (positions, positions, *scalars, *layers, False, False, 1, 1e-6, 0, False)
+    arguments = (positions, positions, fire.c if fire.log else None, fire.L, *layers, False, False, 1, 1e-6, 0, False)
     torch.library.opcheck(torch.ops.longfire.fire_bias.default, arguments)
     plain_arguments = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments]
     dbias = torch.randn(3, 2, 2, device=device)
     torch.library.opcheck(torch.ops.longfire.fire_bias_backward.default, (dbias, *plain_arguments))
 
 
-def test_served(monkeypatch):
+def test_serves(monkeypatch):
     positions = torch.arange(3, device=device)
-    assert fire_kernel.served(made(), positions)
-    assert fire_kernel.served(made(num_heads=64, width=64), positions)
-    assert fire_kernel.served(made().double(), positions) is None
-    assert fire_kernel.served(made(hidden_layers=0), positions) is None
-    assert fire_kernel.served(made(hidden_layers=3), positions) is None
-    assert fire_kernel.served(made(width=65), positions) is None
-    assert fire_kernel.served(made(num_heads=65), positions) is None
-    assert fire_kernel.served(theorem.as_fire(ALiBi(4), exact_length=8).float().to(device), positions) is None
+    assert fire_kernel.serves(made(), positions)
+    assert fire_kernel.serves(made(num_heads=64, width=64), positions)
+    assert not fire_kernel.serves(made().double(), positions)
+    assert not fire_kernel.serves(made(hidden_layers=0), positions)
+    assert not fire_kernel.serves(made(hidden_layers=3), positions)
+    assert not fire_kernel.serves(made(width=65), positions)
+    assert not fire_kernel.serves(made(num_heads=65), positions)
+    assert not fire_kernel.serves(theorem.as_fire(ALiBi(4), exact_length=8).float().to(device), positions)
     for other in (nn.Tanh(), nn.GELU(approximate="tanh"), nn.GELU()):  # the last one differs from the other layer's
         fire = made()
         fire.mlp[1] = other
-        assert fire_kernel.served(fire, positions) is None
+        assert not fire_kernel.serves(fire, positions)
     fire = made()
     torch.nn.utils.parametrizations.weight_norm(fire.mlp[2])
-    assert fire_kernel.served(fire, positions) is None
+    assert not fire_kernel.serves(fire, positions)
     served, fire = [], made()
-    torch.func.vmap(lambda p: served.append(fire_kernel.served(fire, p)) or p)(positions[None])
-    assert served == [None]
+    torch.func.vmap(lambda p: served.append(fire_kernel.serves(fire, p)) or p)(positions[None])
+    assert served == [False]
     monkeypatch.setattr(fire_kernel, "serve_cpu", False)
-    assert fire_kernel.served(made().cpu(), positions.cpu()) is None
+    assert not fire_kernel.serves(made().cpu(), positions.cpu())
 
 
 @pytest.mark.parametrize(
@@ -252,8 +251,9 @@ def test_served(monkeypatch):
 def test_several_in_one_launch(options):
     fires = [made(**options) for _ in range(3)]
     q_positions, k_positions = torch.tensor([[7], [40]], device=device), torch.arange(60, device=device).expand(2, -1)
-    assert fire_kernel.fire_biases(fires, q_positions, k_positions) is None  # it has no gradients
+    assert not fire_kernel.serves_together(fires, q_positions)  # with gradients
     with torch.no_grad():
+        assert fire_kernel.serves_together(fires, q_positions)
         together = fire_kernel.fire_biases(fires, q_positions, k_positions)
         alone = torch.cat([fire_kernel.fire_bias(fire, q_positions, k_positions) for fire in fires], dim=1)
     torch.testing.assert_close(together, alone, rtol=0, atol=0)
@@ -261,8 +261,7 @@ def test_several_in_one_launch(options):
 
 @pytest.mark.parametrize("other", [{"width": 16}, {"horizon": 90}, {"hidden_layers": 1}, {"threshold": None}], ids=str)
 def test_different_architectures_are_not_computed_together(other):
-    positions = torch.tensor([3], device=device)
-    two_sided = [made(bidirectional=True) for _ in range(2)]
     with torch.no_grad():
-        assert fire_kernel.fire_biases([made(), made(**other)], positions, positions) is None
-        assert fire_kernel.fire_biases(two_sided, positions, positions) is None
+        assert not fire_kernel.serves_together([made(), made(**other)], torch.tensor([3], device=device))
+        two_sided = [made(bidirectional=True) for _ in range(2)]
+        assert not fire_kernel.serves_together(two_sided, torch.tensor([3], device=device))
