@@ -78,9 +78,13 @@ def both(encoding, q, k, v, gradients=True, **options):
 
 
 def close(found, expected, tolerance=1e-5):
-    """Assert closeness relative to the largest value; for gradients, to the largest of their kind."""
-    for kind in (slice(0, 1), slice(1, 4), slice(4, None)):
-        scale = max((exact.abs().max().item() for exact in expected[kind]), default=0.0)
+    """Assert closeness relative to the largest value of the output; of q's, k's and v's gradients; of all gradients.
+
+    The last is for parameters: where theirs should vanish, those of q, k and v say how large rounding errors are.
+    """
+    largest = [exact.abs().max().item() for exact in expected]
+    for kind, among in ((slice(0, 1), largest[:1]), (slice(1, 4), largest[1:4]), (slice(4, None), largest[1:])):
+        scale = max(among, default=0.0)
         for got, exact in zip(found[kind], expected[kind], strict=True):
             assert torch.isfinite(got).all()
             assert (got - exact).abs().max() <= tolerance * scale
