@@ -74,17 +74,24 @@ def pictures(root: Path = ROOT) -> dict[str, Picture]:
     return found
 
 
-def draw_pictures(root: Path = ROOT) -> None:
-    """Draw and stamp all pictures."""
+def draw_pictures(root: Path = ROOT, redraw: bool = False) -> None:
+    """Draw and stamp stale pictures, or all of them."""
     for picture, (record, draw) in pictures(root).items():
-        draw(root / "docs" / picture)
-        stamp(root / "docs" / picture, record)
+        path = root / "docs" / picture
+        if redraw or is_stale(path, record):
+            draw(path)
+            stamp(path, record)
 
 
 def stale_pictures(root: Path = ROOT) -> list[Path]:
     """Pictures that are missing or were drawn from different data."""
     found = {root / "docs" / name: record for name, (record, _) in pictures(root).items()}
-    return [path for path, record in found.items() if not path.exists() or read_stamp(path) != digest(record)]
+    return [path for path, record in found.items() if is_stale(path, record)]
+
+
+def is_stale(picture: Path, record: Any) -> bool:
+    """Whether the picture is missing or was drawn from different data."""
+    return not picture.exists() or read_stamp(picture) != digest(record)
 
 
 def picture_of(entry: LengthEntry) -> str:

@@ -9,7 +9,17 @@ from PIL import Image
 
 from benchmarks.markdown import comparison_markdown, learned_markdown, reproduction_markdown, shared_description
 from benchmarks.pages import PAGES, TASK_RECORDS, five_encodings, with_blocks
-from benchmarks.pictures import FIVE, digest, draw_readme, pictures, read_stamp, stale_pictures, stamp
+from benchmarks.pictures import (
+    FIVE,
+    INITIAL_BIASES,
+    digest,
+    draw_pictures,
+    draw_readme,
+    pictures,
+    read_stamp,
+    stale_pictures,
+    stamp,
+)
 from benchmarks.release_check import problems
 from benchmarks.results import ROOT, compact, not_compact, read_record
 from benchmarks.speed_markdown import attention_figures, forward_markdown
@@ -24,14 +34,15 @@ from tests.report.records import attention_record, compare_record, layout_record
 
 @pytest.fixture
 def repository(tmp_path):
-    """Writes pages and records into an empty repository."""
+    """Writes pages and records into a repository that has only the picture without a record."""
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    shutil.copy(ROOT / "docs" / INITIAL_BIASES, tmp_path / "docs" / INITIAL_BIASES)
 
     def make(pages, records):
         for name, text in [*pages.items(), *((f"results/{name}.json", json.dumps(of)) for name, of in records.items())]:
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        (tmp_path / "docs" / "images").mkdir(parents=True, exist_ok=True)
         return tmp_path
 
     return make
@@ -151,6 +162,20 @@ def test_stamp(tmp_path):
     assert read_stamp(picture) == digest({"setting": "é", "rows": [1, 2]}) != digest({"setting": "é", "rows": [2, 1]})
     with Image.open(picture) as image:
         assert image.getpixel((2, 1)) == (255, 0, 0)
+
+
+def test_only_stale_pictures_are_drawn(repository, monkeypatch):
+    root, drawn = repository({}, {}), []
+
+    def draw(path):
+        drawn.append(path.name)
+        Image.new("RGB", (3, 2), "red").save(path)
+
+    for data, redraw, expected in [(1, False, ["a.png"]), (1, False, []), (2, False, ["a.png"]), (2, True, ["a.png"])]:
+        monkeypatch.setattr("benchmarks.pictures.pictures", lambda root, data=data: {"images/a.png": (data, draw)})
+        drawn.clear()
+        draw_pictures(root, redraw)
+        assert drawn == expected
 
 
 def test_readme_table_and_picture(tmp_path):
