@@ -12,9 +12,10 @@ from longfire.custom_ops import HAS_TRITON
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair, has_values, is_transformed
 from longfire.engines.fused.bias import SampledBias, compute_dtype, refuses, sample_bias
+from longfire.engines.fused.layout import counts_segments
 from longfire.engines.fused.segments import segment_table
 from longfire.engines.fused.zones import Zones, decode_nodes
-from longfire.engines.layout import check_segment_ids, check_window, segment_positions
+from longfire.engines.layout import Span, check_segment_ids, check_window, segment_positions
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -93,8 +94,11 @@ def _same(given: Tensor | None, own: Tensor) -> bool:
         return True
     if given.shape != own.shape or given.device != own.device:
         return False
-    unreadable = any(is_transformed(tensor) or not has_values(tensor) for tensor in (given, own))
-    return unreadable or bool(torch.equal(given, own))
+    return not (_can_read(given) and _can_read(own)) or bool(torch.equal(given, own))
+
+
+def _can_read(tensor: Tensor) -> bool:
+    return has_values(tensor) and not is_transformed(tensor)
 
 
 def prepare_bias(
@@ -141,10 +145,13 @@ def prepare_bias(
         check_segment_ids(segment_ids, "segment_ids", len(segment_ids), k_positions.shape[-1], k_positions)
     if padding is not None and (not in_order or segment_ids is not None):
         raise ValueError("padding needs in_order=True, and no segment_ids: it says where positions in order begin.")
+    T, S = q_positions.shape[-1], k_positions.shape[-1]
     if in_order:
         _check_in_order(q_positions, k_positions, padding, segment_ids)
+    elif segment_ids is not None and T <= S and all(map(_can_read, (q_positions, k_positions, segment_ids))):
+        queries = Span(q_positions, segment_ids[:, S - T :])
+        in_order = counts_segments(queries, Span(k_positions, segment_ids), key_mask)
     in_order = in_order and padding is None
-    T, S = q_positions.shape[-1], k_positions.shape[-1]
     decoding = T == 1 and not torch.is_grad_enabled()
     layout: dict[str, Any] = {"causal": causal, "window": window, "segment_ids": segment_ids}
     form: dict[str, Any] = {}

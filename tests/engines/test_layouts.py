@@ -295,9 +295,23 @@ def test_chunks_skip_keys_that_are_not_seen(monkeypatch):
         assert max(made) <= most
 
 
+@pytest.mark.parametrize("bias", ["fire", "alibi", None])
+def test_a_decoding_step_reads_its_window_alone(bias):
+    q, k, v = random(T=1, S=50, dtype=torch.float32)
+    k[:, :, :40], v[:, :, :40] = torch.nan, torch.nan
+    encoding = None if bias is None else make(bias)
+    out = attention(q, k, v, encoding, window=10)
+    last = torch.arange(40, 50)
+    positions = {"q_positions": last[-1:], "k_positions": last}
+    torch.testing.assert_close(out, attention(q, k[:, :, 40:], v[:, :, 40:], encoding, **positions, impl="reference"))
+
+
 def test_plans():
     q, k, v = random(dtype=torch.float32)
+    for layout in ({"window": 2}, {"segment_ids": segments(7, 2)}):
+        assert str(attention_plan(q, k, v, **layout)).startswith("chunked: ")  # on a CPU
+    assert attention_plan(q, k, v, window=4).engine == "sdpa"
     alibi = make("alibi")
     for layout in ({"causal": False}, {"window": 3}, {"segment_ids": segments(7, 2)}):
         assert attention_plan(q, k, v, alibi, **layout).engine == "chunked"  # without a GPU
-    assert "the mask as a dense tensor" in attention_plan(q, k, v, window=3).why
+    assert "the mask as a dense tensor" in attention_plan(q, k, v, window=4).why

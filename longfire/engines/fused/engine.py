@@ -11,7 +11,14 @@ from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
 from longfire.engines.engine import Engine
 from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolation_error, refuses, sample_bias
-from longfire.engines.fused.layout import LARGEST_TABLE, Layout, LookupLayout, fused_layout, lookup_layout
+from longfire.engines.fused.layout import (
+    LARGEST_TABLE,
+    Layout,
+    LookupLayout,
+    counts_segments,
+    fused_layout,
+    lookup_layout,
+)
 from longfire.engines.fused.segments import SegmentTable, segment_table
 from longfire.engines.fused.zones import Zones, decode_nodes, smooth_width
 from longfire.engines.prepared import PreparedBias
@@ -147,12 +154,14 @@ def _refuses_tiles(request: Request) -> str | None:
     """Why positions cannot be told from a tile's place in the sequence; None if they can."""
     if request.in_order:
         return None
-    if _padding(request) is not None:
+    segmented = request.segment_ids is not None
+    if _padding(request) is not None and not segmented:
         return None if request.causal else NO_LEFT_PADDING
-    if request.segment_ids is not None:
-        return "with segment_ids, it supports positions that start at 0 in each segment: pass none"
     if torch.compiler.is_compiling():
         return "positions cannot be read while compiling; pass none if they are 0, 1, 2, …"
+    if segmented:
+        in_order = counts_segments(*request.spans, request.key_mask)
+        return None if in_order else "with segment_ids, it supports positions that count up from 0 in each segment"
     found = _layout(request)
     if isinstance(found, Layout) and found.shift is not None and not request.causal:
         return NO_LEFT_PADDING
@@ -170,7 +179,7 @@ def _layout(request: Request) -> Layout | str:
 
 def _shift(request: Request) -> Tensor | None:
     """Padding before each sequence's first key, (B,) int32; None if there is none."""
-    if request.in_order:
+    if request.in_order or request.segment_ids is not None:
         return None
     padding = _padding(request)
     if padding is not None:
@@ -193,9 +202,11 @@ def _encoding(request: Request) -> PositionEncoding:
 
 
 def _bias(request: Request, shift: Tensor | None) -> SampledBias:
-    if isinstance(request.bias, PreparedBias) and request.bias.fused is not None:
-        return request.bias.fused.for_causal() if request.causal else request.bias.fused
-    _, _, T, S = request.shape
+    prepared, (_, _, T, S) = request.bias, request.shape
+    if isinstance(prepared, PreparedBias) and prepared.fused is not None:
+        fits = request.segment_ids is None or prepared.segment_ids is not None  # otherwise sampled for whole rows
+        if fits:
+            return prepared.fused.for_causal() if request.causal else prepared.fused
     if (table := _segments(request)) is not None:
         return sample_bias(_encoding(request), table.longest, 0, request.q.device, request.causal)
     first = S - T if shift is None else 0
@@ -255,12 +266,12 @@ def _within_window(request: Request) -> Request:
     k_positions, bias = k_positions[..., last], request.bias
     key_mask, ids = (None if tensor is None else tensor[:, last] for tensor in (request.key_mask, request.segment_ids))
     if isinstance(bias, PreparedBias):
-        assert bias.tensor is not None
         own_mask = None if bias.key_mask is None else key_mask
         bias = replace(
             bias,
             k_positions=k_positions,
-            tensor=bias.tensor[..., last],
+            tensor=None if bias.tensor is None else bias.tensor[..., last],
+            fused=None,  # for the kernels of several queries
             key_mask=own_mask,
             in_order=False,
             window=None,

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from longfire.engines.fused.zones import TILE
-from longfire.engines.layout import Span
+from longfire.engines.layout import Span, segment_positions
 from longfire.engines.value_checks import cached
 
 LARGEST_TABLE = 1 << 22
@@ -51,6 +51,25 @@ def _fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | N
             "padding, pass no positions)"
         )
     return Layout(shift.squeeze(1).int() if shifted else None)
+
+
+def counts_segments(queries: Span, keys: Span, key_mask: Tensor | None) -> bool:
+    """Whether positions are those that segments have by default, as far as `key_mask` does not hide them."""
+    spans = queries.positions, keys.positions, queries.segment_ids, keys.segment_ids
+    found: bool = cached(_counts_segments, *spans, key_mask)
+    return found
+
+
+def _counts_segments(
+    q_positions: Tensor, k_positions: Tensor, q_segments: Tensor, k_segments: Tensor, key_mask: Tensor | None
+) -> Tensor:
+    T, S = q_positions.shape[-1], k_positions.shape[-1]
+    if T > S:
+        return torch.tensor(False)
+    expected, last = segment_positions(k_segments), slice(S - T, S)
+    keys_fit = k_positions == expected
+    keys_fit = keys_fit if key_mask is None else keys_fit | ~key_mask
+    return keys_fit.all() & (q_positions == expected[:, last]).all() & (q_segments == k_segments[:, last]).all()
 
 
 # --- any positions --------------------------------------------------------------------------------------------------

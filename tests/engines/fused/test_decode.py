@@ -6,6 +6,7 @@ import torch
 from longfire import KerpleLog, NoPE, Sandwich, attention, attention_plan
 from longfire.encodings.kernels import fire as fire_kernel
 from longfire.engines import PreparedBias
+from longfire.engines.fused.bias import sample_bias
 from longfire.engines.fused.decode import decode_biases, sample_distances
 from longfire.engines.fused.reference import interpolated_row
 from longfire.engines.fused.zones import decode_nodes
@@ -56,6 +57,18 @@ def test_a_window(make):
         old = torch.arange(max(0, 111 - window), device=device)
         spoiled = [tensor.index_fill(2, old, torch.nan) for tensor in (k, v)]
         close([attention(q, *spoiled, encoding, window=window, impl="fused")], expected, tolerance=2e-6)
+
+
+def test_a_window_of_a_bias_prepared_for_training():
+    """In the form for several queries, which single queries without gradients do not use."""
+    encoding, positions = kinked(2), torch.arange(50, device=device)
+    q, k, v = (torch.randn(1, 2, n, 16, device=device) for n in (1, 50, 50))
+    where = {"q_positions": positions[-1:], "k_positions": positions, "in_order": True}
+    prepared = PreparedBias(encoding=encoding, fused=sample_bias(encoding, 50, 49, q.device), **where)
+    with torch.no_grad():
+        for window in (None, 9):
+            out = attention(q, k, v, prepared, window=window, impl="fused")
+            close([out], [attention(q, k, v, encoding, window=window, impl="reference")], tolerance=2e-6)
 
 
 def test_a_window_over_more_keys_than_nodes():

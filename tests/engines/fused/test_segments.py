@@ -7,6 +7,7 @@ from longfire import ALiBi, attention, prepare_bias
 from longfire.engines.fused import segments
 from longfire.engines.fused.segments import NO_TILE, node_bounds, segment_table
 from longfire.engines.fused.zones import BLOCK, TILE, Zones
+from longfire.engines.layout import segment_positions
 from tests.engines.fused.cases import Sloped, both, close, device, kinked, small_t5
 
 
@@ -108,9 +109,29 @@ def test_decoding_in_the_last_document(make):
             close(*both(encoding, q, k, v, gradients=False, segment_ids=ids, window=window), tolerance=2e-6)
 
 
+@pytest.mark.parametrize("make", [kinked, small_t5])
+def test_positions_that_count_each_document(make):
+    """They may be passed, or the bias be prepared for them, as if they were the default ones; hidden keys have any."""
+    encoding, ids = make(2), packed([5, 30, 5])
+    positions = segment_positions(ids)
+    q, k, v = torch.randn(1, 2, 12, 16, device=device), *torch.randn(2, 1, 1, 40, 16, device=device)
+    key_mask = torch.arange(40, device=device)[None] != 20
+    layout = {"segment_ids": ids, "key_mask": key_mask, "impl": "fused"}
+    expected = attention(q, k, v, encoding, **layout)
+    hidden = torch.where(key_mask, positions, 3)
+    found = attention(q, k, v, encoding, q_positions=positions[:, 28:], k_positions=hidden, **layout)
+    assert torch.equal(found, expected)
+    prepared = prepare_bias(encoding, positions[:, 28:], hidden, key_mask=key_mask, segment_ids=ids)
+    assert prepared.in_order
+    assert torch.equal(attention(q, k, v, prepared, **layout), expected)
+    for_a_row = prepare_bias(encoding, positions[:, 28:], positions)
+    assert torch.equal(attention(q, k, v, for_a_row, **layout), expected)
+
+
 def test_positions_of_your_own_are_refused():
-    q, positions = torch.randn(1, 1, 9, 16, device=device), 2 * torch.arange(9, device=device)
-    with pytest.raises(ValueError, match="positions that start at 0 in each segment: pass none"):
-        attention(
-            q, q, q, kinked(1), q_positions=positions, k_positions=positions, segment_ids=packed([4, 5]), impl="fused"
-        )
+    q, ids, positions = torch.randn(1, 1, 9, 16, device=device), packed([4, 5]), torch.arange(9, device=device)
+    own = segment_positions(ids)
+    for queries, keys in ((2 * positions, 2 * positions), (own + 1, own), (own, own + 1)):
+        with pytest.raises(ValueError, match="positions that count up from 0 in each segment"):
+            attention(q, q, q, kinked(1), q_positions=queries, k_positions=keys, segment_ids=ids, impl="fused")
+    assert not prepare_bias(kinked(1), 2 * positions, 2 * positions, segment_ids=ids).in_order
