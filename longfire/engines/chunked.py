@@ -70,9 +70,13 @@ class Chunked(Engine):
 def _rows(request: Request) -> int:
     """Queries per chunk."""
     B, H, _, S = request.shape
-    batch = max(len(torch.atleast_2d(positions)) for positions in request.positions)
     elements = CHUNK_ELEMENTS.get(request.q.device.type, CHUNK_ELEMENTS["cpu"])
-    return max(MIN_ROWS, elements // max(1, S * (B * H + batch * FIRE_WIDTH)))
+    return max(MIN_ROWS, elements // max(1, S * (B * H + _biases(request) * FIRE_WIDTH)))
+
+
+def _biases(request: Request) -> int:
+    """How many different biases the batch has."""
+    return max(len(torch.atleast_2d(positions)) for positions in request.positions)
 
 
 def _skips_keys(request: Request) -> bool:
@@ -83,12 +87,11 @@ def _skips_keys(request: Request) -> bool:
 
 def _is_small(request: Request) -> bool:
     """Whether a GPU has room for the dense bias in float32, and for what every layer keeps of it in training."""
-    device, (B, H, T, S) = request.q.device, request.shape
+    device, (_, H, T, S) = request.q.device, request.shape
     if device.type != "cuda":
         return False
-    batch = B if any(positions.ndim == 2 for positions in request.positions) else 1
     share = TRAINING_SHARE if _needs_grad(request) else INFERENCE_SHARE
-    return 4 * batch * H * T * S * share <= torch.cuda.get_device_properties(device).total_memory
+    return 4 * _biases(request) * H * T * S * share <= torch.cuda.get_device_properties(device).total_memory
 
 
 def _source(bias: Bias) -> PositionEncoding | Tensor | None:
