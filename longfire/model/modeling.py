@@ -27,6 +27,9 @@ from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions, split
 from longfire.model.loading import EncodingModel
 from longfire.model.packing import take_packing
 
+OPTIONS = ("is_causal", "output_attentions", "output_hidden_states", "return_dict")
+"""Keyword arguments of a call that transformers handles."""
+
 
 @dataclass(frozen=True, eq=False)
 class LayerBias:
@@ -152,6 +155,7 @@ class LongfireModel(LongfirePreTrainedModel):
 
     def __init__(self, config: LongfireConfig) -> None:
         super().__init__(config)
+        self.causal = config.is_causal
         encoding = config.build_encoding()
         shared = config.share_position_encoding or encoding.scope == "model"
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -201,13 +205,14 @@ class LongfireModel(LongfirePreTrainedModel):
         With `sequence_group`, inputs and outputs are this rank's share of sequences that are split across the group, as
         `longfire.parallel.shard` cuts them. Gradients are then to be summed over its ranks, as DDP and FSDP do.
         """
-        self.check_output_attentions(options.get("output_attentions"))
+        packing = take_packing(options)
+        self.check_options(options, OPTIONS)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds.")
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        where, packing = (self.config, hidden, attention_mask, position_ids, past_key_values), take_packing(options)
+        where = (self.config, hidden, attention_mask, position_ids, past_key_values)
         if sequence_group is None:
             mask, positions = mask_and_positions(*where, self.training, packing)
         else:
