@@ -37,7 +37,7 @@ class LayerBias:
 
     encoding: PositionEncoding
     bias: PositionEncoding | PreparedBias | None
-    """Unprepared if the sequence is split across ranks. None: the encoding has no bias."""
+    """Unprepared if layers compute it. None: the encoding has no bias."""
 
 
 class LongfireAttention(nn.Module):
@@ -78,6 +78,7 @@ class LongfireAttention(nn.Module):
             attention_mask,
             bias,
             positions,
+            window=self.config.attention_window,
             scaling=self.scaling,
             dropout=self.config.attention_dropout if self.training else 0.0,
         )
@@ -233,15 +234,17 @@ class LongfireModel(LongfirePreTrainedModel):
 
     def _prepare(self, positions: Positions, like: Tensor) -> Sequence[LayerBias | None]:
         """Biases computed once for several layers. None: the layer computes its own."""
-        ours = self.config._attn_implementation == LONGFIRE
+        ours, window = self.config._attn_implementation == LONGFIRE, self.config.attention_window
+        decodes = ours and window is not None and positions.queries.shape[-1] == 1  # each layer reads few keys
+        by_layer = positions.group is not None or decodes
         shared = active_encoding(self.position_encoding)
         if shared is not None:
             bias: PositionEncoding | PreparedBias | None = shared if shared.has_bias else None
-            if bias is not None and positions.group is None:
-                bias = positions.prepare(shared, like if ours else None)
+            if bias is not None and not by_layer:
+                bias = positions.prepare(shared, like if ours else None, window)
             return [LayerBias(shared, bias)] * len(self.layers)
         rows = None
-        if ours and positions.causal and positions.segment_ids is None and positions.group is None:
+        if ours and positions.causal and positions.segment_ids is None and not by_layer:
             rows = prepare_rows(self.encodings, positions.queries, positions.keys, positions.key_mask, like)
         if rows is None:
             return [None] * len(self.layers)
