@@ -106,10 +106,14 @@ MODELS = {
     "fire-s": {"position_encoding": "fire", "share_position_encoding": True},
     "grouped": {"position_encoding": "fire", "num_key_value_heads": 1},
     "packed": {"position_encoding": "fire"},
-    "packed, fire-s": {"position_encoding": "fire", "share_position_encoding": True},
+    "packed, fire-s": {"position_encoding": "fire", "share_position_encoding": True, "sliding_window": 9},
     "padded": {"position_encoding": "kerple_log"},
     "checkpointed": {"position_encoding": "fire"},
-    "encoder": {"position_encoding": {"name": "fire", "bidirectional": True}, "is_causal": False},
+    "encoder": {
+        "position_encoding": {"name": "fire", "bidirectional": True},
+        "is_causal": False,
+        "sliding_window": 9,
+    },
 }
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 20}

@@ -1,16 +1,14 @@
 """Attention functions for transformers: `attn_implementation` "longfire" and "eager".
 
-"sdpa" is transformers' own. Each implementation pairs an attention function with a mask function.
+"sdpa" is transformers' own.
 Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, Cache
-from transformers.masking_utils import causal_mask_function
+from transformers import AttentionInterface, Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from longfire import parallel
@@ -44,7 +42,7 @@ def longfire_attention(
             f"with {type(module).__name__}. Convert it with longfire.model.retrofit(model), or use 'sdpa'."
         )
     if positions.padding is not None and isinstance(position_bias, PositionEncoding):
-        position_bias = positions.prepare(position_bias)  # a compiled graph cannot read positions
+        position_bias = positions.prepare(position_bias, window=window)  # a compiled graph cannot read positions
     explicit, group, q = not positions.in_order and not isinstance(position_bias, PreparedBias), positions.group, query
     if group is not None:
         key, value = parallel.gather_keys(query, key, value, group)
@@ -68,21 +66,6 @@ def longfire_attention(
     if group is not None:  # gradients of the encoding are summed by DDP or FSDP
         return parallel.attend(q, request, group, sum_bias_grad=False).transpose(1, 2), None
     return choose(request).run(request).transpose(1, 2), None
-
-
-def longfire_mask(
-    *, kv_length: int, mask_function: Callable[..., Any], attention_mask: Tensor | None = None, **_: Any
-) -> Tensor | None:
-    """The key mask (B, 1, 1, S), or None to keep every key. Attention itself is causal."""
-    if mask_function is not causal_mask_function:
-        raise ValueError(
-            f"attn_implementation='{LONGFIRE}' supports only plain causal masks, and this model needs another kind "
-            f"(a sliding window or packed documents). Use 'sdpa' or 'eager'."
-        )
-    if attention_mask is None:
-        return None
-    missing = kv_length - attention_mask.shape[-1]
-    return nn.functional.pad(attention_mask, (0, max(missing, 0)))[:, None, None, :kv_length]
 
 
 def eager_attention(
@@ -136,12 +119,15 @@ def attend(
     mask: Tensor | None,
     bias: PositionEncoding | PreparedBias | None,
     positions: Positions,
+    *,
+    window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Call an implementation with the bias in the form it expects → (B, T, H, D), and the weights if it returns any."""
+    """Call an implementation with bias and window in the form it expects → (B, T, H, D), and any weights it returns."""
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation or "eager", eager_attention)
     if function is longfire_attention:
-        return longfire_attention(module, *qkv, mask, position_bias=bias, positions=positions, **options)
+        return longfire_attention(module, *qkv, mask, position_bias=bias, positions=positions, window=window, **options)
+    mask = positions.within(mask, window)
     if mask is not None and mask.dtype == torch.bool and function is eager_attention:
         dtype = qkv[0].dtype
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
@@ -166,6 +152,5 @@ def active_encoding(module: Any) -> PositionEncoding | None:
 
 
 def register() -> None:
-    """Register "longfire" with transformers, including its mask: without one, padding would be attended to."""
+    """Register "longfire" with transformers. Masks come with `Positions`, so there is no mask function."""
     AttentionInterface.register(LONGFIRE, longfire_attention)
-    AttentionMaskInterface.register(LONGFIRE, longfire_mask)

@@ -32,7 +32,7 @@ SET_BY_MODEL = {
     "max_length": "max_position_embeddings",
 }
 """Encoding arguments that the model determines, and the configuration fields they come from."""
-WINDOWS = ("sliding_window", "window", "layer_types")
+WINDOWS = ("window", "layer_types")
 ROTATIONS = ("rope_theta", "rope_scaling", "rope_parameters")
 """Fields of other models' configurations that say something this model would ignore."""
 
@@ -54,6 +54,8 @@ class LongfireConfig(PreTrainedConfig):
         share_position_encoding: one encoding for all layers; with FIRE this is FIRE-S (`fire-s` on the command line).
         is_causal: False for an encoder, which attends in both directions (`LongfireForMaskedLM`). The position encoding
             must then tell them apart, as FIRE and T5 do with `bidirectional=True`, or be a function of |i − j|.
+        sliding_window: a token sees tokens at fewer than this many positions before it, itself included; in an encoder,
+            those at up to this many on either side. As in transformers, but in positions, not tokens. None: all.
         random_positions: the range N of randomised positions (Ruoss et al. 2023): each sequence is placed at a sorted
             random sample out of 0…N−1, the same in all layers, in training and in evaluation, unless position_ids are
             passed. In evaluation the seed is fixed: the same batch has the same positions. None: tokens are counted.
@@ -76,6 +78,7 @@ class LongfireConfig(PreTrainedConfig):
     position_encoding: dict[str, Any] | str | None = None
     share_position_encoding: bool = False
     is_causal: bool = True
+    sliding_window: int | None = None
     random_positions: int | None = None
     layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
@@ -95,6 +98,7 @@ class LongfireConfig(PreTrainedConfig):
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
         self.use_cache = self.use_cache and self.is_causal
+        kwargs.pop("layer_types", None)  # it is None, and here a property
         super().__post_init__(**kwargs)
 
     def _refuse_unknown(self, others: dict[str, Any]) -> None:
@@ -102,10 +106,7 @@ class LongfireConfig(PreTrainedConfig):
         known = [field.name for field in fields(self)]
         for name, value in others.items():
             if name in WINDOWS and value is not None:
-                raise ValueError(
-                    f"{name}={value!r} is not supported: this model sees all tokens before. Windows are for "
-                    f"longfire.attention(window=…) and for retrofitted models."
-                )
+                raise ValueError(f"{name}={value!r} is not supported: pass sliding_window, the window of all layers.")
             if name in ROTATIONS and value is not None:
                 raise ValueError(f"{name}={value!r} is not supported: pass position_encoding={{'name': 'rope', …}}.")
             near = [] if name.endswith("_token_id") else get_close_matches(name, known, n=1, cutoff=0.85)
@@ -129,6 +130,8 @@ class LongfireConfig(PreTrainedConfig):
             encoding = self.build_encoding()
         if not self.is_causal:
             encoding.refuse_causal_only()
+        if self.sliding_window is not None:
+            at_least("sliding_window", self.sliding_window, 1)
         if self.random_positions is not None:
             at_least("random_positions", self.random_positions, 1)
             if encoding.max_length is not None and encoding.max_length < self.random_positions:
@@ -151,6 +154,18 @@ class LongfireConfig(PreTrainedConfig):
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def attention_window(self) -> int | None:
+        """`sliding_window` as `longfire.attention` counts it."""
+        if self.sliding_window is None or self.is_causal:
+            return self.sliding_window
+        return self.sliding_window + 1
+
+    @property
+    def layer_types(self) -> list[str]:
+        """For transformers' caches: they keep all keys, of which attention reads those in the window."""
+        return ["full_attention"] * self.num_hidden_layers
 
     def build_encoding(self) -> PositionEncoding:
         """A new instance of the position encoding."""

@@ -52,7 +52,9 @@ class Positions:
     limit: int | None = None
     """All positions are below this; known if they were drawn here. A compiled layer cannot read them."""
 
-    def prepare(self, encoding: PositionEncoding, like: Tensor | None = None) -> PreparedBias:
+    def prepare(
+        self, encoding: PositionEncoding, like: Tensor | None = None, window: int | None = None
+    ) -> PreparedBias:
         """The encoding's bias, for several layers to share or for a compiled graph, which cannot read positions."""
         return prepare_bias(
             encoding,
@@ -63,6 +65,7 @@ class Positions:
             key_mask=self.key_mask,
             like=like,
             causal=self.causal,
+            window=window,
             segment_ids=self.segment_ids,
         )
 
@@ -78,6 +81,20 @@ class Positions:
         if seen is None:
             return None
         return seen[:, None] if seen.ndim == 3 else seen[None, None]
+
+    def within(self, mask: Tensor | None, window: int | None) -> Tensor | None:
+        """The mask (B or 1, 1, T, S), which also hides keys outside of the window.
+
+        It is boolean or additive. None: only causality, if anything, limits what a query sees.
+        """
+        if window is None or (self.in_order and window >= self.keys.shape[-1]):
+            return mask
+        distance = self.queries.long()[..., :, None] - self.keys.long()[..., None, :]  # (…, T, S)
+        distance = distance[:, None] if distance.ndim == 3 else distance[None, None]  # (B or 1, 1, T, S)
+        near = distance < window if self.causal else distance.abs() < window
+        if mask is None:
+            return near & (distance >= 0) if self.causal else near
+        return mask & near if mask.dtype == torch.bool else mask.masked_fill(~near, torch.finfo(mask.dtype).min)
 
 
 def mask_and_positions(
@@ -100,7 +117,7 @@ def mask_and_positions(
         raise ValueError("a cache needs causal attention, but the model's is_causal is False. Pass use_cache=False.")
     ours = config._attn_implementation == LONGFIRE
     past = 0 if cache is None else cache.get_seq_length()
-    slots = past + T if cache is None else cache.get_mask_sizes(T, 0)[0]
+    slots = past + T if cache is None else key_slots(cache, T)
     token_mask = attention_mask
     if not ours and attention_mask is not None and attention_mask.ndim == 4:  # passed on unchanged
         token_mask = None
@@ -185,6 +202,12 @@ def split_positions(
     mask, ids = (None if t is None else unshard(t, 1, group) for t in (attention_mask, position_ids))
     positions = mask_and_positions(config, whole_like(x, group, 1), mask, ids, None)[1]
     return replace(positions, queries=shard(positions.queries, -1, group), group=group)
+
+
+def key_slots(cache: Cache, T: int) -> int:
+    """The number of keys after T more tokens, those that a sliding layer has dropped included; or a static size."""
+    layers = range(max(len(getattr(cache, "layers", ())), 1))
+    return max(sum(cache.get_mask_sizes(T, layer)) for layer in layers)
 
 
 def find_positions(
@@ -321,7 +344,7 @@ def _traced_positions(
     T = x.shape[1]
     index = torch.arange(slots, device=x.device)
     queries = torch.arange(T, device=x.device) + past
-    in_order = isinstance(past, int)
+    in_order = isinstance(past, int) and slots == past + T
     if mask is not None:
         mask = torch.cat([mask, mask.new_ones(len(mask), slots - mask.shape[1])], dim=1)
         keys = count_positions(mask)
@@ -357,7 +380,7 @@ def _check_mask(mask: Tensor, B: int, T: int, past: int | Tensor, slots: int) ->
                 f"0 for padding, not {tuple(mask.shape)} of {mask.dtype}. 'sdpa' and 'eager' support (B, 1, T, S): "
                 f"model.set_attn_implementation('sdpa')."
             )
-        mask = mask[:, 0, 0]  # the form that `longfire_mask` returns
+        mask = mask[:, 0, 0]  # of keys alone
     fits = mask.ndim == 2 and mask.shape[0] == B
     if isinstance(past, int) and not (fits and mask.shape[1] in (past + T, slots)):
         raise ValueError(

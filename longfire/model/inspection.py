@@ -53,4 +53,5 @@ def attention_used(model: Any, tokens: int, cached: bool) -> str:
     q = torch.empty(1, H, 1 if cached else tokens, D, **like)
     k = torch.empty(1, G, tokens, D, **like)
     bias = next((encoding for encoding in find_encodings(model) if encoding.has_bias), None)
-    return f"{LONGFIRE} ({attention_plan(q, k, k, bias).engine})"
+    window = getattr(config, "attention_window", None)
+    return f"{LONGFIRE} ({attention_plan(q, k, k, bias, window=window).engine})"

@@ -1,18 +1,30 @@
 """Find and load checkpoints, always with the position encoding they were trained with."""
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
 from longfire.encodings import ENCODINGS, position_parameters
 from longfire.encodings.base import EncodingLinear
 from longfire.model.attention import IMPLEMENTATIONS
-from longfire.model.inputs import LONGFIRE
-from longfire.validation import one_of
+from longfire.model.inputs import LONGFIRE, key_slots
+from longfire.validation import hint, one_of
+
+WINDOW = "Windows are config.sliding_window, in models that have one, or longfire.attention(window=…)."
+INSTEAD = {
+    "segment_ids": "To keep packed documents apart, pass position_ids that restart in each, seq_idx or cu_seq_lens_q.",
+    "window": WINDOW,
+    "sliding_window": WINDOW,
+    "sequence_group": "Only longfire's own models split a sequence across ranks. Call longfire.parallel.attention in "
+    "your own.",
+    "token_type_ids": "Omit them: tokenizer(…, return_token_type_ids=False).",
+}
+"""What to pass in place of keyword arguments that transformers' models ignore."""
 
 
 def checkpoint_in(folder: Path) -> Path:
@@ -46,6 +58,7 @@ class EncodingModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+    _supports_context_parallel = False  # accelerate's, which drops masks and so biases
     _keep_in_fp32_modules_strict = ["position_encoding"]  # noqa: RUF012
 
     @classmethod
@@ -84,6 +97,31 @@ class EncodingModel(PreTrainedModel):
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
         return True
+
+    causal: bool | None = True
+    """Whether attention is causal. None: a model's parts differ."""
+
+    def check_options(self, options: Mapping[str, Any], known: Collection[str] | None = None) -> None:
+        """Refuse keyword arguments of a call that would be ignored: those not `known` (None: the base model knows)."""
+        for name, value in options.items():
+            if value is not None and (name in INSTEAD or (known is not None and name not in known)):
+                remedy = INSTEAD.get(name) or hint(name, known or ())
+                raise TypeError(f"{type(self).__name__} takes no {name}. {remedy}")
+        if self.causal is not None and (asked := options.get("is_causal")) not in (None, self.causal):
+            raise ValueError(
+                f"is_causal={asked} is not supported: this model was built with is_causal={self.causal}. Omit it, or "
+                f"build a model of the other kind with LongfireConfig(is_causal={asked})."
+            )
+        self.check_output_attentions(options.get("output_attentions"))
+
+    def create_masks_for_generate(
+        self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache, **_: Any
+    ) -> Tensor | None:
+        """Called by `generate` with a static cache: the mask (B, S), whose shape must not change."""
+        slots = key_slots(past_key_values, inputs_embeds.shape[1])
+        if attention_mask is None or attention_mask.shape[1] >= slots:
+            return attention_mask
+        return nn.functional.pad(attention_mask, (0, slots - attention_mask.shape[1]))
 
     def check_output_attentions(self, requested: bool | None) -> None:
         """Refuse `output_attentions` (None: the configuration's) for implementations that compute no weights."""

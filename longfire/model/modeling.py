@@ -27,6 +27,9 @@ from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions, split
 from longfire.model.loading import EncodingModel
 from longfire.model.packing import take_packing
 
+OPTIONS = ("is_causal", "output_attentions", "output_hidden_states", "return_dict")
+"""Keyword arguments of a call that transformers handles."""
+
 
 @dataclass(frozen=True, eq=False)
 class LayerBias:
@@ -34,7 +37,7 @@ class LayerBias:
 
     encoding: PositionEncoding
     bias: PositionEncoding | PreparedBias | None
-    """Unprepared if the sequence is split across ranks. None: the encoding has no bias."""
+    """Unprepared if layers compute it. None: the encoding has no bias."""
 
 
 class LongfireAttention(nn.Module):
@@ -75,6 +78,7 @@ class LongfireAttention(nn.Module):
             attention_mask,
             bias,
             positions,
+            window=self.config.attention_window,
             scaling=self.scaling,
             dropout=self.config.attention_dropout if self.training else 0.0,
         )
@@ -152,6 +156,7 @@ class LongfireModel(LongfirePreTrainedModel):
 
     def __init__(self, config: LongfireConfig) -> None:
         super().__init__(config)
+        self.causal = config.is_causal
         encoding = config.build_encoding()
         shared = config.share_position_encoding or encoding.scope == "model"
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -201,13 +206,14 @@ class LongfireModel(LongfirePreTrainedModel):
         With `sequence_group`, inputs and outputs are this rank's share of sequences that are split across the group, as
         `longfire.parallel.shard` cuts them. Gradients are then to be summed over its ranks, as DDP and FSDP do.
         """
-        self.check_output_attentions(options.get("output_attentions"))
+        packing = take_packing(options)
+        self.check_options(options, OPTIONS)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds.")
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        where, packing = (self.config, hidden, attention_mask, position_ids, past_key_values), take_packing(options)
+        where = (self.config, hidden, attention_mask, position_ids, past_key_values)
         if sequence_group is None:
             mask, positions = mask_and_positions(*where, self.training, packing)
         else:
@@ -228,15 +234,17 @@ class LongfireModel(LongfirePreTrainedModel):
 
     def _prepare(self, positions: Positions, like: Tensor) -> Sequence[LayerBias | None]:
         """Biases computed once for several layers. None: the layer computes its own."""
-        ours = self.config._attn_implementation == LONGFIRE
+        ours, window = self.config._attn_implementation == LONGFIRE, self.config.attention_window
+        decodes = ours and window is not None and positions.queries.shape[-1] == 1  # each layer reads few keys
+        by_layer = positions.group is not None or decodes
         shared = active_encoding(self.position_encoding)
         if shared is not None:
             bias: PositionEncoding | PreparedBias | None = shared if shared.has_bias else None
-            if bias is not None and positions.group is None:
-                bias = positions.prepare(shared, like if ours else None)
+            if bias is not None and not by_layer:
+                bias = positions.prepare(shared, like if ours else None, window)
             return [LayerBias(shared, bias)] * len(self.layers)
         rows = None
-        if ours and positions.causal and positions.segment_ids is None and positions.group is None:
+        if ours and positions.causal and positions.segment_ids is None and not by_layer:
             rows = prepare_rows(self.encodings, positions.queries, positions.keys, positions.key_mask, like)
         if rows is None:
             return [None] * len(self.layers)

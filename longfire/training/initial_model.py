@@ -150,8 +150,9 @@ def digest(source: Source) -> str:
             return str(recorded)
         config = json.loads((checkpoint_folder(source) / "config.json").read_text(encoding="utf-8"))
     settings = {key: value for key, value in config.items() if "version" not in key and not key.startswith("_")}
-    if settings.get("random_positions") is None:
-        settings.pop("random_positions", None)  # earlier releases did not write it
+    for name in ("random_positions", "sliding_window"):
+        if settings.get(name) is None:
+            settings.pop(name, None)  # earlier releases did not write it
     whole.update(json.dumps(settings, sort_keys=True, default=str).encode())
     for file in files:
         with file.open("rb") as opened:

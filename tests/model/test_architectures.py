@@ -131,9 +131,9 @@ def test_windows_with_every_cache(name, implementation):
 @pytest.mark.parametrize("name", ["Mistral", "Gemma3", "Bloom", "Mpt"])
 def test_packed_documents(name):
     """By position ids that restart, and the arguments of padding-free collators, unless the head drops both."""
-    new, ids = retrofitted(tiny(name)), tokens(1, 12)
-    packed = {"position_ids": torch.tensor([[*range(5), *range(7)]]), "use_cache": False}
-    lengths = torch.tensor([0, 5, 12], dtype=torch.int32)
+    new, ids = retrofitted(tiny(name)), tokens(1, 5 + WINDOW + 3)
+    packed = {"position_ids": torch.tensor([[*range(5), *range(WINDOW + 3)]]), "use_cache": False}
+    lengths = torch.tensor([0, 5, ids.shape[1]], dtype=torch.int32)
     if name in ("Bloom", "Mpt"):
         with pytest.raises(ValueError, match="does not pass position_ids, cu_seq_lens_q on to its decoder"):
             new(ids, **packed, cu_seq_lens_q=lengths)
@@ -143,7 +143,7 @@ def test_packed_documents(name):
         assert torch.allclose(found, torch.cat(parts, 1), atol=2e-4)
         return
     expected = torch.cat([logits(new, ids[:, :5]), logits(new, ids[:, 5:])], 1)
-    for more in ({}, {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 7, "max_length_k": 7}):
+    for more in ({}, {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 10, "max_length_k": 10}):
         for implementation in served_by(new):
             new.set_attn_implementation(implementation)
             assert torch.allclose(logits(new, ids, **packed, **more), expected, atol=2e-4)
@@ -159,9 +159,8 @@ def test_longfire_decodes_past_the_window():
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", ["StableLm", "Gemma3"])
-def test_compiled(name):
-    new, ids = retrofitted(tiny(name)), tokens(2, 13)
+def test_compiled():
+    new, ids = retrofitted(tiny("StableLm")), tokens(2, 13)
     new.set_attn_implementation("sdpa")
     torch.compiler.reset()
     with torch.no_grad():

@@ -120,6 +120,8 @@ def test_an_encoding_has_all_of_the_models_heads():
         ({"position_encoding": "fier"}, ["Did you mean 'fire'"]),
         ({"hidden_size": 100}, ["hidden_size=100 must be a multiple"]),
         ({"num_attention_heads": 0}, ["num_attention_heads must be at least 1"]),
+        ({"sliding_window": 0}, ["sliding_window must be at least 1, not 0"]),
+        ({"sliding_window": 2.5}, ["sliding_window"]),
     ],
 )
 def test_impossible_configurations_are_refused_at_once(changes, messages):
@@ -131,7 +133,7 @@ def test_impossible_configurations_are_refused_at_once(changes, messages):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_configurations_survive_json(name, tmp_path):
-    config = small_config(name, share_position_encoding=True, eos_token_id=[0, 5], resid_dropout=0.25)
+    config = small_config(name, share_position_encoding=True, eos_token_id=[0, 5], resid_dropout=0.25, sliding_window=9)
     config.save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["model_type"] == "longfire"
@@ -187,7 +189,8 @@ def test_fires_init_reaches_every_layer():
     [
         ("num_hidden_layer", TypeError, "Did you mean 'num_hidden_layers'"),
         ("share_position_encodings", TypeError, "Did you mean 'share_position_encoding'"),
-        ("sliding_window", ValueError, "sliding_window=8 is not supported.*retrofitted models"),
+        ("window", ValueError, "window=8 is not supported: pass sliding_window"),
+        ("layer_types", ValueError, "layer_types=8 is not supported: pass sliding_window"),
         ("rope_theta", ValueError, "rope_theta=8 is not supported: pass position_encoding"),
     ],
 )
@@ -198,7 +201,7 @@ def test_fields_that_would_be_ignored_are_refused(field, error, message):
 
 def test_foreign_fields_are_kept(tmp_path):
     """As transformers does: other libraries leave theirs in a configuration."""
-    config = LongfireConfig.of_size("demo", vocab_size=257, sep_token_id=3, sliding_window=None, of_a_tool="x")
+    config = LongfireConfig.of_size("demo", vocab_size=257, sep_token_id=3, layer_types=None, of_a_tool="x")
     config.save_pretrained(tmp_path)
     assert LongfireConfig.from_pretrained(tmp_path).of_a_tool == "x"
 

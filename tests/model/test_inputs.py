@@ -96,6 +96,36 @@ def test_kept_tokens_count_up_from_zero(mask):
     assert positions[torch.tensor(mask)].tolist() == list(range(sum(mask)))
 
 
+@pytest.mark.parametrize(
+    ("argument", "remedy"),
+    [
+        ("segment_ids", "pass position_ids that restart"),
+        ("window", "config.sliding_window"),
+        ("sliding_window", "config.sliding_window"),
+        ("token_type_ids", "return_token_type_ids=False"),
+        ("output_attention", "Did you mean 'output_attentions'"),
+    ],
+)
+def test_arguments_that_would_be_ignored(argument, remedy):
+    model, ids = small_model(), tokens(1, 4)
+    for call in (model, model.model):
+        with pytest.raises(TypeError, match=f"LongfireModel takes no {argument}. .*{remedy}"):
+            call(ids, **{argument: torch.zeros(1, 4)})
+    assert logits(model, ids, **{argument: None}).isfinite().all()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_call_does_not_change_the_direction(implementation):
+    model, ids = small_model(implementation=implementation), tokens(1, 4)
+    assert torch.equal(logits(model, ids, is_causal=True), logits(model, ids))
+    for call in (model, model.model):
+        with pytest.raises(ValueError, match=r"is_causal=False is not supported.*LongfireConfig\(is_causal=False\)"):
+            call(ids, is_causal=False)
+    model.config.is_causal = False
+    with pytest.raises(ValueError, match="is_causal=False is not supported"):
+        model(ids)
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_row_that_is_all_padding(implementation):
     model, ids = small_model(implementation=implementation), tokens(2, 9)
@@ -250,3 +280,8 @@ def test_a_hole_in_a_compiled_graph_is_an_error():
     ids, mask = tokens(1, 6), torch.tensor([[1, 1, 0, 0, 1, 1]])
     with torch.no_grad(), pytest.raises(RuntimeError, match="only the ends of a sequence"):
         compiled(ids, attention_mask=mask, use_cache=False)
+
+
+def test_transformers_context_parallelism_is_refused():
+    """It drops masks, and biases with them."""
+    assert not small_model().supports_context_parallel

@@ -81,3 +81,5 @@ def test_refusals():
         LongfireConfig(**SHAPE, is_causal=False, position_encoding="fire")
     with pytest.raises(ValueError, match="a cache needs causal attention"):
         LongfireModel(config)(tokens(1, 4), use_cache=True)
+    with pytest.raises(ValueError, match=r"is_causal=True is not supported: .* built with is_causal=False"):
+        encoder()(tokens(1, 4), is_causal=True)

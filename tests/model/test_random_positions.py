@@ -165,10 +165,10 @@ def test_checkpoints_of_earlier_releases(tmp_path):
     model.save_pretrained(tmp_path)
     now = digest(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config.pop("random_positions") is None
+    assert (config.pop("random_positions"), config.pop("sliding_window")) == (None, None)
     (tmp_path / "config.json").write_text(json.dumps(config))
     loaded = LongfireForCausalLM.from_pretrained(tmp_path)
-    assert loaded.config.random_positions is None
+    assert (loaded.config.random_positions, loaded.config.sliding_window) == (None, None)
     assert torch.equal(logits(loaded, ids), logits(model, ids))
     assert digest(tmp_path) == now
 

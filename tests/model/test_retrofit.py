@@ -30,7 +30,7 @@ def config_of(name, heads=4, **changes):
         "Bloom": {"hidden_size": C, "n_layer": 2, "n_head": heads},
         "Mpt": {"d_model": C, "n_layers": 2, "n_heads": heads, "max_seq_len": LENGTH, "use_cache": True},
         "Llama": llama,
-        "Mistral": {**llama, "sliding_window": None},
+        "Mistral": llama,
         "Qwen2": llama,
         "Qwen3": {**llama, "head_dim": 16},
     }
@@ -40,8 +40,20 @@ def config_of(name, heads=4, **changes):
 @pytest.mark.parametrize("name", ["Llama", "Bloom", "Mpt"])
 def test_splitting_a_sequence_is_refused(name):
     model = retrofit(original(name), training_length=16)
-    with pytest.raises(ValueError, match=r"takes no sequence_group: only longfire's own models"):
-        model(torch.zeros(1, 4, dtype=torch.long), sequence_group=object())
+    with pytest.raises(TypeError, match=r"takes no sequence_group. Only longfire's own models"):
+        model(tokens(1, 4), sequence_group=object())
+
+
+@pytest.mark.parametrize("name", ["Llama", "Bloom", "Mpt"])
+def test_arguments_that_the_base_model_would_ignore(name):
+    model = retrofit(original(name), training_length=16)
+    for call in (model, model.base_model):
+        for argument, value in (("segment_ids", tokens(1, 4)), ("window", 2), ("sliding_window", 2)):
+            with pytest.raises(TypeError, match=f"Fire{name}.* takes no {argument}"):
+                call(tokens(1, 4), **{argument: value})
+        with pytest.raises(ValueError, match="is_causal=False is not supported"):
+            call(tokens(1, 4), is_causal=False)
+    assert logits(model, tokens(1, 4), window=None).isfinite().all()
 
 
 def original(name, heads=4, **changes):
@@ -407,7 +419,8 @@ def test_on_a_gpu_it_is_fused_and_as_accurate_as_eager(name):
     exact = logits(copy.deepcopy(model).double(), ids)
     model.bfloat16()
     q = torch.empty(1, 4, 700, 64, device="cuda", dtype=torch.bfloat16)
-    assert attention_plan(q, q, q, encodings(model)[0]).engine == "fused"
+    window = getattr(model.config, "sliding_window", None)
+    assert attention_plan(q, q, q, encodings(model)[0], window=window).engine == "fused"
     fused = logits(model, ids)  # far beyond the training length
     model.set_attn_implementation("eager")
     errors = [(found - exact).norm() / exact.norm() for found in (fused, logits(model, ids))]

@@ -114,7 +114,7 @@ class AlibiModel(RetrofittedModel):
             options: the base model's, by keyword: attention_mask, position_ids, past_key_values, …
         """
         options = {name: value for name, value in options.items() if value is not None}  # None means the default
-        self.check_output_attentions(options.get("output_attentions"))
+        self.check_options(options)
         return self._forward(input_ids, **options)
 
     @merge_with_config_defaults  # type: ignore[untyped-decorator]

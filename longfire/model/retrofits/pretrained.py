@@ -25,6 +25,8 @@ class Inputs:
     cache: Cache | None
     mask: Tensor | None  # as the attention implementation expects it
     positions: Positions
+    total: int | Tensor
+    """Tokens so far, cached ones included; a tensor for a static cache."""
 
 
 class RetrofittedModel(EncodingModel):
@@ -32,11 +34,7 @@ class RetrofittedModel(EncodingModel):
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """As in PyTorch, but refuses what the base model would drop."""
-        if options.get("sequence_group") is not None:
-            raise ValueError(
-                f"{type(self).__name__} takes no sequence_group: only longfire's own models split a sequence across "
-                f"ranks. Call longfire.parallel.attention in your own."
-            )
+        self.check_options(options)
         return super().__call__(*arguments, **options)
 
     @torch.no_grad()
@@ -99,16 +97,8 @@ class RetrofittedModel(EncodingModel):
         mask, positions = mask_and_positions(
             self.config, hidden, attention_mask, position_ids, past_key_values, packing=take_packing(options)
         )
-        return Inputs(hidden, past_key_values, mask, positions)
-
-    def create_masks_for_generate(
-        self, *, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache, **_: Any
-    ) -> Tensor | None:
-        """Called by `generate` with a static cache: the mask (B, S), whose shape must not change."""
-        slots: Any = past_key_values.get_mask_sizes(inputs_embeds.shape[1], 0)[0]
-        if attention_mask is None or attention_mask.shape[1] >= slots:
-            return attention_mask
-        return nn.functional.pad(attention_mask, (0, slots - attention_mask.shape[1]))
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        return Inputs(hidden, past_key_values, mask, positions, past + hidden.shape[1])
 
 
 def eager_only(config: Any) -> str | None:

@@ -13,9 +13,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import AttentionInterface, Cache
 from transformers.utils.generic import merge_with_config_defaults
 
+from longfire.engines.value_checks import holds
 from longfire.model.attention import active_encoding, attend
 from longfire.model.inputs import LONGFIRE, Positions
 from longfire.model.packing import take_packing
@@ -24,6 +26,10 @@ from longfire.model.retrofits.pretrained import RetrofittedModel
 BIASED = "longfire_biased"
 """What the attention modules' own configurations name as their implementation; the model's names the real one."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
+DROPPED = (
+    "attention_mask hides tokens between others, so a window, which counts positions, may reach keys that a sliding "
+    "window's cache has dropped"
+)
 
 
 class IdentityRotation(nn.Module):
@@ -45,28 +51,30 @@ class Layout:
     implementation: str
     mask: Tensor | None  # (B or 1, 1, T, S), boolean or additive; None: causal, or in `positions`
     positions: Positions
+    total: int | Tensor = 0
+    """Tokens so far, cached ones included; a tensor for a static cache."""
 
     def of_layer(self, S: int) -> "Layout":
-        """The last S keys, if a sliding window's cache has dropped earlier ones."""
-        positions = self.positions
+        """The S keys that a layer has, if a sliding window's cache has dropped earlier ones."""
+        positions, key_mask = self.positions, self.positions.key_mask
         if positions.keys.shape[-1] <= S:
             return self
-        key_mask = None if positions.key_mask is None else positions.key_mask[..., -S:]
-        last = replace(positions, keys=positions.keys[..., -S:], key_mask=key_mask, in_order=False, padding=None)
-        return replace(self, mask=None if self.mask is None else self.mask[..., -S:], positions=last)
+        if key_mask is not None and not holds(has_no_holes, key_mask, message=DROPPED):
+            raise ValueError(f"{DROPPED}. Pad on the left, or pass past_key_values=DynamicCache(), which keeps all.")
+        first = self.total - S
+        first = first.clamp(min=0) if isinstance(first, Tensor) else max(first, 0)  # 0: the cache is not yet full
+        kept = torch.arange(S, device=positions.keys.device) + first
+        key_mask = None if key_mask is None else key_mask[..., kept]
+        positions = replace(positions, keys=positions.keys[..., kept], key_mask=key_mask, in_order=False, padding=None)
+        mask = self.mask
+        if mask is not None and mask.shape[-1] > S:  # else transformers made it for these keys
+            mask = mask[..., kept]
+        return replace(self, mask=mask, positions=positions)
 
-    def within(self, window: int | None, S: int) -> Tensor | None:
-        """The mask, which also hides keys `window` or more positions before the query."""
-        if window is None or window >= S or self.implementation == LONGFIRE:  # longfire.attention has windows
-            return self.mask
-        distance = self.positions.queries[..., :, None] - self.positions.keys[..., None, :]  # (…, T, S)
-        distance = distance[:, None] if distance.ndim == 3 else distance[None, None]  # (B or 1, 1, T, S)
-        near = distance < window
-        if self.mask is None:
-            return near & (distance >= 0)
-        if self.mask.dtype == torch.bool:
-            return self.mask & near
-        return self.mask.masked_fill(~near, torch.finfo(self.mask.dtype).min)
+
+def has_no_holes(mask: Tensor) -> Tensor:
+    """Whether the tokens that a mask (B, S) keeps are next to each other in every row: one bool."""
+    return (pad(mask.int(), (1, 1)).diff().abs().sum(-1) <= 2).all()
 
 
 def biased_attention(
@@ -96,19 +104,17 @@ def biased_attention(
         raise ValueError(f"attn_implementation={layout.implementation!r} has no {', '.join(special)}. Use 'eager'.")
     D, D_value = key.shape[-1], value.shape[-1]
     encoding = active_encoding(module.position_encoding)
-    ours = layout.implementation == LONGFIRE
-    if ours:
-        special["window"] = sliding_window
-    pads = ours and D_value < D  # latent attention; the engines need one head size
+    pads = layout.implementation == LONGFIRE and D_value < D  # latent attention; the engines need one head size
     out, weights = attend(
         module,
         layout.implementation,
-        (query, key, nn.functional.pad(value, (0, D - D_value)) if pads else value),
-        layout.within(sliding_window, S),
+        (query, key, pad(value, (0, D - D_value)) if pads else value),
+        layout.mask,
         encoding if encoding is not None and encoding.has_bias else None,
         layout.positions,
         scaling=scaling,
         dropout=dropout,
+        window=sliding_window,
         **special,
     )
     return out[..., :D_value] if pads else out, weights
@@ -190,9 +196,7 @@ class RotaryModel(RetrofittedModel):
             options: the base model's.
         """
         options = {name: value for name, value in options.items() if value is not None}  # None means the default
-        self.check_output_attentions(options.get("output_attentions"))
-        if not options.get("is_causal", True):
-            raise ValueError("is_causal=False is not supported: the encoding is for causal attention.")
+        self.check_options(options)
         inputs = self.prepare_inputs(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **take_packing(options)
         )
@@ -202,7 +206,7 @@ class RotaryModel(RetrofittedModel):
             attention_mask=inputs.hidden.new_ones(1, 1, 1, 1),  # 4-D: the base model builds no mask of its own
             past_key_values=inputs.cache,
             use_cache=use_cache,
-            layout=Layout(config._attn_implementation, inputs.mask, inputs.positions),
+            layout=Layout(config._attn_implementation, inputs.mask, inputs.positions, inputs.total),
             **options,
         )
 

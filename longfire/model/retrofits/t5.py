@@ -34,6 +34,7 @@ OWN_TABLE = "relative_attention_bias"
 class T5FamilyModel(RetrofittedModel):
     """An encoder, a decoder, or both, alone or with a head."""
 
+    causal = None
     replaces: ClassVar[dict[type, type]]
     """The base model's classes that this one may contain, and their versions with an encoding."""
 
@@ -137,6 +138,7 @@ class T5FamilyStack(T5FamilyModel):
 
     def post_init(self) -> None:
         """Called at the end of the base model's constructor: replace biases before weights are initialised."""
+        self.causal = self.config.is_decoder
         for module in list(self.modules()):
             for name, child in list(module.named_children()):
                 if isinstance(child, self.attention_class):
@@ -193,14 +195,12 @@ class T5FamilyStack(T5FamilyModel):
             options: the base model's.
         """
         options = {name: value for name, value in options.items() if value is not None}  # None means the default
-        self.check_output_attentions(options.get("output_attentions"))
+        self.check_options(options)
         if unused := [name for name in ("position_ids", *ARGUMENTS) if name in options]:
             raise ValueError(
                 f"{type(self).__name__} takes no {', '.join(unused)}: T5 numbers the tokens of a row from 0, and its "
                 f"decoder would see all documents of a packed row. Put each document in its own row."
             )
-        if options.get("is_causal", self.is_decoder) != self.is_decoder:
-            raise ValueError(f"is_causal={options['is_causal']} is not supported: only T5's decoder is causal.")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds.")
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
