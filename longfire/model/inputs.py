@@ -303,15 +303,18 @@ def _eager_positions(
     queries = keys[..., past:]
     true = index.new_ones((), dtype=torch.bool)
     checks = [true if binary is None else binary, true if mask is None else mask.all(), true, true, true, true]
-    found = segments
+    found, counted = segments, index
     if ids is not None:
-        if mask is not None and masked:
-            ids = torch.where(mask[:, past:], ids, queries)  # libraries number padding differently
-        found = segments_of(ids, None if mask is None else mask[:, past:]) if segments is None else segments
-        canonical = (ids == segment_positions(found)).all()
-        checks[2:] = [(ids == index[past:]).all(), (ids == queries).all(), (found == 0).all(), canonical]
+        kept = None if mask is None else mask[:, past:]
+        if kept is not None and masked:
+            ids = torch.where(kept, ids, queries)  # libraries number padding differently
+        found = segments_of(ids, kept) if segments is None else segments
+        checks[2:5] = [(ids == index[past:]).all(), (ids == queries).all(), (found == 0).all()]
+        found = found if kept is None else found + (kept.cumsum(-1) > 0)  # left padding is in no document
+        counted = segment_positions(found)
+        checks[5] = (ids == counted if kept is None else (ids == counted) | ~kept).all()
     # one transfer to the host
-    is_binary, all_kept, in_order, continues, one_document, canonical_ids = torch.stack(checks).tolist()
+    is_binary, all_kept, in_order, continues, one_document, counts_each = torch.stack(checks).tolist()
     if not is_binary:
         raise ValueError(f"{NOT_BINARY}. To separate packed documents, use position_ids that restart in each.")
     if ids is not None and past and not continues:
@@ -323,7 +326,8 @@ def _eager_positions(
             f"a cache."
         )
     if ids is not None and not one_document:
-        return Positions(ids, ids, None if all_kept else mask, all_kept and canonical_ids, segment_ids=found)
+        where = counted if counts_each else ids  # they may differ in padding
+        return Positions(where, where, None if all_kept else mask, counts_each, segment_ids=found)
     if all_kept and in_order:
         return Positions(index[past:], index, in_order=True)
     if ids is not None and not past:

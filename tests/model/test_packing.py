@@ -48,8 +48,9 @@ SEGMENTS = {
     "a gap starts none": ([0, 1, 5, 9, 10, 30], None, [0] * 6, None),
     "gaps within documents": ([2, 5, 9, 1, 7, 3], None, [0, 0, 0, 1, 1, 2], False),
     "equal positions": ([0, 1, 1, 2, 2, 3], None, [0, 0, 1, 1, 2, 2], False),
-    "documents on both sides of padding": ([0, 1, 2, 0, 0, 1], [1, 1, 1, 0, 1, 1], [0, 0, 0, 0, 1, 1], False),
-    "padding on both sides": ([7, 0, 1, 0, 1, 7], [0, 1, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1], False),
+    "documents on both sides of padding": ([0, 1, 2, 0, 0, 1], [1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 2, 2], True),
+    "padding on both sides": ([7, 0, 1, 0, 1, 7], [0, 1, 1, 1, 1, 0], [0, 1, 1, 2, 2, 2], True),
+    "padding within a document": ([0, 9, 1, 0, 1, 2], [1, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2], False),
 }
 
 
@@ -65,17 +66,17 @@ def test_where_documents_begin(ids, mask, segments, in_order):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_gaps_and_padding_in_a_pack(implementation):
-    """Randomised positions in each of two documents, between padding."""
+@pytest.mark.parametrize(
+    ("first", "second"), [([0, 1, 2, 3], [0, 1, 2, 3, 4]), ([3, 4, 9, 20], [1, 2, 30, 31, 40])], ids=["counted", "gaps"]
+)
+def test_padding_around_a_pack(first, second, implementation):
     model, ids = small_model(implementation=implementation), tokens(1, 12)
-    first, second = torch.tensor([[3, 4, 9, 20]]), torch.tensor([[1, 2, 30, 31, 40]])
-    position_ids = torch.cat([torch.zeros(1, 2).long(), first, second, torch.zeros(1, 1).long()], dim=1)
+    position_ids = torch.tensor([[0, 0, *first, *second, 0]])
     mask = torch.tensor([[0, 0, *[1] * 9, 0]])
     packed = logits(model, ids, position_ids=position_ids, attention_mask=mask, use_cache=False)
-    for document, where in ((ids[:, 2:6], first), (ids[:, 6:11], second)):
-        alone = logits(model, document, position_ids=where, use_cache=False)
-        start = 2 if where is first else 6
-        assert torch.allclose(packed[:, start : start + where.shape[1]], alone, atol=2e-4)
+    for document in (slice(2, 6), slice(6, 11)):
+        alone = logits(model, ids[:, document], position_ids=position_ids[:, document], use_cache=False)
+        assert torch.allclose(packed[:, document], alone, atol=2e-4)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
