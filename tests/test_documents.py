@@ -58,17 +58,29 @@ def test_new_encoding_takes_one_file(tmp_path):
     def run(*command):
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
         done = subprocess.run(
-            [sys.executable, "-m", *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    tested = run("pytest", "-q", "-p", "no:cacheprovider", "tests/encodings/test_contract.py", "-k", "recency")
+    tested, explored, benched = run("-c", USE_AN_ENCODING, "recency").split("$ longfire")
     assert int(re.search(r"(\d+) passed", tested)[1]) >= 15
-    assert "recency" in run("longfire", "explore", "--out", str(tmp_path))
-    assert "recency n=16" in run("longfire", "bench", "bias", "--lengths", "16", "--dry-run")
+    assert "recency" in explored
+    assert "recency n=16" in benched
     if importlib.util.find_spec("mypy"):
-        run("mypy", "longfire/encodings")
+        run("-m", "mypy", "longfire/encodings")
+
+
+USE_AN_ENCODING = """
+import sys
+import pytest
+from longfire.cli import main
+assert pytest.main(["-q", "-p", "no:cacheprovider", "tests/encodings/test_contract.py", "-k", sys.argv[1]]) == 0
+for command in (["explore", "--out", "."], ["bench", "bias", "--lengths", "16", "--dry-run"]):
+    print("$ longfire", flush=True)
+    assert main(command) == 0
+"""
+"""The contract tests of one encoding, and commands that show all. One process: importing takes longest."""
 
 
 def test_readme_lists_every_encoding():
