@@ -12,7 +12,8 @@ from tests.training.runs import TORCHRUN, assert_same_to_rounding, command, loss
 from tests.training.toys import done, scores, tune
 
 TUNED = {"steps": 6, "checkpoint_every": 3}
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="NCCL refuses two processes on one GPU")
+ON_CPU = not torch.cuda.is_available()
+pytestmark = pytest.mark.skipif(torch.cuda.device_count() == 1, reason="NCCL refuses two processes on one GPU")
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,9 @@ def runs(text, pretrained, tmp_path_factory):
     asked = {
         "tuned": {"source": str(pretrained), **TUNED},  # first: accelerate remembers that it shards
         "sharded": command(text, folder / "sharded", "--fsdp")[3:],
-        "sharded, split": command(text, folder / "sharded, split", "--fsdp", "--context-parallel", "2")[3:],
     }
+    if ON_CPU:
+        asked["sharded, split"] = command(text, folder / "sharded, split", "--fsdp", "--context-parallel", "2")[3:]
     own = ["-m", "tests.training.sharding", json.dumps({str(folder / name): how for name, how in asked.items()})]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "LONGFIRE_CACHE": str(folder), "TRITON_INTERPRET": "0"}
     root = Path(__file__).parents[2]
@@ -45,6 +47,7 @@ def test_a_sharded_model(runs, undisturbed):
     assert set(weights(run / "model")) == set(weights(undisturbed / "model"))
 
 
+@pytest.mark.skipif(not ON_CPU, reason="compares to rounding errors")
 def test_a_sharded_model_and_split_sequences(runs, undisturbed):
     assert_sharded(runs / "sharded, split")
     assert_same_to_rounding(runs / "sharded, split", undisturbed)
