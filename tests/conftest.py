@@ -2,7 +2,6 @@ import gc
 import json
 import os
 import signal
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,11 +56,10 @@ def pytest_unconfigure():
 
 
 def pytest_sessionstart():
-    """Skip the overflow checks of Triton's interpreter: a third of its time, and reported only in debug mode."""
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
-        from triton.runtime.interpreter import interpreter_builder
+        from tests import interpreter
 
-        interpreter_builder.options = replace(interpreter_builder.options, sanitize_overflow=False)
+        interpreter.speed_up()
 
 
 @pytest.fixture(autouse=True, scope="module")

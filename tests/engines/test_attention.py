@@ -250,21 +250,22 @@ def test_autocast(impl, dtype):
         assert torch.equal(out, exact)
 
 
+@pytest.mark.parametrize("name", ["fire", "t5", "nope"])
 @pytest.mark.parametrize(
-    ("name", "impl", "dynamic"),
+    ("impl", "dynamic", "backend"),
     [
-        *((name, impl, None) for name in ("fire", "t5", "nope") for impl in ("auto", "reference")),  # auto is sdpa here
-        *(("fire", impl, True) for impl in ("auto", "reference")),
-        *((name, "auto", True) for name in ("t5", "nope")),
+        ("auto", None, "aot_eager"),  # sdpa here; from the second length on, lengths are symbols in backward, too
+        ("auto", True, "eager"),
+        ("reference", None, "eager"),
     ],
 )
-def test_compiles_without_graph_breaks(name, impl, dynamic):
+def test_compiles_without_graph_breaks(name, impl, dynamic, backend):
     torch.compiler.reset()
     encoding = make(name)
     compiled = torch.compile(
         lambda *args, **options: attention(*args, encoding, impl=impl, **options),
         fullgraph=True,
-        backend="aot_eager",
+        backend=backend,
         dynamic=dynamic,
     )
     for T, S, options in [

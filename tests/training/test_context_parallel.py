@@ -6,8 +6,6 @@ Four processes are started once and train several runs.
 import multiprocessing
 import os
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from longfire.cli import main
 from longfire.data import load_corpus
 from longfire.training import pretrain
 from longfire.training.context_parallel import own_share
-from tests.training.runs import QUIET, RECIPE, TORCHRUN, StopError, at_step, command, losses, raises, weights
+from tests.training.runs import QUIET, RECIPE, StopError, assert_same_to_rounding, at_step, raises
 
 WORLD = 4
 PACKED = RECIPE.but(encoding="kerple_log", packing="segments", steps=6)
@@ -27,7 +25,6 @@ RUNS = {  # ranks that share a row, tokens of a forward pass on each rank
     "resumed in larger groups": (4, None),
     "packed": (2, None),
 }
-on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="NCCL refuses several processes on one GPU")
 
 
 def work(rank, corpus, documents, folder):
@@ -73,33 +70,10 @@ def packed(documents, tmp_path_factory):
     return run
 
 
-def assert_same_to_rounding(run, other):
-    for found, expected in zip(losses(run), losses(other), strict=True):
-        assert found == pytest.approx(expected, rel=1e-5)
-    found, expected = weights(run / "model"), weights(other / "model")
-    assert set(found) == set(expected)
-    for name, weight in found.items():
-        if not name.endswith("mlp.4.bias"):  # softmax ignores it, so its gradient is rounding alone
-            torch.testing.assert_close(weight, expected[name], atol=2e-5, rtol=0, msg=name)
-    assert (run / "recipe.json").read_text() == (other / "recipe.json").read_text()
-
-
-@on_cpu
+@pytest.mark.skipif(torch.cuda.is_available(), reason="NCCL refuses several processes on one GPU")
 @pytest.mark.parametrize("name", RUNS)
 def test_as_in_one_process(name, trained, undisturbed, packed):
     assert_same_to_rounding(trained / name, packed if name == "packed" else undisturbed)
-
-
-@on_cpu
-def test_the_command_with_a_sharded_model(text, undisturbed, tmp_path):
-    environment = {**os.environ, "LONGFIRE_CACHE": str(tmp_path), "SHARDED": str(tmp_path / "sharded")}
-    script = str(Path(__file__).with_name("sharding.py"))
-    own = command(text, tmp_path / "two", "--fsdp", "--context-parallel", "2")[3:]
-    finished = subprocess.run([*TORCHRUN, script, *own], env=environment, capture_output=True, text=True, timeout=240)
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    found, of = map(int, (tmp_path / "sharded").read_text().split(" of "))
-    assert found == of > 10
-    assert_same_to_rounding(tmp_path / "two", undisturbed)
 
 
 def test_labels_across_the_edges_of_shares():

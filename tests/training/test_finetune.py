@@ -1,10 +1,7 @@
 """Fine-tuning: its result, its identity, and evaluation during training."""
 
-import json
 import os
 import signal
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +12,7 @@ from longfire.training import FINETUNE_RECIPES, finetune_recipe_named
 from longfire.training.callbacks import read_losses
 from longfire.training.checkpoints import last_complete
 from longfire.training.initial_model import pretrained_by
-from tests.training.runs import TORCHRUN, losses, same_result, same_weights, weights
+from tests.training.runs import losses, same_result, same_weights, weights
 from tests.training.toys import RECIPE, accuracy, checkpoint, done, rows, scores, tune
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
@@ -153,21 +150,6 @@ def test_accumulated_batches_are_one_batch(pretrained, tmp_path):
         tune(pretrained, tmp_path / name, score=None, steps=4, questions=questions, max_tokens_per_device=tokens)
     for found, expected in zip(losses(tmp_path / "parts"), losses(tmp_path / "whole"), strict=True):
         assert found == pytest.approx(expected, rel=1e-4)
-
-
-def test_two_processes(pretrained, tmp_path):
-    """The same losses and scores as one process with the same batch."""
-    changes = {"steps": 6, "checkpoint_every": 3}
-    tune(pretrained, tmp_path / "one", **changes)
-    own = ["-m", "tests.training.toys", str(pretrained), str(tmp_path / "two"), json.dumps(changes)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0"}
-    root = Path(__file__).parents[2]
-    finished = subprocess.run([*TORCHRUN, *own], env=environment, cwd=root, capture_output=True, text=True, timeout=240)
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    for found, expected in zip(losses(tmp_path / "two"), losses(tmp_path / "one"), strict=True):
-        assert found == pytest.approx(expected, rel=1e-3)
-    assert scores(tmp_path / "two") == scores(tmp_path / "one")
-    assert done(tmp_path / "two")["step"] == done(tmp_path / "one")["step"]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own

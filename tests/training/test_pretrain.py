@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -52,18 +51,11 @@ def test_too_little_text(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() == 1, reason="NCCL refuses two processes on one GPU")
-@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
-def test_two_processes_have_the_losses_of_one(sharded, text, undisturbed, tmp_path):
+def test_two_processes_have_the_losses_of_one(text, undisturbed, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "LONGFIRE_CACHE": str(tmp_path), "TRITON_INTERPRET": "0"}
-    own = command(text, tmp_path / "two")[1:]
-    if sharded:
-        own = [str(Path(__file__).with_name("sharding.py")), *own[2:], "--fsdp"]
-        environment["SHARDED"] = str(tmp_path / "sharded")
-    finished = subprocess.run([*TORCHRUN, *own], env=environment, capture_output=True, text=True, timeout=240)
+    own = [*TORCHRUN, *command(text, tmp_path / "two")[1:]]
+    finished = subprocess.run(own, env=environment, capture_output=True, text=True, timeout=240)
     assert finished.returncode == 0, finished.stderr[-3000:]
-    if sharded:
-        found, of = map(int, (tmp_path / "sharded").read_text().split(" of "))
-        assert found == of > 10
     for found, expected in zip(losses(tmp_path / "two"), losses(undisturbed), strict=True):
         assert found == pytest.approx(expected, rel=2e-3)
     assert set(weights(tmp_path / "two" / "model")) == set(weights(undisturbed / "model"))

@@ -1,7 +1,8 @@
-"""Compile the fused kernels for a GPU that need not be there: `python -m tests.engines.fused.compile_ahead 90`.
+"""Compile the fused kernels for GPUs that need not be there, in `CASES` that default to all.
 
-Prints a line of JSON for each kernel: its name, case, and bytes of shared memory. More arguments choose cases. A
-process of its own, because importing Triton decides whether kernels are interpreted.
+`python -m tests.engines.fused.compile_ahead '{"90": [], "80": ["T5, D = 64"]}'` prints a line of JSON for each kernel:
+the chip, the kernel's name, its case, and bytes of shared memory. A process of its own, because importing Triton
+decides whether kernels are interpreted.
 """
 
 import json
@@ -38,20 +39,19 @@ class Absent:
         return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        return self.capability  # compiled kernels are kept by device
 
     def get_current_stream(self, _: object = None) -> int:
         return 0
 
 
-def compile_only(capability: int) -> None:
+def compile_only() -> None:
     """From now on, launching a kernel compiles it and prints how much shared memory it needs."""
-    driver.set_active(Absent(capability))
     launch = jit.JITFunction.run
 
     def run(self: Any, *arguments: Any, warmup: bool = False, **options: Any) -> Any:
         kernel = launch(self, *arguments, warmup=True, **options)
-        print(json.dumps([self.__name__, case, kernel.metadata.shared]), flush=True)
+        print(json.dumps([capability, self.__name__, case, kernel.metadata.shared]), flush=True)
         return kernel
 
     jit.JITFunction.run = run
@@ -94,7 +94,7 @@ def own_bias(fire: FIRE) -> None:
     fire_bias(fire, positions, positions).sum().backward()
 
 
-case = ""
+capability = case = ""
 CASES = {
     "FIRE, D = 64": lambda: tiles(FIRE(HEADS), 64, 4096),
     "FIRE on both sides of packed documents, D = 128": lambda: tiles(FIRE(HEADS, bidirectional=True), 128, 4096, 2),
@@ -105,6 +105,8 @@ CASES = {
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    compile_only(int(sys.argv[1]))
-    for case in sys.argv[2:] or CASES:
-        CASES[case]()
+    compile_only()
+    for capability, cases in json.loads(sys.argv[1]).items():
+        driver.set_active(Absent(int(capability)))
+        for case in cases or CASES:
+            CASES[case]()

@@ -6,13 +6,13 @@ import torch
 from longfire import KerpleLog, attention
 from tests.engines.fused.cases import (
     KERNEL_CASES,
-    Sloped,
     assert_as_specified,
     both,
     close,
     device,
     kinked,
     padded,
+    sloped,
     small_t5,
 )
 
@@ -45,8 +45,8 @@ def test_keys_hidden_anywhere():
         (small_t5, 70, 70, 2),
         (small_t5, 70, 150, 65),  # one tile, and a key of the next
         (small_t5, 40, 40, 1000),
-        (lambda heads: Sloped(heads).to(device), 20, 300, 200),  # to the middle zone
-        (lambda heads: Sloped(heads).to(device), 10, 800, 720),  # to the far zone
+        (sloped, 20, 300, 200),  # to the middle zone
+        (sloped, 10, 430, 330),  # to the far zone
     ],
 )
 def test_windows(make, queries, keys, window):

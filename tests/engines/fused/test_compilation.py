@@ -19,16 +19,23 @@ CASES = {80: ["FIRE, D = 64"], 89: [], 90: [], 100: ["FIRE, D = 64"]}
 """[] is all: sm_89 has the least memory, and on sm_90 kernels use the most."""
 
 
-@pytest.mark.parametrize("capability", SHARED_MEMORY)
-def test_fits(capability):
-    cases = CASES[capability]
-    command = [sys.executable, "-m", "tests.engines.fused.compile_ahead", str(capability), *cases]
+@pytest.fixture(scope="module")
+def kernels():
+    """By capability: name, case and shared memory of every kernel."""
+    command = [sys.executable, "-m", "tests.engines.fused.compile_ahead", json.dumps(CASES)]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    kernels = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert len({name for name, *_ in kernels}) == (11 if cases else 21)
-    too_large = [kernel for kernel in kernels if kernel[2] > SHARED_MEMORY[capability]]
+    found = {capability: [] for capability in CASES}
+    for capability, *kernel in map(json.loads, ended.stdout.splitlines()):
+        found[int(capability)].append(kernel)
+    return found
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_fits(capability, kernels):
+    assert len({name for name, *_ in kernels[capability]}) == (11 if CASES[capability] else 21)
+    too_large = [kernel for kernel in kernels[capability] if kernel[2] > SHARED_MEMORY[capability]]
     assert not too_large
 
 

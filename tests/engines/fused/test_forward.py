@@ -5,7 +5,7 @@ import torch
 
 from longfire import T5, attention
 from longfire.encodings import DistanceBias
-from tests.engines.fused.cases import KERNEL_CASES, Sloped, assert_as_specified, both, close, device, kinked, padded
+from tests.engines.fused.cases import KERNEL_CASES, assert_as_specified, both, close, device, kinked, padded, sloped
 
 
 @pytest.mark.parametrize("case", KERNEL_CASES)
@@ -66,7 +66,7 @@ def test_a_bias_of_minus_infinity(dtype, length):
 @pytest.mark.parametrize("scale", [None, 1e-3])
 def test_a_bias_too_large_for_half_precision(scale):
     """In the middle zone, where it is divided by the scale."""
-    encoding = Sloped(1).to(device)
+    encoding = sloped()
     encoding.slopes.data.copy_(torch.tensor([[-1e4, 0.0]]))
     q = torch.randn(1, 1, 8, 16, device=device).half()
     k, v = torch.randn(2, 1, 1, 300, 16, device=device).half()

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from longfire import KerpleLog
-from tests.engines.fused.cases import Sloped, both, device, small_t5, two_sided_t5
+from tests.engines.fused.cases import both, device, sloped, small_t5, two_sided_t5
 from tests.engines.test_layouts import segments
 
 ENCODINGS = {
-    True: [small_t5, lambda heads: KerpleLog(heads).to(device), lambda heads: Sloped(heads).to(device)],
+    True: [small_t5, lambda heads: KerpleLog(heads).to(device), sloped],
     False: [two_sided_t5, lambda heads: KerpleLog(heads).to(device)],
 }
 """By `causal`: tables of distances, and one that is interpolated, but exactly."""

@@ -8,7 +8,7 @@ from longfire.engines.fused import segments
 from longfire.engines.fused.segments import NO_TILE, node_bounds, segment_table
 from longfire.engines.fused.zones import BLOCK, TILE, Zones
 from longfire.engines.layout import segment_positions
-from tests.engines.fused.cases import Sloped, both, close, device, kinked, small_t5
+from tests.engines.fused.cases import both, close, device, kinked, sloped, small_t5
 
 
 def packed(*rows):
@@ -63,7 +63,7 @@ def test_bounds_of_nodes(seed):
     [
         (small_t5, ([1, 5, 64, 3, 57], [70, 60]), 130, None),
         (small_t5, ([1, 5, 30, 4], [33, 7]), 12, 6),
-        (lambda heads: Sloped(heads).to(device), ([5, 290],), 12, None),  # to the middle zone
+        (sloped, ([5, 290],), 12, None),  # to the middle zone
     ],
 )
 def test_segments(make, rows, queries, window):
