@@ -11,6 +11,7 @@ import longfire
 from longfire import FIRE
 from longfire.model import attention
 from longfire.model.attention import IMPLEMENTATIONS
+from longfire.model.inputs import EVALUATION_SEED
 from tests.model.decoders import WINDOW, tiny
 from tests.model.models import small_model, tokens
 from tests.model.test_architectures import retrofitted
@@ -85,6 +86,16 @@ def test_packed_documents(implementation):
         model = KINDS[kind](implementation, sliding_window=4)
         packed = logits(model, ids, position_ids=position_ids, use_cache=False)
         assert torch.allclose(packed, apart(model, documents), atol=2e-4)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_random_positions(implementation):
+    """The window is in positions, of which the model draws the same in every evaluation."""
+    ids, windowed = tokens(2, 12), partial(small_model, implementation=implementation, sliding_window=4)
+    drawn = longfire.random_positions(2, 12, 60, generator=torch.Generator().manual_seed(EVALUATION_SEED))
+    found = logits(windowed(random_positions=60), ids, use_cache=False)
+    assert torch.allclose(found, logits(windowed(), ids, position_ids=drawn, use_cache=False), atol=2e-4)
+    assert not torch.allclose(found, logits(windowed(), ids, use_cache=False), atol=2e-2)
 
 
 def test_one_token_and_all_of_them():
