@@ -85,13 +85,13 @@ def both(encoding, q, k, v, gradients=True, **options):
 
 
 def close(found, expected, tolerance=1e-5):
-    """Assert closeness relative to the largest value of the output; of q's, k's and v's gradients; of all gradients.
+    """Assert closeness relative to the largest value; for gradients, to the largest of their kind.
 
-    The last is for parameters: where theirs should vanish, those of q, k and v say how large rounding errors are.
+    If all parameters' gradients should vanish, those of q, k and v say how large rounding errors are.
     """
-    largest = [exact.abs().max().item() for exact in expected]
-    for kind, among in ((slice(0, 1), largest[:1]), (slice(1, 4), largest[1:4]), (slice(4, None), largest[1:])):
-        scale = max(among, default=0.0)
+    kinds = slice(0, 1), slice(1, 4), slice(4, None)
+    out, qkv, parameters = (max((one.abs().max().item() for one in expected[kind]), default=0.0) for kind in kinds)
+    for kind, scale in zip(kinds, (out, qkv, parameters or qkv), strict=True):
         for got, exact in zip(found[kind], expected[kind], strict=True):
             assert torch.isfinite(got).all()
             assert (got - exact).abs().max() <= tolerance * scale
