@@ -148,9 +148,11 @@ def prepare_bias(
     T, S = q_positions.shape[-1], k_positions.shape[-1]
     if in_order:
         _check_in_order(q_positions, k_positions, padding, segment_ids)
-    elif segment_ids is not None and T <= S and all(map(_can_read, (q_positions, k_positions, segment_ids))):
-        queries = Span(q_positions, segment_ids[:, S - T :])
-        in_order = counts_segments(queries, Span(k_positions, segment_ids), key_mask)
+    elif segment_ids is not None and T <= S:
+        spans = Span(q_positions, segment_ids[:, S - T :]), Span(k_positions, segment_ids)
+        tensors = q_positions, k_positions, segment_ids, key_mask
+        readable = all(tensor is None or _can_read(tensor) for tensor in tensors)
+        in_order = readable and counts_segments(*spans, key_mask)
     in_order = in_order and padding is None
     decoding = T == 1 and not torch.is_grad_enabled()
     layout: dict[str, Any] = {"causal": causal, "window": window, "segment_ids": segment_ids}

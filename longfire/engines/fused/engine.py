@@ -202,11 +202,10 @@ def _encoding(request: Request) -> PositionEncoding:
 
 
 def _bias(request: Request, shift: Tensor | None) -> SampledBias:
-    prepared, (_, _, T, S) = request.bias, request.shape
-    if isinstance(prepared, PreparedBias) and prepared.fused is not None:
-        fits = request.segment_ids is None or prepared.segment_ids is not None  # otherwise sampled for whole rows
-        if fits:
-            return prepared.fused.for_causal() if request.causal else prepared.fused
+    bias, ids, (_, _, T, S) = request.bias, request.segment_ids, request.shape
+    # one prepared without segments was sampled for whole rows
+    if isinstance(bias, PreparedBias) and bias.fused is not None and (ids is None or bias.segment_ids is not None):
+        return bias.fused.for_causal() if request.causal else bias.fused
     if (table := _segments(request)) is not None:
         return sample_bias(_encoding(request), table.longest, 0, request.q.device, request.causal)
     first = S - T if shift is None else 0

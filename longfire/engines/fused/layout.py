@@ -56,8 +56,7 @@ def _fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | N
 def counts_segments(queries: Span, keys: Span, key_mask: Tensor | None) -> bool:
     """Whether positions are those that segments have by default, as far as `key_mask` does not hide them."""
     spans = queries.positions, keys.positions, queries.segment_ids, keys.segment_ids
-    found: bool = cached(_counts_segments, *spans, key_mask)
-    return found
+    return bool(cached(_counts_segments, *spans, key_mask))
 
 
 def _counts_segments(

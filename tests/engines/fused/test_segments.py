@@ -122,7 +122,7 @@ def test_positions_that_count_each_document(make):
     found = attention(q, k, v, encoding, q_positions=positions[:, 28:], k_positions=hidden, **layout)
     assert torch.equal(found, expected)
     prepared = prepare_bias(encoding, positions[:, 28:], hidden, key_mask=key_mask, segment_ids=ids)
-    assert prepared.in_order
+    assert prepared.in_order is True
     assert torch.equal(attention(q, k, v, prepared, **layout), expected)
     for_a_row = prepare_bias(encoding, positions[:, 28:], positions)
     assert torch.equal(attention(q, k, v, for_a_row, **layout), expected)
@@ -134,4 +134,4 @@ def test_positions_of_your_own_are_refused():
     for queries, keys in ((2 * positions, 2 * positions), (own + 1, own), (own, own + 1)):
         with pytest.raises(ValueError, match="positions that count up from 0 in each segment"):
             attention(q, q, q, kinked(1), q_positions=queries, k_positions=keys, segment_ids=ids, impl="fused")
-    assert not prepare_bias(kinked(1), 2 * positions, 2 * positions, segment_ids=ids).in_order
+    assert prepare_bias(kinked(1), 2 * positions, 2 * positions, segment_ids=ids).in_order is False
