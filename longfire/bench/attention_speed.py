@@ -165,7 +165,8 @@ class AttentionBenchmark(Benchmark):
         row["errors"] = {name: [_rounded(error) for error in pair] for name, pair in errors.items()}
         if encoding is None:
             return None
-        return correctness.verdict(errors, ENGINES[str(case.engine)].interpolates(encoding), dtype)
+        interpolated = ENGINES[str(case.engine)].interpolates(encoding, n, arrangement.window, dtype)
+        return correctness.verdict(errors, interpolated, dtype)
 
     def add_ratios(self, rows: list[Row]) -> None:
         add_ratios(rows)

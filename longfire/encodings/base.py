@@ -67,7 +67,8 @@ class PositionEncoding(nn.Module):
     """Distance W beyond which the fused engine may interpolate the bias linearly. None: never.
 
     Samples are at most 2/W of the distance apart along a row and 4/W of the query's position apart along a diagonal:
-    4 keys at distance 256 for W = 128. A larger W is more exact and slower.
+    4 keys at distance 256 for W = 128. A larger W is more exact and slower. A bias of the distance alone is known at
+    every distance, and only what lies between a few pairs of a tile is interpolated.
     """
 
     max_length: int | None = None

@@ -1,5 +1,6 @@
 """The interface of an attention engine."""
 
+import torch
 from torch import Tensor
 
 from longfire.encodings import PositionEncoding
@@ -15,8 +16,8 @@ class Engine:
     replays = False
     """Whether CUDA graphs can capture it."""
 
-    def interpolates(self, encoding: PositionEncoding) -> bool:
-        """Whether the bias it adds is interpolated between samples of the encoding's."""
+    def interpolates(self, encoding: PositionEncoding, keys: int, window: int | None, dtype: torch.dtype) -> bool:
+        """Whether the bias that it adds is interpolated between samples of the encoding's."""
         return False
 
     def refuses(self, request: Request) -> str | None:

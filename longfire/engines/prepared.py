@@ -11,7 +11,7 @@ from torch import Tensor
 from longfire.custom_ops import HAS_TRITON
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, check_pair, has_values, is_transformed
-from longfire.engines.fused.bias import SampledBias, compute_dtype, refuses, sample_bias
+from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolates, refuses, sample_bias
 from longfire.engines.fused.layout import counts_segments
 from longfire.engines.fused.segments import segment_table
 from longfire.engines.fused.zones import Zones, decode_nodes
@@ -162,7 +162,9 @@ def prepare_bias(
         keys, first = S, S - T if in_order else 0
         if segment_ids is not None:
             keys, first = segment_table(segment_ids, Zones.of(encoding, 1, 0).smooth, window).longest, 0
-        fused = sample_bias(encoding, keys, first, q_positions.device, causal)
+        dtype = torch.float32 if like is None or segment_ids is not None else compute_dtype(like)
+        tabulate = not interpolates(encoding, keys, window, dtype)
+        fused = sample_bias(encoding, keys, first, q_positions.device, causal, tabulate)
         if like is not None:
             fused.expanded(compute_dtype(like) != torch.float32, like.shape[-1] ** -0.5, window, keep=True)
         form["fused"] = fused

@@ -13,7 +13,15 @@ import triton.language as tl
 from torch import Tensor
 
 from longfire.engines.fused import zones
-from longfire.engines.fused.bias_grad import FAR_COLUMN, MIDDLE_COLUMN, Turns, collect_far, collect_near, over_segments
+from longfire.engines.fused.bias_grad import (
+    FAR_COLUMN,
+    MIDDLE_COLUMN,
+    Turns,
+    collect_far,
+    collect_near,
+    collect_nodes,
+    over_segments,
+)
 from longfire.engines.fused.bias_kernels import (
     Blocks,
     load_near,
@@ -66,7 +74,7 @@ def backward(
     whole = call.has_whole_tiles(zones.BLOCK) and call.zones.window is None and (call.zones.causal or call.T == call.S)
     new = call.q.new_empty if whole else call.q.new_zeros  # no program writes tiles without visible pairs
     packed = call.segments is not None
-    sizes = node_bounds(call.zones, call.B * call.S) if packed else call.zones.sizes[1:]
+    sizes = node_bounds(call.zones, call.B * call.S) if packed else call.zones.node_grads
     heads_of_bias = call.zones.sides * call.H
     shape = (heads_of_bias,) if packed else (call.B, heads_of_bias)
     dmiddle, dfar = (new(*shape, size if learned else 0) for size in sizes)
@@ -111,7 +119,7 @@ def _key_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor) -> tuple[Ten
     dk, dv = (new(k.new_empty(shape, dtype=torch.float32) if grouped else x) for x in (k, call.v))
     tiling = KEY_TILINGS.choose(call.q, call.zones)
     tiles = call.key_tiles(tiling.BN)
-    near = transposed(call.bias.near) if call.zones.exact else call.bias.near
+    near = transposed(call.bias.near) if call.zones.by_distance else call.bias.near
     key_grad[(call.programs(tiles),)](
         dOut=heads(dout),
         dK=heads(dk),
@@ -138,10 +146,9 @@ def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: 
     g, H = call.zones, call.zones.sides * call.H
     turns = Turns.of(g, H)
     if call.segments is not None:
-        sizes = g.sizes[1:]
         dmiddle, dfar = (
             over_segments(found, call.segments.table, column, size)
-            for found, column, size in zip((dmiddle, dfar), (MIDDLE_COLUMN, FAR_COLUMN), sizes, strict=True)
+            for found, column, size in zip((dmiddle, dfar), (MIDDLE_COLUMN, FAR_COLUMN), g.node_grads, strict=True)
         )
     dsamples = call.q.new_empty(g.row_nodes, H, g.distance_nodes, dtype=torch.float32)
     dnear = dsamples.new_empty(turns.heads * turns.groups * g.near * zones.BLOCK**2)
@@ -162,7 +169,9 @@ def _sample_grad(call: Call, dout: Tensor, lse: Tensor, delta: Tensor, dmiddle: 
         )
         rows = call.S if call.segments is None else g.keys
         collect_near(dnear, turns.groups, dmiddle, dsamples, g, rows, first_head, count)
-    if dfar.numel():
+    if g.by_distance:
+        collect_nodes(dmiddle, dfar, dsamples, g)
+    elif dfar.numel():
         collect_far(dfar, dsamples, g)
     return dsamples
 
@@ -176,10 +185,10 @@ def logit_grad(
     lse, delta,  # [BM]
     keys, zone, dropout, i, j, row0, start, query0,
     BM: tl.constexpr, NODES: tl.constexpr, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
-    EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dS of a tile: [BM, BN]."""
-    s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, DIAGONAL, CAUSAL, EXACT, PRECISION)
+    s, unit, reference = scores(q, k, zone, tl.maximum(row0, 0), start, BM, NODES, DIAGONAL, CAUSAL, TABLE, PRECISION)
     p = tl.exp2(s * unit - (lse - reference)[:, None])
     if DIAGONAL or not WHOLE or keys.Mask is not None or keys.window is not None:
         p = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL, CAUSAL, WHOLE), p, 0.0)
@@ -196,7 +205,7 @@ def walk_keys(
     lse, delta,  # [BM]
     keys, zone, dNodes, dnodes_after, dropout, row0, query0, reach,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
-    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, TABLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add the contribution of the keys in reach to dq; store the gradients of their nodes unless dNodes is None."""
     i = row0 + tl.arange(0, BM)
@@ -209,7 +218,7 @@ def walk_keys(
         v = load_rows(keys.V, j + keys.shift, keys.v_stride, keys.S, D, DP, DIAGONAL or not WHOLE)  # [BN, DP]
         ds = logit_grad(
             q, do, k, v, lse, delta, keys, zone, dropout, i, j, row0, start, query0,
-            BM, NODES, DIAGONAL, CAUSAL, WHOLE, EXACT, PRECISION,
+            BM, NODES, DIAGONAL, CAUSAL, WHOLE, TABLE, PRECISION,
         )  # fmt: skip
         low = ds.to(k.dtype)
         dq = tl.dot(low, k, dq, input_precision=PRECISION)  # [BM, BN] · [BN, DP]
@@ -247,7 +256,7 @@ def query_grad(
     B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    CAUSAL: tl.constexpr, WHOLE: tl.constexpr, TABLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence and head."""
     place, tile = tile_place(Shift, Segments, B, T, S, tiles, True)  # the longest first
@@ -295,23 +304,23 @@ def query_grad(
         zone = Zone(near, far, w, c, reference, blocks, scale, after_of(H, Near, Far, references_per_head))
         dq = walk_keys(
             dq, q, do, lse, delta, keys, zone, dfar, far_after, dropout, row0, query0, in_far,
-            D, DP, BM, BN, 4, False, CAUSAL, WHOLE, EXACT, PRECISION,
+            D, DP, BM, BN, 4, False, CAUSAL, WHOLE, TABLE, PRECISION,
         )  # fmt: skip
     if Middle is not None:
         w, c = node_weights(scale, BM, BN, 16, Middle.at.dtype.element_ty)
         zone = Zone(near, middle, w, c, reference, blocks, scale, after_of(H, Near, Middle, references_per_head))
         dq = walk_keys(
             dq, q, do, lse, delta, keys, zone, dmiddle, middle_after, dropout, row0, query0, in_middle,
-            D, DP, BM, BN, 16, False, CAUSAL, WHOLE, EXACT, PRECISION,
+            D, DP, BM, BN, 16, False, CAUSAL, WHOLE, TABLE, PRECISION,
         )  # fmt: skip
     zone = Zone(near, None, None, None, reference, blocks, scale, after_of(H, Near, None, references_per_head))
     dq = walk_keys(
         dq, q, do, lse, delta, keys, zone, None, None, dropout, row0, query0, in_near,
-        D, DP, BM, BN, 0, False, CAUSAL, WHOLE, EXACT, PRECISION,
+        D, DP, BM, BN, 0, False, CAUSAL, WHOLE, TABLE, PRECISION,
     )  # fmt: skip
     dq = walk_keys(
         dq, q, do, lse, delta, keys, zone, None, None, dropout, row0, query0, on_diagonal,
-        D, DP, BM, BN, 0, True, CAUSAL, WHOLE, EXACT, PRECISION,
+        D, DP, BM, BN, 0, True, CAUSAL, WHOLE, TABLE, PRECISION,
     )  # fmt: skip
     store_rows(dq_at, (dq * scale).to(dQ.at.dtype.element_ty), rows, dQ.row, place.limit, D, DP)  # [BM, DP]
 
@@ -320,9 +329,9 @@ def query_grad(
 
 
 @triton.jit
-def key_near_bias(at, down, across, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr):
+def key_near_bias(at, down, across, BM: tl.constexpr, BN: tl.constexpr, TABLE: tl.constexpr):
     """Near biases [BN, BM] of a tile of the block at `at`: its number down the keys and across the queries."""
-    if EXACT:
+    if TABLE:
         return load_near(at + (down * 2 + across) * (TILE * TILE), BN).to(tl.float32)
     return tl.trans(load_near(at + (across * 2 + down) * (TILE * TILE), BM)).to(tl.float32)
 
@@ -331,26 +340,26 @@ def key_near_bias(at, down, across, BM: tl.constexpr, BN: tl.constexpr, EXACT: t
 def key_scores(
     q, k, zone, row0, key0,
     BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr,
-    EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`forward.scores` transposed: [BN, BM]. If EXACT, near biases are already transposed."""
+    """`forward.scores` transposed: [BN, BM]. If TABLE, near biases are already transposed."""
     block, key_block = row0 // BLOCK, key0 // BLOCK
     tile, key_tile = row0 // TILE, key0 // TILE
     if not CAUSAL:
         block, key_block = tl.maximum(block, key_block), tl.minimum(block, key_block)
     logits = tl.dot(k, tl.trans(q), input_precision=PRECISION)  # [BN, DP] · [DP, BM]
     if NODES == 0:
-        near = zone.Near + near_index(zone.blocks, block, key_block, EXACT)
+        near = zone.Near + near_index(zone.blocks, block, key_block, TABLE)
         reference_at = zone.Reference + block - key_block if zone.Reference is not None else None
         down, across = key0 % BLOCK // TILE, row0 % BLOCK // TILE
         if not CAUSAL and not DIAGONAL:
             near += tl.where(row0 < key0, zone.after.near, 0)
             if zone.Reference is not None:
                 reference_at += tl.where(row0 < key0, zone.after.reference, 0)
-        bias = key_near_bias(near, down, across, BM, BN, EXACT)
+        bias = key_near_bias(near, down, across, BM, BN, TABLE)
         reference = tl.load(reference_at) * LOG2E if zone.Reference is not None else 0.0  # []
         if not CAUSAL and DIAGONAL:
-            after = key_near_bias(near + zone.after.near, down, across, BM, BN, EXACT)
+            after = key_near_bias(near + zone.after.near, down, across, BM, BN, TABLE)
             if zone.Reference is not None:
                 after += tl.load(reference_at + zone.after.reference) * LOG2E - reference  # []
             later = (key0 + tl.arange(0, BN))[:, None] > (row0 + tl.arange(0, BM))[None, :]
@@ -362,10 +371,10 @@ def key_scores(
         column = tl.arange(0, N)[:, None]
         row = tl.arange(0, 16)[None, :]
         if CAUSAL:
-            index = tile_index(zone.blocks, tile, key_tile + column // NODES, NODES != 16)
+            index = tile_index(zone.blocks, tile, key_tile + column // NODES, NODES != 16, TABLE)
         else:
             key_tile += column // NODES
-            index = tile_index(zone.blocks, tl.maximum(tile, key_tile), tl.minimum(tile, key_tile), NODES != 16)
+            index = tile_index(zone.blocks, tl.maximum(tile, key_tile), tl.minimum(tile, key_tile), NODES != 16, TABLE)
         offsets = index * (NODES * NODES) + row * NODES + column % NODES
         there = (row < NODES) & (column < BN // TILE * NODES)
         at = zone.Nodes + offsets
@@ -385,7 +394,7 @@ def walk_queries(
     Q, dOut, q_stride, do_stride, Lse, Delta, T,  # of one sequence and head
     keys, zone, dropout, key0, query0, reach,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
-    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, EXACT: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
+    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, TABLE: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add the contribution of the queries in reach to dk and dv."""
@@ -405,7 +414,7 @@ def walk_queries(
             lse = tl.load(Lse + rows, mask=inside, other=float("inf"))  # [BM]
             delta = tl.load(Delta + rows, mask=inside, other=0.0)  # [BM]
         s, unit, reference = key_scores(
-            q, k, zone, tl.maximum(row0, 0), key0, BM, BN, NODES, DIAGONAL, CAUSAL, EXACT, PRECISION
+            q, k, zone, tl.maximum(row0, 0), key0, BM, BN, NODES, DIAGONAL, CAUSAL, TABLE, PRECISION
         )  # [BN, BM]
         p = tl.exp2(s * unit - (lse - reference)[None, :])  # [BN, BM]
         if DIAGONAL or keys.Mask is not None or keys.window is not None:
@@ -433,7 +442,7 @@ def key_grad(
     B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, EVEN: tl.constexpr,
+    CAUSAL: tl.constexpr, WHOLE: tl.constexpr, TABLE: tl.constexpr, EVEN: tl.constexpr,
     NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys for one query head. (Looping over the query heads that share a key head spills registers.)"""
@@ -487,25 +496,25 @@ def key_grad(
     zone = Zone(near, None, None, None, reference, blocks, scale, after_of(H, Near, None, references_per_head))
     dk, dv = walk_queries(
         dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
-        on_diagonal, D, DP, BM, BN, 0, True, CAUSAL, EXACT, False, NEAR_STAGES, PRECISION,
+        on_diagonal, D, DP, BM, BN, 0, True, CAUSAL, TABLE, False, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     dk, dv = walk_queries(
         dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
-        in_near, D, DP, BM, BN, 0, False, CAUSAL, EXACT, EVEN, NEAR_STAGES, PRECISION,
+        in_near, D, DP, BM, BN, 0, False, CAUSAL, TABLE, EVEN, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     if Middle is not None:
         w, r = node_weights(scale, BN, BM, 16, Middle.at.dtype.element_ty)
         zone = Zone(near, middle, w, r, reference, blocks, scale, after_of(H, Near, Middle, references_per_head))
         dk, dv = walk_queries(
             dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
-            in_middle, D, DP, BM, BN, 16, False, CAUSAL, EXACT, EVEN, STAGES, PRECISION,
+            in_middle, D, DP, BM, BN, 16, False, CAUSAL, TABLE, EVEN, STAGES, PRECISION,
         )  # fmt: skip
     if Far is not None:
         w, r = node_weights(scale, BN, BM, 4, Far.at.dtype.element_ty)
         zone = Zone(near, far, w, r, reference, blocks, scale, after_of(H, Near, Far, references_per_head))
         dk, dv = walk_queries(
             dk, dv, k, v, q, do, Q.row, dOut.row, lse, delta, place.limit, keys, zone, dropout, key0, query0,
-            in_far, D, DP, BM, BN, 4, False, CAUSAL, EXACT, EVEN, STAGES, PRECISION,
+            in_far, D, DP, BM, BN, 4, False, CAUSAL, TABLE, EVEN, STAGES, PRECISION,
         )  # fmt: skip
     dk_at, dv_at = head_at(dK, b, h), head_at(dV, b, h)
     store_rows(dk_at, (dk * scale).to(dK.at.dtype.element_ty), j + shift, dK.row, place.end, D, DP)  # [BN, DP]
@@ -519,7 +528,7 @@ def key_grad(
 def near_logit_grad(
     Q, K, V, dOut,  # Heads, from this head on
     Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start, H, T, S, window, dropout_p,
-    D: tl.constexpr, DP: tl.constexpr, CAUSAL: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, CAUSAL: tl.constexpr, TABLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dS of one tile of one sequence and head: [TILE, TILE]."""
     rows = i - place.query0
@@ -536,7 +545,7 @@ def near_logit_grad(
     keys = Keys(K.at, V.at, K.row, V.row, mask, place.shift, place.end, window)
     return logit_grad(
         q, do, k, v, lse, delta, keys, zone, Dropout(seed, dropout_p, head), i, j, row0, start, place.query0,
-        TILE, 0, True, CAUSAL, True, EXACT, PRECISION,
+        TILE, 0, True, CAUSAL, True, TABLE, PRECISION,
     )  # fmt: skip
 
 
@@ -563,7 +572,7 @@ def near_grad(
     Reference,  # (H, references_per_head), or None
     B, H, T, S, group, window, sequences, first_head, groups, scale, dropout_p,
     first_block, references_per_head, last_block, near_blocks, rows_per_group,
-    D: tl.constexpr, DP: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, TABLE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One 64 × 64 tile of dNear, with later positions down."""
@@ -604,7 +613,7 @@ def near_grad(
                 place = row_place(Shift, n, h, T, S)
                 total += near_logit_grad(
                     Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
-                    H, T, S, window, dropout_p, D, DP, CAUSAL, EXACT, PRECISION,
+                    H, T, S, window, dropout_p, D, DP, CAUSAL, TABLE, PRECISION,
                 )  # fmt: skip
         else:
             place = segment_place(Segments.table, h, T, S)
@@ -612,7 +621,7 @@ def near_grad(
                 following = segment_place(Segments.table + (n + 1) * 5, h, T, S)  # ahead of its use
                 total += near_logit_grad(
                     Qh, Kh, Vh, dOh, Lse, Delta, KeyMask, seed, place, zone, i, j, row0, start,
-                    H, T, S, window, dropout_p, D, DP, CAUSAL, EXACT, PRECISION,
+                    H, T, S, window, dropout_p, D, DP, CAUSAL, TABLE, PRECISION,
                 )  # fmt: skip
                 place = following
     at = ((owner - first_head) * groups + chunk).to(tl.int64) * near_blocks + apart

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from longfire.encodings import PositionEncoding
 from longfire.engines.fused.reference import interpolated
-from longfire.engines.fused.zones import BLOCK, Zones
+from longfire.engines.fused.zones import BLOCK, LONG, Zones
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +28,10 @@ class SampledBias:
             return self
         return SampledBias(self.samples[:, : self.heads].contiguous(), replace(self.zones, causal=True))
 
-    def numbers(self, window: int | None) -> tuple[int, int, int, int, bool]:
+    def numbers(self, window: int | None) -> tuple[int, int, int, int, bool, bool]:
         """The zones in a window as arguments of an operator."""
-        return self.zones.keys, self.zones.first, self.zones.smooth or 0, window or 0, self.zones.causal
+        zones = self.zones
+        return zones.keys, zones.first, zones.smooth or 0, window or 0, zones.causal, zones.by_distance
 
     def expanded(
         self, relative: bool, scale: float, window: int | None, keep: bool | None = None
@@ -65,17 +66,44 @@ def refuses(encoding: PositionEncoding, keys: int) -> str | None:
             f"{name} declares neither distance_only nor smooth_beyond, so its bias can neither be tabulated by distance"
             f" nor be interpolated (smooth_beyond=128 would allow that)"
         )
-    whole_blocks = -(-keys // BLOCK) * BLOCK
-    if encoding.max_length is not None and encoding.max_length < whole_blocks:
-        return f"it samples {name}'s bias up to position {whole_blocks - 1}, but max_length is {encoding.max_length}"
+    if not _can_sample(encoding, keys):
+        last = _whole_blocks(keys) - 1
+        return f"it samples {name}'s bias up to position {last}, but max_length is {encoding.max_length}"
     return None
 
 
+def interpolates(encoding: PositionEncoding, keys: int, window: int | None, dtype: torch.dtype) -> bool:
+    """Whether the kernels interpolate an encoding's bias.
+
+    Otherwise every pair reads it from a table: exact, and faster if few keys are seen or nothing is learned.
+    """
+    if not encoding.distance_only:
+        return True
+    if encoding.smooth_beyond is None or dtype == torch.float32 or not _can_sample(encoding, keys):
+        return False
+    seen = keys if window is None else min(keys, window)
+    return seen >= LONG and any(parameter.requires_grad for parameter in encoding.parameters())
+
+
+def _can_sample(encoding: PositionEncoding, keys: int) -> bool:
+    """Whether `max_length` allows samples of an interpolated bias."""
+    return encoding.max_length is None or encoding.max_length >= _whole_blocks(keys)
+
+
+def _whole_blocks(keys: int) -> int:
+    return -(-keys // BLOCK) * BLOCK
+
+
 def sample_bias(
-    encoding: PositionEncoding, keys: int, first: int, device: torch.device, causal: bool = True
+    encoding: PositionEncoding,
+    keys: int,
+    first: int,
+    device: torch.device,
+    causal: bool = True,
+    tabulate: bool = True,
 ) -> SampledBias:
-    """Sample the encoding's bias for queries first…keys−1."""
-    zones = Zones.of(encoding, keys, first, causal)
+    """Sample the encoding's bias for queries first…keys−1. `tabulate`: a bias of the distance, at every distance."""
+    zones = Zones.of(encoding, keys, first, causal, tabulate)
     rows, columns = _positions(zones, device)
     samples = _evaluate(encoding, rows, columns)[:, :, 0]
     if not causal:

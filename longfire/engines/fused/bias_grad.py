@@ -19,7 +19,7 @@ NEAR_BYTES = 1 << 29
 """Limit for the gradients of near biases; above it, a few heads at a time are processed."""
 MIDDLE_COLUMN, FAR_COLUMN = 3, 4
 """Columns of the table of segments that say where their nodes begin."""
-DISTANCES, ROWS, TILES = 64, 16, 64
+DISTANCES, ROWS, TILES, NODES_AT_A_TIME = 64, 16, 64, 256
 """Sizes that one program covers at a time."""
 
 
@@ -33,7 +33,7 @@ class Turns(NamedTuple):
     @classmethod
     def of(cls, where: Any, H: int) -> "Turns":
         """As many heads at a time as fit, in even shares."""
-        rows = max(1, where.blocks // 4) if where.exact else 1
+        rows = max(1, where.blocks // (4 if where.exact else 16)) if where.by_distance else 1
         groups = -(-where.blocks // rows)
         bytes_per_head = 4 * groups * where.near * zones.BLOCK**2
         at_most = min(H, max(1, NEAR_BYTES // bytes_per_head))
@@ -45,7 +45,7 @@ def collect_near(
 ) -> None:
     """Compute some heads' gradients of the samples from those of near biases and middle nodes (B, H, …)."""
     (A, H, E), g, N = dsamples.shape, where, DISTANCES
-    if g.exact:
+    if g.by_distance:
         sum_diagonals[-(-E // N), count](
             dNear=dnear, dSamples=dsamples, first_head=first_head, E=E, groups=groups, near_blocks=g.near, N=N, R=ROWS
         )
@@ -90,6 +90,25 @@ def collect_far(dfar: Tensor, dsamples: Tensor, where: Any) -> None:
     collect_far_distances[A - first_far, H, -(-E // DISTANCES)](
         dSamples=dsamples, E=E, row_stride=H * E, DISTANCES=g.distances_per_octave, N=DISTANCES, **shared
     )
+
+
+def collect_nodes(dmiddle: Tensor, dfar: Tensor, dsamples: Tensor, where: Any) -> None:
+    """Add gradients of nodes (B, H, …) to those of the samples, for a bias that depends only on the distance."""
+    (_, H, E), g = dsamples.shape, where
+    for nodes, gradients, nearest, farthest in (
+        (MIDDLE, dmiddle, g.near, g.middle),
+        (FAR, dfar, g.middle, g.last_block),
+    ):
+        if gradients.numel() == 0:
+            continue
+        total, first, count = _over_batch(gradients), 2 * nearest - 1, 2 * (farthest - nearest) + 1  # tiles apart
+        sums = dsamples.new_empty(H, count, nodes**2)
+        sum_tiles[triton.cdiv(count * nodes**2, NODES_AT_A_TIME), H](
+            dNodes=total, Sums=sums, nodes_per_head=total.shape[1], count=count, first=first, nearest=nearest,
+            farthest=farthest, first_block=g.first_block, last_block=g.last_block, near_blocks=g.near,
+            middle_blocks=g.middle, NODES=nodes, N=NODES_AT_A_TIME, R=ROWS,
+        )  # fmt: skip
+        add_tiles[count + 1, H](Sums=sums, dSamples=dsamples, E=E, count=count, first=first, NODES=nodes)
 
 
 def over_segments(gradients: Tensor, table: Tensor, column: int, size: int) -> Tensor:
@@ -151,6 +170,57 @@ def sum_diagonals(
             total += tl.load(at + offset, mask=there, other=0.0)  # [R, N]
     d = tl.program_id(0) * N + tl.arange(0, N)
     tl.store(dSamples + (first_head + h) * E + d, tl.sum(total, 0), mask=d < E)  # [N]
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def sum_tiles(
+    dNodes,  # (H, nodes_per_head)
+    Sums,  # (H, count, NODES · NODES)
+    nodes_per_head, count, first, nearest, farthest, first_block, last_block, near_blocks, middle_blocks,
+    NODES: tl.constexpr, N: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """N nodes, summed over all tiles whose queries and keys are as many tiles apart, from `first` on."""
+    h = tl.program_id(1).to(tl.int64)
+    blocks = Blocks(first_block, near_blocks, middle_blocks)
+    node = (tl.program_id(0) * N + tl.arange(0, N))[None, :]
+    apart = first + node // (NODES * NODES)
+    at = dNodes + h * nodes_per_head
+    total = tl.zeros([R, N], tl.float32)
+    for row in range(2 * first_block, 2 * last_block, R):
+        tile = row + tl.arange(0, R)[:, None]
+        key_tile = tile - apart  # [R, N]
+        between = tile // 2 - tl.maximum(key_tile, 0) // 2
+        there = (tile < 2 * last_block) & (key_tile >= 0) & (between >= nearest) & (between < farthest)
+        offset = tile_index(blocks, tile, key_tile, NODES != 16) * (NODES * NODES) + node % (NODES * NODES)
+        total += tl.load(at + offset, mask=there, other=0.0).to(tl.float32)  # [R, N]
+    node = tl.program_id(0) * N + tl.arange(0, N)
+    size = count * NODES * NODES
+    tl.store(Sums + h * size + node, tl.sum(total, 0), mask=node < size)  # [N]
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def add_tiles(
+    Sums,  # (H, count, NODES · NODES)
+    dSamples,  # (1, H, E)
+    E, count, first,
+    NODES: tl.constexpr,
+):  # fmt: skip
+    """Add the nodes at 64 distances to the gradients of these samples."""
+    h = tl.program_id(1)
+    chunk = first - 1 + tl.program_id(0)
+    d = chunk * TILE + tl.arange(0, TILE)
+    node = tl.arange(0, NODES * NODES)
+    beyond = node_at(node // NODES, NODES) - node_at(node % NODES, NODES)
+    total = tl.zeros([TILE], tl.float32)
+    for step in tl.static_range(2):
+        apart = chunk + step + 0 * node
+        there = (apart >= first) & (apart < first + count)
+        at = Sums + (h * count + apart - first) * (NODES * NODES) + node
+        found = tl.load(at, mask=there, other=0.0)  # [NODES · NODES]
+        here = (apart * TILE + beyond)[None, :] == d[:, None]  # [TILE, NODES · NODES]
+        total += tl.sum(tl.where(here, found[None, :], 0.0), 1)
+    at = dSamples + h * E + d
+    tl.store(at, tl.load(at, mask=d < E, other=0.0) + total, mask=d < E)  # [TILE]
 
 
 # --- near and middle zones of an interpolated bias ------------------------------------------------------------------

@@ -31,7 +31,7 @@ def expand(samples: Tensor, where: Zones, relative: bool, scale: float) -> Expan
     A, H, E = samples.shape
     g = evaluated(where)
     out = empty_bias(samples, g, relative)
-    blocks = g.near if g.exact else g.blocks
+    blocks = g.near if g.by_distance else g.blocks
     shared = {
         "heads": H // g.sides,
         "references_per_head": g.references,
@@ -44,7 +44,7 @@ def expand(samples: Tensor, where: Zones, relative: bool, scale: float) -> Expan
         "RELATIVE": relative,
     }
     rows, farthest = samples, E
-    if not g.exact:
+    if not g.by_distance:
         farthest = ((g.middle if g.has_middle else g.near) + 1) * zones.BLOCK
         rows = samples.new_empty(A, H, farthest)
         largest = out.reference if g.causal else samples.new_empty(H, A)
@@ -58,21 +58,31 @@ def expand(samples: Tensor, where: Zones, relative: bool, scale: float) -> Expan
                 first_node=g.first_node, first_block=g.first_block, last=g.last,
                 ROWS=g.rows_per_octave, DISTANCES=g.distances_per_octave, N=1024,
             )  # fmt: skip
+    elif relative and not g.exact:
+        largest = samples[0].amax(1).clamp(min=LOWEST.value)  # of all keys: attention need not add it back
+        out.reference.copy_(largest.unflatten(0, (g.sides, -1)).amax(0).repeat(g.sides)[:, None])
     elif relative:
         block_references[blocks, H](Samples=samples, Reference=out.reference, E=E, references_per_head=g.references)
-    expand_near[blocks * 4, H, 1 if g.exact else g.near](
+    expand_near[blocks * 4, H, 1 if g.by_distance else g.near](
         Rows=rows, Reference=out.reference, Near=out.near, E=farthest, near_per_head=out.near.shape[1],
-        row_stride=H * farthest, EXACT=g.exact, **shared, num_warps=4,
+        row_stride=H * farthest, TABLE=g.by_distance, **shared, num_warps=4,
     )  # fmt: skip
+    limit = zones.FLOAT16_MAX * min(1.0, scale)
     for nodes, zone in ((MIDDLE, out.middle), (FAR, out.far)):
         if zone.shape[1] == 0:
+            continue
+        if g.by_distance:
+            expand_tiles[triton.cdiv(zone.shape[1], 1024), H](
+                Samples=samples, Reference=out.reference, Nodes=zone, E=E, heads=H // g.sides, limit=limit,
+                references_per_head=g.references, nodes_per_head=zone.shape[1], NODES=nodes, RELATIVE=relative, N=1024,
+            )  # fmt: skip
             continue
         tiles = g.middle_tiles if nodes == MIDDLE else 2 * max(g.last_block - g.middle, 0)
         source, length, distances = (rows, farthest, 0) if nodes == MIDDLE else (samples, E, g.distances_per_octave)
         tiles_per_program = 1024 // nodes**2
         expand_nodes[2 * g.blocks, H, triton.cdiv(tiles, tiles_per_program)](
             Samples=source, Reference=out.reference, Nodes=zone, E=length, nodes_per_head=zone.shape[1],
-            row_stride=H * length, largest=zones.FLOAT16_MAX * min(1.0, scale), middle_blocks=g.middle,
+            row_stride=H * length, largest=limit, middle_blocks=g.middle,
             DISTANCES=distances, NODES=nodes, FAR=nodes == FAR, N=tiles_per_program, **shared,
         )  # fmt: skip
     return out
@@ -204,10 +214,10 @@ def block_references(
 
 @triton.jit
 def reference_index(
-    block, query_block, first_block, first_node, last, ROWS: tl.constexpr, EXACT: tl.constexpr, CAUSAL: tl.constexpr
+    block, query_block, first_block, first_node, last, ROWS: tl.constexpr, TABLE: tl.constexpr, CAUSAL: tl.constexpr
 ):
-    """The reference of a row of blocks, or of a block if EXACT."""
-    if EXACT:
+    """The reference of a row of blocks, or of a block if TABLE."""
+    if TABLE:
         index = block
     elif CAUSAL:
         node, _left, _right, _t = cell(block * BLOCK, last, ROWS)
@@ -229,9 +239,9 @@ class Blocks(NamedTuple):
 
 
 @triton.jit
-def near_index(blocks, block, key_block, EXACT: tl.constexpr):
+def near_index(blocks, block, key_block, TABLE: tl.constexpr):
     """Offset of a near block of 128 × 128, stored as 2 × 2 tiles."""
-    if EXACT:
+    if TABLE:
         return (block - key_block) * BLOCK * BLOCK
     return ((block - blocks.first) * blocks.near + key_block - block + blocks.near - 1) * BLOCK * BLOCK
 
@@ -270,12 +280,12 @@ def expand_near(
     Reference,  # (H, references)
     Near,  # (H, near_per_head)
     E, heads, references_per_head, near_per_head, row_stride, first_node, first_block, last, near_blocks,
-    ROWS: tl.constexpr, CAUSAL: tl.constexpr, EXACT: tl.constexpr, RELATIVE: tl.constexpr,
+    ROWS: tl.constexpr, CAUSAL: tl.constexpr, TABLE: tl.constexpr, RELATIVE: tl.constexpr,
 ):  # fmt: skip
     """One 64 × 64 tile of a near block, queries down and keys across, in units of log 2."""
     block, h = tl.program_id(0) // 4, tl.program_id(1)
     tile = tl.program_id(0) % 4
-    if EXACT:
+    if TABLE:
         key_block = 0 * block
     else:
         block += first_block
@@ -296,19 +306,19 @@ def expand_near(
         query_block = tl.where(after, key_block, block)
         i = block * BLOCK + tl.where(after, across, down)  # the later position
         j = key_block * BLOCK + tl.where(after, down, across)
-    if EXACT:
+    if TABLE:
         found = tl.load(Rows + h * E + tl.minimum(tl.maximum(i - j, 0), E - 1))  # [4, 128, 8]
         value = tl.maximum(found, LOWEST)
     else:
         value = interpolate(Rows + h * E, i, tl.minimum(j, i), row_stride, first_node, last, E, ROWS, 0)
     if RELATIVE:
-        reference = reference_index(block, query_block, first_block, first_node, last, ROWS, EXACT, CAUSAL)
+        reference = reference_index(block, query_block, first_block, first_node, last, ROWS, TABLE, CAUSAL)
         value -= tl.load(Reference + h * references_per_head + reference)  # []
     value *= LOG2E
     if RELATIVE:
         value = tl.minimum(tl.maximum(value, -FLOAT16_MAX), FLOAT16_MAX)
     blocks = Blocks(first_block, near_blocks, near_blocks)
-    at = Near + h.to(tl.int64) * near_per_head + near_index(blocks, block, key_block, EXACT)
+    at = Near + h.to(tl.int64) * near_per_head + near_index(blocks, block, key_block, TABLE)
     tl.store(at + tile * (TILE * TILE) + part + own, value.to(Near.dtype.element_ty))  # [4, 128, 8]
 
 
@@ -334,8 +344,10 @@ def node_at(p, NODES: tl.constexpr):
 
 
 @triton.jit
-def tile_index(blocks, tile, key_tile, FAR: tl.constexpr):
-    """Index of a 64 × 64 tile in the middle or far zone."""
+def tile_index(blocks, tile, key_tile, FAR: tl.constexpr, TABLE: tl.constexpr = False):
+    """Index of a 64 × 64 tile in the middle or far zone. TABLE: of all tiles as far apart."""
+    if TABLE:
+        return tile - key_tile
     if FAR:
         rows = tl.maximum(tile // 2 - blocks.middle + 1, 0)
         skipped = tl.maximum(blocks.first - blocks.middle + 1, 0)
@@ -382,6 +394,28 @@ def expand_nodes(
     )  # [N, NODES, NODES]
 
 
+@triton.jit(do_not_specialize=LENGTHS)
+def expand_tiles(
+    Samples,  # (1, H, E)
+    Reference,  # (H, references)
+    Nodes,  # (H, nodes_per_head)
+    E, heads, references_per_head, nodes_per_head, limit,
+    NODES: tl.constexpr, RELATIVE: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """N nodes of a bias that depends only on the distance, by how many tiles apart query and key are."""
+    h = tl.program_id(1)
+    node = tl.program_id(0) * N + tl.arange(0, N)
+    later, earlier = node // NODES % NODES, node % NODES
+    later, earlier = tl.where(h < heads, later, earlier), tl.where(h < heads, earlier, later)
+    d = node // (NODES * NODES) * TILE + node_at(later, NODES) - node_at(earlier, NODES)
+    value = tl.maximum(tl.load(Samples + h * E + tl.minimum(tl.maximum(d, 0), E - 1)), LOWEST)  # [N]
+    if RELATIVE:
+        value -= tl.load(Reference + h * references_per_head)  # []
+        value = tl.minimum(tl.maximum(value, -limit), limit)  # finite, with a weight that is still 0
+    at = Nodes + h.to(tl.int64) * nodes_per_head + node
+    tl.store(at, value.to(Nodes.dtype.element_ty), mask=node < nodes_per_head)  # [N]
+
+
 @triton.jit
 def hats(X: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr):
     """Weight of each of N nodes at each of X positions, linear between nodes: [X, N]."""
@@ -408,7 +442,9 @@ def node_weights(scale, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
 
 
 @triton.jit
-def node_offsets(blocks, row0, start, BM: tl.constexpr, NODES: tl.constexpr, CAUSAL: tl.constexpr):
+def node_offsets(
+    blocks, row0, start, BM: tl.constexpr, NODES: tl.constexpr, CAUSAL: tl.constexpr, TABLE: tl.constexpr = False
+):  # fmt: skip
     """Offsets [≥16, 16] of the nodes of a tile [BM, 64], and which of them exist."""
     N: tl.constexpr = 16 if BM // TILE * NODES < 16 else BM // TILE * NODES
     row = tl.arange(0, N)[:, None]
@@ -417,7 +453,7 @@ def node_offsets(blocks, row0, start, BM: tl.constexpr, NODES: tl.constexpr, CAU
     tile = row0 // TILE + row // NODES
     key_tile = start // TILE
     if CAUSAL:
-        index = tile_index(blocks, tile, key_tile, NODES != 16)
+        index = tile_index(blocks, tile, key_tile, NODES != 16, TABLE)
     else:
-        index = tile_index(blocks, tl.maximum(tile, key_tile), tl.minimum(tile, key_tile), NODES != 16)
+        index = tile_index(blocks, tl.maximum(tile, key_tile), tl.minimum(tile, key_tile), NODES != 16, TABLE)
     return index * (NODES * NODES) + row % NODES * NODES + column, there

@@ -10,7 +10,14 @@ from longfire.custom_ops import HAS_TRITON, INTERPRETED
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import in_transform
 from longfire.engines.engine import Engine
-from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolation_error, refuses, sample_bias
+from longfire.engines.fused.bias import (
+    SampledBias,
+    compute_dtype,
+    interpolates,
+    interpolation_error,
+    refuses,
+    sample_bias,
+)
 from longfire.engines.fused.layout import (
     LARGEST_TABLE,
     Layout,
@@ -37,8 +44,8 @@ class Fused(Engine):
     name = "fused"
     replays = True
 
-    def interpolates(self, encoding: PositionEncoding) -> bool:
-        return not encoding.distance_only
+    def interpolates(self, encoding: PositionEncoding, keys: int, window: int | None, dtype: torch.dtype) -> bool:
+        return interpolates(encoding, keys, window, dtype)
 
     def refuses(self, request: Request) -> str | None:
         refusal = _refuses_call(request)
@@ -53,7 +60,7 @@ class Fused(Engine):
             plain = not (request.has_bias or request.hides_keys)
             return "there is no bias and no mask; sdpa has a kernel for that" if plain else None
         encoding = _encoding(request)
-        if compute_dtype(request.q) == torch.float32 and not encoding.distance_only:
+        if compute_dtype(request.q) == torch.float32 and _interpolates(request) and not _looks_up(request):
             return f"q is float32, and {type(encoding).__name__}'s bias would be interpolated"
         return None
 
@@ -65,7 +72,7 @@ class Fused(Engine):
         encoding = _encoding(request)
         if _looks_up(request):
             return f"Triton kernels for any positions; every pair looks up {type(encoding).__name__}'s bias, exactly"
-        if encoding.distance_only:
+        if not _interpolates(request):
             return f"Triton kernels; {type(encoding).__name__}'s bias is read from a table of distances, exactly"
         W = smooth_width(encoding)
         return f"Triton kernels; the bias is interpolated (smooth_beyond={W}; {2 * W} would be more exact)"
@@ -73,7 +80,7 @@ class Fused(Engine):
     def error(self, request: Request) -> float:
         if _is_decoding(request):
             return _row_error(request) if _interpolates_row(request) else 0.0
-        if _encoding(request).distance_only:
+        if _looks_up(request) or not _interpolates(request):
             return 0.0
         return interpolation_error(_encoding(request), _bias(request, _shift(request)), request.window)[0]
 
@@ -202,14 +209,30 @@ def _encoding(request: Request) -> PositionEncoding:
 
 
 def _bias(request: Request, shift: Tensor | None) -> SampledBias:
-    bias, ids, (_, _, T, S) = request.bias, request.segment_ids, request.shape
-    # one prepared without segments was sampled for whole rows
-    if isinstance(bias, PreparedBias) and bias.fused is not None and (ids is None or bias.segment_ids is not None):
-        return bias.fused.for_causal() if request.causal else bias.fused
+    if (prepared := _prepared(request)) is not None:
+        return prepared.for_causal() if request.causal else prepared
+    (_, _, T, S), device = request.shape, request.q.device
     if (table := _segments(request)) is not None:
-        return sample_bias(_encoding(request), table.longest, 0, request.q.device, request.causal)
+        return sample_bias(_encoding(request), table.longest, 0, device, request.causal)
     first = S - T if shift is None else 0
-    return sample_bias(_encoding(request), S, first, request.q.device, request.causal)
+    return sample_bias(_encoding(request), S, first, device, request.causal, tabulate=not _interpolates(request))
+
+
+def _prepared(request: Request) -> SampledBias | None:
+    """The bias as prepared. None for segments if it was prepared without: then it was sampled for whole rows."""
+    bias, ids = request.bias, request.segment_ids
+    if isinstance(bias, PreparedBias) and (ids is None or bias.segment_ids is not None):
+        return bias.fused
+    return None
+
+
+def _interpolates(request: Request) -> bool:
+    """Whether the bias is interpolated. That of a segment is not if it depends only on the distance."""
+    if (prepared := _prepared(request)) is not None:
+        return not prepared.zones.exact
+    if request.segment_ids is not None:
+        return not _encoding(request).distance_only
+    return interpolates(_encoding(request), request.shape[3], request.window, compute_dtype(request.q))
 
 
 def _with_contiguous_rows(tensor: Tensor) -> Tensor:

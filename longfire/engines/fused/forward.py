@@ -74,11 +74,11 @@ def after_of(H, Near, Nodes, references_per_head):
 @triton.jit
 def near_bias(
     zone, block, key_block, row0, start, BM: tl.constexpr, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr,
-    EXACT: tl.constexpr,
+    TABLE: tl.constexpr,
 ):  # fmt: skip
     """Near biases of a tile [BM, 64], and the reference to be added; `block` is the later one of both."""
     tile = row0 % BLOCK // TILE * 2 + start % BLOCK // TILE
-    at = zone.Near + near_index(zone.blocks, block, key_block, EXACT) + tile * (TILE * TILE)
+    at = zone.Near + near_index(zone.blocks, block, key_block, TABLE) + tile * (TILE * TILE)
     reference_at = zone.Reference + block - key_block if zone.Reference is not None else None
     if CAUSAL or DIAGONAL:
         bias = load_near(at, BM).to(tl.float32)
@@ -100,7 +100,7 @@ def near_bias(
 @triton.jit
 def scores(
     q, k, zone, row0, start, BM: tl.constexpr, NODES: tl.constexpr, DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr,
-    EXACT: tl.constexpr, PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Logits of a tile [BM, 64], the factor that converts them to units of log 2, and the reference to be added.
 
@@ -111,11 +111,11 @@ def scores(
         block, key_block = tl.maximum(block, key_block), tl.minimum(block, key_block)
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)  # [BM, DP] · [DP, BN]
     if NODES == 0:
-        bias, reference = near_bias(zone, block, key_block, row0, start, BM, DIAGONAL, CAUSAL, EXACT)
+        bias, reference = near_bias(zone, block, key_block, row0, start, BM, DIAGONAL, CAUSAL, TABLE)
         logits = logits * (zone.scale * LOG2E) + bias
         unit = 1.0
     else:
-        offsets, there = node_offsets(zone.blocks, row0, start, BM, NODES, CAUSAL)
+        offsets, there = node_offsets(zone.blocks, row0, start, BM, NODES, CAUSAL, TABLE)
         at = zone.Nodes + offsets
         if not CAUSAL:
             at += tl.where(start > row0, zone.after.nodes, 0)
@@ -133,7 +133,7 @@ def walk(
     q,  # [BM, DP]
     keys, zone, dropout, row0, query0, reach,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
-    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
+    DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, TABLE: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over the keys in reach."""
@@ -146,7 +146,7 @@ def walk(
         j = start + tl.arange(0, BN)
         k = load_rows(keys.K, j + keys.shift, keys.k_stride, keys.S, D, DP, DIAGONAL or not WHOLE)  # [BN, DP]
         s, unit, reference = scores(
-            q, k, zone, tl.maximum(row0, 0), start, BM, NODES, DIAGONAL, CAUSAL, EXACT, PRECISION
+            q, k, zone, tl.maximum(row0, 0), start, BM, NODES, DIAGONAL, CAUSAL, TABLE, PRECISION
         )  # [BM, BN]
         if HIDES:
             s = tl.where(visible(i[:, None], j[None, :], keys, DIAGONAL, CAUSAL, WHOLE), s, float("-inf"))
@@ -221,7 +221,7 @@ def attention_forward(
     B, H, T, S, group, window, tiles, scale, dropout_p,
     references_per_head, first_block, near_blocks, middle_blocks,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
-    EXACT: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, NEAR_STAGES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence and head."""
     place, tile = tile_place(Shift, Segments, B, T, S, tiles, True)  # the longest first
@@ -259,23 +259,23 @@ def attention_forward(
         zone = Zone(near, far, w, c, reference, blocks, scale, after_of(H, Near, Far, references_per_head))
         acc, total, top = walk(
             acc, total, top, q, keys, zone, dropout, row0, query0, in_far,
-            D, DP, BM, BN, 4, False, CAUSAL, WHOLE, EXACT, STAGES, PRECISION,
+            D, DP, BM, BN, 4, False, CAUSAL, WHOLE, TABLE, STAGES, PRECISION,
         )  # fmt: skip
     if Middle is not None:
         w, c = node_weights(scale, BM, BN, 16, Middle.at.dtype.element_ty)
         zone = Zone(near, middle, w, c, reference, blocks, scale, after_of(H, Near, Middle, references_per_head))
         acc, total, top = walk(
             acc, total, top, q, keys, zone, dropout, row0, query0, in_middle,
-            D, DP, BM, BN, 16, False, CAUSAL, WHOLE, EXACT, STAGES, PRECISION,
+            D, DP, BM, BN, 16, False, CAUSAL, WHOLE, TABLE, STAGES, PRECISION,
         )  # fmt: skip
     zone = Zone(near, None, None, None, reference, blocks, scale, after_of(H, Near, None, references_per_head))
     acc, total, top = walk(
         acc, total, top, q, keys, zone, dropout, row0, query0, in_near,
-        D, DP, BM, BN, 0, False, CAUSAL, WHOLE, EXACT, NEAR_STAGES, PRECISION,
+        D, DP, BM, BN, 0, False, CAUSAL, WHOLE, TABLE, NEAR_STAGES, PRECISION,
     )  # fmt: skip
     acc, total, top = walk(
         acc, total, top, q, keys, zone, dropout, row0, query0, on_diagonal,
-        D, DP, BM, BN, 0, True, CAUSAL, WHOLE, EXACT, NEAR_STAGES, PRECISION,
+        D, DP, BM, BN, 0, True, CAUSAL, WHOLE, TABLE, NEAR_STAGES, PRECISION,
     )  # fmt: skip
 
     blind = total == 0.0

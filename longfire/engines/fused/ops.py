@@ -22,23 +22,39 @@ def _segments(tiles: Tensor | None, segments: Tensor | None) -> Segments | None:
     return None if tiles is None or segments is None else Segments(tiles, segments)
 
 
-def _zones(keys: int, first: int, smooth: int, window: int, causal: bool) -> Zones:
+def _zones(keys: int, first: int, smooth: int, window: int, causal: bool, by_distance: bool) -> Zones:
     """Zones from an operator's integers; a `smooth` or `window` of 0 means None."""
-    return Zones(keys, first, smooth or None, window or None, causal)
+    return Zones(keys, first, smooth or None, window or None, causal, by_distance)
 
 
 def _expand_bias(
-    samples: Tensor, keys: int, first: int, smooth: int, window: int, causal: bool, relative: bool, scale: float
+    samples: Tensor,
+    keys: int,
+    first: int,
+    smooth: int,
+    window: int,
+    causal: bool,
+    by_distance: bool,
+    relative: bool,
+    scale: float,
 ) -> Four:
     """Near biases, middle nodes, far nodes and references (H, …), from samples (A, H, E)."""
     with torch.cuda.device_of(samples):
-        return expand(samples, _zones(keys, first, smooth, window, causal), relative, scale)
+        return expand(samples, _zones(keys, first, smooth, window, causal, by_distance), relative, scale)
 
 
 def _expand_bias_fake(
-    samples: Tensor, keys: int, first: int, smooth: int, window: int, causal: bool, relative: bool, scale: float
+    samples: Tensor,
+    keys: int,
+    first: int,
+    smooth: int,
+    window: int,
+    causal: bool,
+    by_distance: bool,
+    relative: bool,
+    scale: float,
 ) -> Four:
-    return tuple(empty_bias(samples, _zones(keys, first, smooth, window, causal), relative))  # type: ignore[return-value]
+    return tuple(empty_bias(samples, _zones(keys, first, smooth, window, causal, by_distance), relative))  # type: ignore[return-value]
 
 
 expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake)
@@ -50,11 +66,11 @@ def _attention(
     near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,  # from `expand_bias`
     key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,  # (B, S), (B,), (1,)
     tiles: Tensor | None, segments: Tensor | None,  # of a `SegmentTable`
-    keys: int, first: int, smooth: int, window: int, causal: bool, scale: float, dropout_p: float,
+    keys: int, first: int, smooth: int, window: int, causal: bool, by_distance: bool, scale: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out (B, H, T, D), and the log-sum-exp that backward needs (B, H, T)."""
     bias = ExpandedBias(near, middle, far, reference)
-    where = _zones(keys, first, smooth, window, causal)
+    where = _zones(keys, first, smooth, window, causal, by_distance)
     with torch.cuda.device_of(q):
         return forward(Call(q, k, v, bias, key_mask, shift, seed, _segments(tiles, segments), where, scale, dropout_p))
 
@@ -69,13 +85,13 @@ def _attention_backward(
     near: Tensor, middle: Tensor, far: Tensor, reference: Tensor,
     key_mask: Tensor | None, shift: Tensor | None, seed: Tensor | None,
     tiles: Tensor | None, segments: Tensor | None,
-    keys: int, first: int, smooth: int, window: int, causal: bool, scale: float, dropout_p: float,
+    keys: int, first: int, smooth: int, window: int, causal: bool, by_distance: bool, scale: float, dropout_p: float,
     learned: bool,
 ) -> Four:  # fmt: skip
     """Gradients of q, k, v and, if `learned`, of the samples."""
     bias = ExpandedBias(near, middle, far, reference)
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()
-    where = _zones(keys, first, smooth, window, causal)
+    where = _zones(keys, first, smooth, window, causal, by_distance)
     with torch.cuda.device_of(q):
         call = Call(q, k, v, bias, key_mask, shift, seed, _segments(tiles, segments), where, scale, dropout_p)
         return backward(call, dout, out, lse, learned)

@@ -35,7 +35,7 @@ def interpolated_row(samples: Tensor, per_octave: int, q_positions: Tensor, k_po
 def _pairs(samples: Tensor, zones: Zones, i: Tensor, j: Tensor) -> Tensor:
     """The bias of pairs (…) → (H, …). Pairs with j > i get that of j = i."""
     d = (i - j).clamp(min=0)
-    if zones.exact:
+    if zones.by_distance:
         return samples[0][:, d]
     row, left, right, t = _cell(i, zones.rows_per_octave, torch.full_like(i, zones.last))
     row = row - zones.first_node

@@ -93,5 +93,5 @@ def node_bounds(zones: Any, keys: int) -> tuple[int, int]:
     number of far nodes grows faster than the number of blocks.
     """
     blocks = keys * (zones.near + 1) // (BLOCK * zones.near) + 1
-    _, middle, far = zones.sizes
+    middle, far = zones.node_grads
     return -(-middle * blocks // zones.blocks), -(-far * blocks // zones.blocks)

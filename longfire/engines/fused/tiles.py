@@ -17,6 +17,7 @@ LENGTHS = [
     "A", "B", "H", "T", "S", "E", "heads", "group", "groups", "tiles", "keys", "last", "row_stride", "first_node",
     "first_head", "first_far", "first_block", "last_block", "near_blocks", "middle_blocks", "rows_per_group",
     "references_per_head", "farthest", "length", "splits", "window", "sequences", "nodes_in_all", "size",
+    "nearest", "count", "first",
 ]  # fmt: skip
 """Arguments whose values must not trigger a recompilation."""
 
@@ -181,7 +182,7 @@ class Call:
             "DP": max(16, triton.next_power_of_2(self.D)),
             "CAUSAL": g.causal,
             "WHOLE": g.causal or (segments is None and self.S % zones.TILE == 0),
-            "EXACT": g.exact,
+            "TABLE": g.by_distance,
             "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
         }
         self.nodes: dict[str, Any] = {

@@ -26,6 +26,10 @@ BLOCK, TILE = 128, 64
 MIDDLE, FAR = 16, 4
 """Nodes along the side of a tile in the middle and far zones."""
 
+LONG = 4096
+"""Keys from which a learned bias of the distance is interpolated, too. Reading and summing a table's entries over the
+whole triangle costs more: forward and backward, 1.2 to 1.7 times FIRE's time at 8,192 and 32,768 keys (H200)."""
+
 FLOAT16_MAX = 60000.0  # with room for rounding
 MAX_DISTANCE = 1 << 24
 """Decoding interpolates distances below this; larger ones are not exact in float32."""
@@ -38,15 +42,20 @@ class Zones:
     keys: int
     first: int
     smooth: int | None
-    """W, a power of two; None if the bias depends only on the distance: every pair is near."""
+    """W, a power of two. None: every pair is near, and the bias depends only on the distance."""
     window: int | None = None
     """Keys that a query sees on each side, its own included. None: all."""
     causal: bool = True
+    distance_only: bool = False
+    """Whether the bias depends only on the distance."""
 
     @classmethod
-    def of(cls, encoding: PositionEncoding, keys: int, first: int, causal: bool = True) -> "Zones":
-        """The zones that an encoding's declarations allow."""
-        return cls(keys, first, None if encoding.distance_only else smooth_width(encoding), causal=causal)
+    def of(
+        cls, encoding: PositionEncoding, keys: int, first: int, causal: bool = True, tabulate: bool = True
+    ) -> "Zones":
+        """The zones that an encoding's declarations allow. `tabulate`: read a bias of the distance from a table."""
+        smooth = None if tabulate and encoding.distance_only else smooth_width(encoding)
+        return cls(keys, first, smooth, causal=causal, distance_only=encoding.distance_only)
 
     @property
     def sides(self) -> int:
@@ -57,6 +66,11 @@ class Zones:
     def exact(self) -> bool:
         """Whether nothing is interpolated."""
         return self.smooth is None
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether samples, near biases and nodes are stored once per distance, not for every query."""
+        return self.distance_only or self.exact
 
     @property
     def first_block(self) -> int:
@@ -108,19 +122,21 @@ class Zones:
 
     @property
     def first_node(self) -> int:
-        return 0 if self.smooth is None else node_index(self.first_block * BLOCK, self.rows_per_octave)
+        return 0 if self.by_distance else node_index(self.first_block * BLOCK, self.rows_per_octave)
 
     @property
     def row_nodes(self) -> int:
         """Sampled queries: A."""
-        if self.smooth is None:
+        if self.by_distance:
             return 1
         return node_index(self.last, self.rows_per_octave) + 2 - self.first_node
 
     @property
     def distance_nodes(self) -> int:
         """Sampled distances: E."""
-        return self.keys if self.smooth is None else node_index(self.last, self.distances_per_octave) + 2
+        if self.by_distance:
+            return self.keys if self.exact else self.last + 1
+        return node_index(self.last, self.distances_per_octave) + 2
 
     @property
     def middle_tiles(self) -> int:
@@ -144,18 +160,26 @@ class Zones:
     def references(self) -> int:
         """References per head, which biases are stored relative to.
 
-        One per distance in blocks if all is near; otherwise one per row node or, with two sides, per block of queries.
+        By distance, one per distance in blocks; otherwise one per row node or, with two sides, per block of queries.
         """
-        if self.smooth is None:
+        if self.by_distance:
             return self.near
         return self.row_nodes if self.causal else self.blocks
 
     @property
     def sizes(self) -> tuple[int, int, int]:
         """Elements per head: near biases, middle nodes, far nodes."""
-        near = BLOCK * BLOCK * self.near * (1 if self.exact else self.blocks)
+        near = BLOCK * BLOCK * self.near
+        if not self.by_distance:
+            return near * self.blocks, *self.node_grads
+        middle, far = 2 * self.middle * MIDDLE**2, 2 * self.last_block * FAR**2  # by tiles apart
+        return near, middle if self.has_middle else 0, far if self.has_far else 0
+
+    @property
+    def node_grads(self) -> tuple[int, int]:
+        """Middle and far nodes per head of all tiles, which have gradients of their own."""
         middle = 2 * self.blocks * self.middle_tiles * MIDDLE**2 if self.has_middle else 0
-        return near, middle, self.far_tiles * FAR**2 if self.has_far else 0
+        return middle, self.far_tiles * FAR**2 if self.has_far else 0
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Query positions (A, 1) and key positions (A, E) at which the encoding is sampled; for keys after the query,
@@ -163,9 +187,9 @@ class Zones:
 
         Dense at first, then a fixed number per octave. Where a row has no key at a distance, its first key is used.
         """
-        if self.smooth is None:
-            distance = torch.arange(self.keys, device=device)
-            return distance[-1:, None], (self.keys - 1 - distance)[None]
+        if self.by_distance:
+            distance = torch.arange(self.distance_nodes, device=device)
+            return distance[-1:, None], distance.flip(0)[None]
         rows = torch.arange(self.first_node, self.first_node + self.row_nodes, device=device)
         rows = node_position(rows, self.rows_per_octave).clamp(max=self.last)[:, None]
         distance = node_position(torch.arange(self.distance_nodes, device=device), self.distances_per_octave)

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-from longfire import FIRE, T5, PositionEncoding, attention
+from longfire import FIRE, T5, KerpleLog, PositionEncoding, attention
 from longfire.encodings import DistanceBias
 from longfire.engines.fused.backward import backward
 from longfire.engines.fused.bias import sample_bias
@@ -36,11 +36,14 @@ class Sloped(PositionEncoding):
         return slope * (i - j).float() + tilt * i.float()
 
 
-def sloped(heads=1):
-    """With W = 16, so that few samples reach far."""
-    encoding = Sloped(heads)
+def smooth(encoding):
+    """With W = 16, so that few keys and few samples reach the far zone."""
     encoding.smooth_beyond = 16
     return encoding.to(device)
+
+
+def sloped(heads=1):
+    return smooth(Sloped(heads))
 
 
 class Wave(DistanceBias):
@@ -61,6 +64,11 @@ def kinked(heads, W=64, **options):
             layer.weight *= 2
             layer.bias.normal_()
     return fire.to(device)
+
+
+def stepped(heads):
+    """Constant from a distance of 16 on, on both sides."""
+    return smooth(T5(heads, num_buckets=8, max_distance=16, bidirectional=True))
 
 
 def small_t5(heads=1):
@@ -102,10 +110,7 @@ def two_sided(heads):
 
 
 def two_sided_early(heads):
-    """With W = 16, so that four blocks of keys reach the far zone instead of seven."""
-    fire = two_sided(heads)
-    fire.smooth_beyond = 16
-    return fire
+    return smooth(two_sided(heads))
 
 
 def two_sided_t5(heads):
@@ -120,6 +125,8 @@ KERNEL_CASES = {
     "far": (kinked, 800, 20, 1, torch.float32),
     "far, a row node before the first block": (kinked, 4226, 2, 1, torch.float32),
     "table": (lambda heads: T5(heads).to(device), 150, 111, 2, torch.float32),
+    "by distance, far": (lambda heads: smooth(KerpleLog(heads)), 900, 40, 2, torch.float32),
+    "by distance, far on both sides": (stepped, 400, 400, 1, torch.float16),
     "both sides, near": (two_sided, 70, 60, 1, torch.float32),
     "both sides, half precision": (two_sided, 300, 300, 1, torch.float16),
     "both sides, far": (two_sided_early, 400, 400, 1, torch.float32),
@@ -137,7 +144,7 @@ def kernel_results(case):
     make, keys, queries, heads, dtype = KERNEL_CASES[case]
     encoding, D = make(heads), 16
     causal = not encoding.bidirectional
-    sampled = sample_bias(encoding, keys, keys - queries, torch.device(device), causal)
+    sampled = sample_bias(encoding, keys, keys - queries, torch.device(device), causal, tabulate="table" in case)
     zones, samples = sampled.zones, sampled.samples.detach()
     assert zones.has_far == ("far" in case)
     q, do = torch.randn(2, 2 if keys < 100 else 1, heads, queries, D, device=device).to(dtype)

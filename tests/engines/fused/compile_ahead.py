@@ -62,14 +62,14 @@ def inputs(D: int, length: int) -> Tensor:
     return torch.randn(3, 1, HEADS, length, D).bfloat16()
 
 
-def tiles(encoding: Any, D: int, length: int, documents: int | None = None) -> None:
+def tiles(encoding: Any, D: int, length: int, documents: int | None = None, tabulate: bool = True) -> None:
     """Forward and backward of causal attention, or of both sides; of packed documents if their number is given."""
     q, k, v = inputs(D, length)
     table = None
     if documents is not None:
         table = segment_table(torch.arange(length)[None] // (length // documents), 128, None)
     keys = length if table is None else table.longest
-    sampled = sample_bias(encoding, keys, 0, q.device, causal=not encoding.bidirectional)
+    sampled = sample_bias(encoding, keys, 0, q.device, causal=not encoding.bidirectional, tabulate=tabulate)
     bias = expand(sampled.samples.detach(), sampled.zones, True, SCALE)
     segments = None if table is None else Segments(table.tiles, table.segments)
     call = Call(q, k, v, bias, None, None, None, segments, sampled.zones, SCALE, 0.0)
@@ -99,6 +99,7 @@ CASES = {
     "FIRE, D = 64": lambda: tiles(FIRE(HEADS), 64, 4096),
     "FIRE on both sides of packed documents, D = 128": lambda: tiles(FIRE(HEADS, bidirectional=True), 128, 4096, 2),
     "T5, D = 64": lambda: tiles(T5(HEADS), 64, 4096),
+    "T5 by distance, D = 64": lambda: tiles(T5(HEADS), 64, 4096, tabulate=False),
     "any positions, D = 128": lambda: look_ups(128),
     "the bias of FIRE": lambda: own_bias(FIRE(HEADS)),
 }

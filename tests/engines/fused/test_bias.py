@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from longfire import FIRE, T5, attention_plan
-from longfire.engines.fused.bias import interpolation_error, sample_bias
+from longfire import FIRE, T5, KerpleLog, KerplePower, Sandwich, attention, attention_plan
+from longfire.engines import PreparedBias
+from longfire.engines.fused import bias as bias_module
+from longfire.engines.fused.bias import interpolates, interpolation_error, sample_bias
 from longfire.engines.fused.reference import interpolated
-from tests.engines.fused.cases import device, kinked
+from tests.engines.fused.cases import both, close, device, kinked, stepped
 
 
 @pytest.mark.parametrize("keys", [300, 2048])
@@ -43,3 +45,67 @@ def test_the_plan_suggests_a_larger_smooth_beyond():
     better = FIRE(2, init_L=64.0, smooth_beyond=128).to(device)
     better.load_state_dict(fire.state_dict())
     assert attention_plan(q, k, v, better, impl="fused").error < plan.error
+
+
+def limited(keys):
+    t5 = T5(1)
+    t5.max_length = keys
+    return t5
+
+
+@pytest.mark.parametrize(
+    ("encoding", "keys", "window", "dtype", "expected"),
+    [
+        (FIRE(1), 10, None, torch.float32, True),
+        (T5(1), 4096, None, torch.bfloat16, True),
+        (KerplePower(1), 9999, 5000, torch.float16, True),
+        (T5(1), 4095, None, torch.bfloat16, False),
+        (T5(1), 9999, 1024, torch.bfloat16, False),
+        (T5(1), 9999, None, torch.float32, False),
+        (T5(1).requires_grad_(False), 9999, None, torch.bfloat16, False),
+        (Sandwich(1, head_dim=16), 9999, None, torch.bfloat16, False),
+        (limited(4224), 4100, None, torch.bfloat16, True),
+        (limited(4223), 4100, None, torch.bfloat16, False),
+    ],
+)
+def test_a_bias_of_the_distance_is_interpolated_where_that_is_faster(encoding, keys, window, dtype, expected):
+    assert interpolates(encoding, keys, window, dtype) == expected
+
+
+@pytest.mark.parametrize(("make", "most"), [(T5, 0.0), (KerpleLog, 2e-4), (KerplePower, 4e-3)])
+def test_interpolating_by_distance_is_nearly_exact(make, most):
+    """T5 is constant from `smooth_beyond` on. Of Kerple-power, only biases with a weight matter: 1 to 20 here."""
+    encoding = make(4).to(device)
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            parameter.copy_(torch.linspace(0.3, 1, parameter.numel(), device=device).view_as(parameter))
+        if make is KerplePower:
+            encoding.r2.mul_(0.3)
+    bias = sample_bias(encoding, 5000, 0, torch.device(device), tabulate=False)
+    assert bias.zones.has_far
+    assert interpolation_error(encoding, bias)[0] <= most
+
+
+@pytest.mark.parametrize("layout", [{}, {"window": 200}, {"segment_ids": [0] * 130 + [1] * 60}, {"causal": False}])
+def test_long_attention_by_distance(layout, monkeypatch):
+    """Through every step, with the threshold at 128 keys. Segments and small windows still read a table."""
+    monkeypatch.setattr(bias_module, "LONG", 128)
+    if "segment_ids" in layout:
+        layout = {"segment_ids": torch.tensor([layout["segment_ids"]], device=device)}
+    t5 = stepped(1)
+    q, k, v = torch.randn(3, 1, 1, 190, 16, device=device, dtype=torch.float16)
+    plan = attention_plan(q, k, v, t5, impl="fused", **layout)
+    assert ("is interpolated" in str(plan)) == ("segment_ids" not in layout)
+    assert plan.error == 0.0
+    close(*both(t5, q, k, v, **layout), tolerance=5e-3)
+
+
+def test_a_prepared_bias_is_used_as_it_was_sampled():
+    t5, positions = stepped(1), torch.arange(300, device=device)
+    q, k, v = torch.randn(3, 1, 1, 300, 16, device=device)
+    where = {"q_positions": positions, "k_positions": positions, "in_order": True}
+    sampled = sample_bias(t5, 300, 0, torch.device(device), tabulate=False)
+    prepared = PreparedBias(encoding=t5, **where, fused=sampled)
+    assert "is interpolated" in str(attention_plan(q, k, v, prepared, impl="fused"))
+    expected = attention(q, k, v, t5, impl="reference")
+    torch.testing.assert_close(attention(q, k, v, prepared, impl="fused"), expected, rtol=1e-4, atol=1e-4)

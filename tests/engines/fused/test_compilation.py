@@ -34,7 +34,7 @@ def kernels():
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 def test_fits(capability, kernels):
-    assert len({name for name, *_ in kernels[capability]}) == (11 if CASES[capability] else 21)
+    assert len({name for name, *_ in kernels[capability]}) == (11 if CASES[capability] else 24)
     too_large = [kernel for kernel in kernels[capability] if kernel[2] > SHARED_MEMORY[capability]]
     assert not too_large
 
