@@ -405,6 +405,8 @@ def walk_queries(
         row0 = tl.multiple_of(row0, BM)
         i = row0 + tl.arange(0, BM)
         rows = i - query0
+        if EVEN:
+            rows = tl.multiple_of(row0 - query0, BM) + tl.arange(0, BM)
         q = load_rows(Q, rows, q_stride, T, D, DP, not EVEN)  # [BM, DP]
         do = load_rows(dOut, rows, do_stride, T, D, DP, not EVEN)  # [BM, DP]
         if EVEN:
@@ -486,7 +488,10 @@ def key_grad(
         in_far = reach_of(first, middle_first, far_start, last, CAUSAL)
     head = b * H + h
     q, do = head_at(Q, b, h), head_at(dOut, b, h)
-    lse, delta = Lse + head.to(tl.int64) * T, Delta + head.to(tl.int64) * T
+    first_row = head.to(tl.int64) * T
+    if EVEN:
+        first_row = tl.multiple_of(first_row, BM)
+    lse, delta = Lse + first_row, Delta + first_row
     near = Near.at + h.to(tl.int64) * Near.h
     middle = Middle.at + h.to(tl.int64) * Middle.h if Middle is not None else None
     far = Far.at + h.to(tl.int64) * Far.h if Far is not None else None
