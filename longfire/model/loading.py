@@ -98,6 +98,13 @@ class EncodingModel(PreTrainedModel):
     def _can_set_attn_implementation(cls) -> bool:
         return True
 
+    def embed_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """The embeddings (B, T, C) of tokens (B, T), or those given in their place."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("pass either input_ids or inputs_embeds.")
+        embedded: Tensor = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        return embedded
+
     causal: bool | None = True
     """Whether attention is causal. None: a model's parts differ."""
 

@@ -4,7 +4,6 @@ The classes come before the base model's: `class FireLlamaModel(RotaryModel, Lla
 Shapes: B batch, T queries, S keys, C width.
 """
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -12,28 +11,17 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
 from longfire.encodings import PositionEncoding
-from longfire.model.inputs import Positions, mask_and_positions
+from longfire.model.inputs import Layout, find_layout
 from longfire.model.loading import EncodingModel
 from longfire.model.packing import ARGUMENTS, take_packing
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """The inputs of one forward pass, shared by all layers."""
-
-    hidden: Tensor  # (B, T, C)
-    cache: Cache | None
-    mask: Tensor | None  # as the attention implementation expects it
-    positions: Positions
-    total: int | Tensor
-    """Tokens so far, cached ones included; a tensor for a static cache."""
 
 
 class RetrofittedModel(EncodingModel):
     """Initialises the encoding as configured, and the rest as the base model does."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """As in PyTorch, but refuses what the base model would drop."""
+        """As in PyTorch, but refuses what the base model would drop. None means the default."""
+        options = {name: value for name, value in options.items() if value is not None}
         self.check_options(options)
         return super().__call__(*arguments, **options)
 
@@ -87,18 +75,13 @@ class RetrofittedModel(EncodingModel):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **options: Any,
-    ) -> Inputs:
-        """Embed the tokens, create the cache and find the positions."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("pass either input_ids or inputs_embeds.")
-        hidden = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+    ) -> tuple[Tensor, Cache | None, Layout]:
+        """The embeddings (B, T, C), the cache, created if needed, and the layout."""
+        hidden = self.embed_inputs(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        mask, positions = mask_and_positions(
-            self.config, hidden, attention_mask, position_ids, past_key_values, packing=take_packing(options)
-        )
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        return Inputs(hidden, past_key_values, mask, positions, past + hidden.shape[1])
+        where = (self.config, hidden, attention_mask, position_ids, past_key_values)
+        return hidden, past_key_values, find_layout(*where, packing=take_packing(options))
 
 
 def eager_only(config: Any) -> str | None:

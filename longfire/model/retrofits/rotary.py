@@ -8,7 +8,7 @@ Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size, C w
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from transformers.utils.generic import merge_with_config_defaults
 
 from longfire.engines.value_checks import holds
 from longfire.model.attention import active_encoding, attend
-from longfire.model.inputs import LONGFIRE, Positions
+from longfire.model.inputs import LONGFIRE, Layout
 from longfire.model.packing import take_packing
 from longfire.model.retrofits.pretrained import RetrofittedModel
 
@@ -44,32 +44,24 @@ class IdentityRotation(nn.Module):
         return torch.ones_like(cos), torch.zeros_like(sin)
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """What attention needs to know of a forward pass."""
-
-    implementation: str
-    mask: Tensor | None  # (B or 1, 1, T, S), boolean or additive; None: causal, or in `positions`
-    positions: Positions
-    total: int | Tensor = 0
-    """Tokens so far, cached ones included; a tensor for a static cache."""
-
-    def of_layer(self, S: int) -> "Layout":
-        """The S keys that a layer has, if a sliding window's cache has dropped earlier ones."""
-        positions, key_mask = self.positions, self.positions.key_mask
-        if positions.keys.shape[-1] <= S:
-            return self
-        if key_mask is not None and not holds(has_no_holes, key_mask, message=DROPPED):
-            raise ValueError(f"{DROPPED}. Pad on the left, or pass past_key_values=DynamicCache(), which keeps all.")
-        first = self.total - S
-        first = first.clamp(min=0) if isinstance(first, Tensor) else max(first, 0)  # 0: the cache is not yet full
-        kept = torch.arange(S, device=positions.keys.device) + first
-        key_mask = None if key_mask is None else key_mask[..., kept]
-        positions = replace(positions, keys=positions.keys[..., kept], key_mask=key_mask, in_order=False, padding=None)
-        mask = self.mask
-        if mask is not None and mask.shape[-1] > S:  # else transformers made it for these keys
-            mask = mask[..., kept]
-        return replace(self, mask=mask, positions=positions)
+def of_layer(layout: Layout, S: int) -> Layout:
+    """The layout of the S keys that a layer has, if a sliding window's cache has dropped earlier ones."""
+    keys, key_mask, mask = layout.keys, layout.key_mask, layout.mask
+    if keys.shape[-1] <= S:
+        return layout
+    if key_mask is not None and not holds(has_no_holes, key_mask, message=DROPPED):
+        raise ValueError(f"{DROPPED}. Pad on the left, or pass past_key_values=DynamicCache(), which keeps all.")
+    first = layout.total - S
+    first = first.clamp(min=0) if isinstance(first, Tensor) else max(first, 0)  # 0: the cache is not yet full
+    kept = torch.arange(S, device=keys.device) + first
+    return replace(
+        layout,
+        keys=keys[..., kept],
+        key_mask=None if key_mask is None else key_mask[..., kept],
+        mask=mask[..., kept] if mask is not None and mask.shape[-1] > S else mask,  # the caller's may be for these keys
+        in_order=False,
+        padding=None,
+    )
 
 
 def has_no_holes(mask: Tensor) -> Tensor:
@@ -96,9 +88,9 @@ def biased_attention(
     layout = getattr(module, "layout", None) if layout is None else layout
     if layout is None:
         raise ValueError(f"{type(module).__name__} received no positions. Call the model, not its layers.")
-    S = min(key.shape[2], layout.positions.keys.shape[-1])  # a static cache has spare slots
+    S = min(key.shape[2], layout.keys.shape[-1])  # a static cache has spare slots
     key, value = key[:, :, :S], value[:, :, :S]
-    layout = layout.of_layer(S)
+    layout = of_layer(layout, S)
     special: dict[str, Any] = {name: one for name, one in (("softcap", softcap), ("s_aux", s_aux)) if one is not None}
     if special and layout.implementation != "eager":
         raise ValueError(f"attn_implementation={layout.implementation!r} has no {', '.join(special)}. Use 'eager'.")
@@ -107,11 +99,9 @@ def biased_attention(
     pads = layout.implementation == LONGFIRE and D_value < D  # latent attention; the engines need one head size
     out, weights = attend(
         module,
-        layout.implementation,
         (query, key, pad(value, (0, D - D_value)) if pads else value),
-        layout.mask,
         encoding if encoding is not None and encoding.has_bias else None,
-        layout.positions,
+        layout,
         scaling=scaling,
         dropout=dropout,
         window=sliding_window,
@@ -195,18 +185,15 @@ class RotaryModel(RetrofittedModel):
             use_cache: return a cache for the next call.
             options: the base model's.
         """
-        options = {name: value for name, value in options.items() if value is not None}  # None means the default
-        self.check_options(options)
-        inputs = self.prepare_inputs(
+        hidden, cache, layout = self.prepare_inputs(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **take_packing(options)
         )
-        config: Any = self.config
         return super().forward(
-            inputs_embeds=inputs.hidden,
-            attention_mask=inputs.hidden.new_ones(1, 1, 1, 1),  # 4-D: the base model builds no mask of its own
-            past_key_values=inputs.cache,
+            inputs_embeds=hidden,
+            attention_mask=hidden.new_ones(1, 1, 1, 1),  # 4-D: the base model builds no mask of its own
+            past_key_values=cache,
             use_cache=use_cache,
-            layout=Layout(config._attn_implementation, inputs.mask, inputs.positions, inputs.total),
+            layout=layout,
             **options,
         )
 
