@@ -260,35 +260,7 @@ def _within_window(request: Request) -> Request:
     S, window = request.shape[3], request.window
     if window is None or window >= S or not request.in_order:
         return request
-    last = slice(S - window, None)
-    q_positions, k_positions = request.positions
-    k_positions, bias = k_positions[..., last], request.bias
-    key_mask, ids = (None if tensor is None else tensor[:, last] for tensor in (request.key_mask, request.segment_ids))
-    if isinstance(bias, PreparedBias):
-        own_mask = None if bias.key_mask is None else key_mask
-        bias = replace(
-            bias,
-            k_positions=k_positions,
-            tensor=None if bias.tensor is None else bias.tensor[..., last],
-            fused=None,  # for the kernels of several queries
-            key_mask=own_mask,
-            in_order=False,
-            window=None,
-            segment_ids=None,
-        )
-    elif isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] == S:
-        bias = bias[..., last]
-    return replace(
-        request,
-        k=request.k[:, :, last],
-        v=request.v[:, :, last],
-        bias=bias,
-        q_positions=q_positions,
-        k_positions=k_positions,
-        key_mask=key_mask,
-        window=None,
-        segment_ids=ids,
-    )
+    return replace(request.part(request.q, request.bias, 0, slice(S - window, S)), window=None)
 
 
 def _interpolates_row(request: Request) -> bool:
