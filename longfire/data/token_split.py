@@ -1,6 +1,5 @@
 """The tokens of a split, and sequences of one length cut from them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,31 +55,6 @@ class TokenSplit:
     def sequences(self, length: int, segments: bool = False) -> "Sequences":
         """Training sequences of one length. With `segments`, documents that share one are kept apart."""
         return Sequences(self, length, segments)
-
-    def cut(self, length: int, limit: int | None = None) -> npt.NDArray[np.int64]:
-        """Documents cut into pieces of `length`, without the remainders: (M, length).
-
-        With a limit, at most that many, spread evenly over the documents.
-        """
-        positions, _ = self.pieces(length)
-        return self.windows(_spread(positions, limit), length)
-
-    def paired(self, lengths: Sequence[int], tokens: int, limit: int | None = None) -> npt.NDArray[np.int64]:
-        """Windows for scoring the same tokens at all lengths: (M, max(lengths)).
-
-        The last n tokens of a window are its view at length n, and the last `tokens` of each view are scored.
-        """
-        if len(lengths) == 0:
-            raise ValueError("lengths is empty. Pass at least one.")
-        for length in lengths:
-            at_least("length", length, 2)
-        at_least("tokens", tokens, 1)
-        if tokens >= min(lengths):
-            raise ValueError(
-                f"tokens must be below the shortest length ({min(lengths)}), so that each scored token has one before "
-                f"it, not {tokens}."
-            )
-        return self.cut(max(lengths), limit)
 
     def pieces(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Start and document of each piece of `length` tokens. Raises if there are none."""
@@ -183,12 +157,3 @@ def _whole_pieces(starts: npt.NDArray[np.int64], length: int) -> tuple[npt.NDArr
     documents = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its document
     return starts[documents] + number * length, documents
-
-
-def _spread(positions: npt.NDArray[np.int64], limit: int | None) -> npt.NDArray[np.int64]:
-    if limit is None:
-        return positions
-    at_least("limit", limit, 1)
-    if limit >= len(positions):
-        return positions
-    return positions[np.arange(limit) * len(positions) // limit]
