@@ -34,8 +34,9 @@ def checkpoint_in(folder: Path) -> Path:
     return folder if is_checkpoint else inner
 
 
-def find_checkpoint(folder: Path) -> Path:
+def find_checkpoint(source: str | Path) -> Path:
     """Like `checkpoint_in`, but an error says what is missing."""
+    folder = Path(source)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}. Pass a folder written by save_pretrained.")
     checkpoint = checkpoint_in(folder)

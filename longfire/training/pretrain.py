@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from transformers import TrainingArguments, default_data_collator
 
+from longfire.model.loading import find_checkpoint
 from longfire.training.callbacks import MarkCudaGraphSteps, TrainingMonitor, refuse_non_finite_weights
 from longfire.training.context_parallel import assign_rows, check_context_parallel, check_processes, own_share
-from longfire.training.initial_model import checkpoint_folder, digest, pretraining_model
+from longfire.training.initial_model import digest, pretraining_model
 from longfire.training.recipes import Recipe
 from longfire.training.run import run_training
 from longfire.training.task_data import PaddedRows, TaskData
@@ -166,7 +167,7 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
         refuse_non_finite_weights(cast(Any, self.model), "at the end")
         recipe, corpus = self.recipe, self.corpus
         corpus.save_tokenizer(folder)
-        corpus.save_description(folder, None if recipe.init_from is None else checkpoint_folder(recipe.init_from))
+        corpus.save_description(folder, None if recipe.init_from is None else find_checkpoint(recipe.init_from))
         return {
             "recipe": asdict(recipe),
             "corpus": corpus.describe(),
