@@ -13,11 +13,10 @@ from longfire.engines.engine import Engine
 from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolation_error, refuses, sample_bias
 from longfire.engines.fused.layout import (
     LARGEST_TABLE,
-    Layout,
     LookupLayout,
     counts_segments,
-    fused_layout,
     lookup_layout,
+    padding_before,
 )
 from longfire.engines.fused.segments import SegmentTable, segment_table
 from longfire.engines.fused.zones import Zones, decode_nodes, smooth_width
@@ -162,10 +161,8 @@ def _refuses_tiles(request: Request) -> str | None:
     if segmented:
         in_order = counts_segments(*request.spans, request.key_mask)
         return None if in_order else "with segment_ids, it supports positions that count up from 0 in each segment"
-    found = _layout(request)
-    if isinstance(found, Layout) and found.shift is not None and not request.causal:
-        return NO_LEFT_PADDING
-    return found if isinstance(found, str) else None
+    shift, refusal = _padding_before(request)
+    return refusal if shift is None or request.causal else NO_LEFT_PADDING
 
 
 def _padding(request: Request) -> Tensor | None:
@@ -173,8 +170,8 @@ def _padding(request: Request) -> Tensor | None:
     return request.bias.padding if isinstance(request.bias, PreparedBias) else None
 
 
-def _layout(request: Request) -> Layout | str:
-    return fused_layout(*request.positions, request.key_mask, request.shape[0])
+def _padding_before(request: Request) -> tuple[Tensor | None, str | None]:
+    return padding_before(*request.positions, request.key_mask, request.shape[0])
 
 
 def _shift(request: Request) -> Tensor | None:
@@ -182,11 +179,7 @@ def _shift(request: Request) -> Tensor | None:
     if request.in_order or request.segment_ids is not None:
         return None
     padding = _padding(request)
-    if padding is not None:
-        return padding.int()
-    found = _layout(request)
-    assert isinstance(found, Layout)
-    return found.shift
+    return _padding_before(request)[0] if padding is None else padding.int()
 
 
 def _segments(request: Request) -> SegmentTable | None:
