@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import TrainingArguments, default_data_collator
 
 from longfire.model.loading import find_checkpoint
@@ -18,7 +18,7 @@ from longfire.training.recipes import Recipe
 from longfire.training.rows import PaddingCollator
 from longfire.training.run import run_training
 from longfire.training.task_data import TaskData
-from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments, whole_steps
+from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments
 
 if TYPE_CHECKING:
     from longfire.data import Corpus, Sequences
@@ -144,12 +144,10 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
             data_collator=default_data_collator if recipe.task is None else task_collator(recipe),
         )
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler | SequentialSampler:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         """Text in random order; a task's rows as they are generated."""
-        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
-        if self.recipe.task is not None:
-            return SequentialSampler(dataset)
-        return whole_steps(dataset, self.recipe.batch_size)
+        rows: Any = self.train_dataset
+        return super()._get_train_sampler() if self.recipe.task is None else SequentialSampler(rows)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Ranks that share sequences read the same rows."""
