@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from longfire import parallel
@@ -147,8 +147,3 @@ def active_encoding(module: Any) -> PositionEncoding | None:
     adapted = module.active_adapters and not module.disable_adapters
     chosen = module.modules_to_save[module.active_adapters[0]] if adapted else module.original_module
     return active_encoding(chosen)
-
-
-def register() -> None:
-    """Register "longfire" with transformers. Masks come with `Layout`, so there is no mask function."""
-    AttentionInterface.register(LONGFIRE, longfire_attention)

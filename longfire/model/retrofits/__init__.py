@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, AutoModel, PreTrainedModel
 
 from longfire.encodings import PositionEncoding
 from longfire.model.configuration import LongfireConfig
@@ -161,9 +161,9 @@ def _served(model_type: str) -> str:
 
 
 def register() -> None:
-    """Register retrofitted models with the Auto classes, and their attention function."""
-    rotary.register()
-    t5.register()
+    """Register retrofitted models with the Auto classes, and their attention functions. Masks come with `Layout`."""
+    AttentionInterface.register(rotary.BIASED, rotary.biased_attention)
+    AttentionInterface.register(t5.RELATIVE, t5.relative_attention)
     for base, cls in CLASSES.items():
         config: Any = cls.config_class
         auto: Any = next((HEADS[part] for part in HEADS if base.__name__.endswith(part)), AutoModel)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 from transformers.utils.generic import merge_with_config_defaults
 
 from longfire.engines.value_checks import holds
@@ -205,8 +205,3 @@ def _hand_layout_to(attention: str) -> Callable[..., None]:
         getattr(layer, attention).layout = options["layout"]
 
     return hook
-
-
-def register() -> None:
-    """Register the attention function. Masks come with `Layout`, so there is no mask function."""
-    AttentionInterface.register(BIASED, biased_attention)

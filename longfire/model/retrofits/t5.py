@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 from transformers.utils.generic import merge_with_config_defaults
 
 from longfire.encodings import PositionEncoding
@@ -257,8 +257,3 @@ def _cross_layout(implementation: str, hidden: Tensor, states: Tensor, mask: Ten
         return replace(layout, mask=mask)
     layout = replace(layout, key_mask=find_positions(states, 0, S, mask).key_mask)
     return replace(layout, mask=layout.dense_mask())
-
-
-def register() -> None:
-    """Register the attention function. Masks come with `StackLayout`, so there is no mask function."""
-    AttentionInterface.register(RELATIVE, relative_attention)
