@@ -5,7 +5,6 @@ Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size, C w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,15 +30,6 @@ OPTIONS = ("is_causal", "output_attentions", "output_hidden_states", "return_dic
 """Keyword arguments of a call that transformers handles."""
 
 
-@dataclass(frozen=True, eq=False)
-class LayerBias:
-    """A layer's encoding (its own or the shared one) and its bias, computed before the first layer."""
-
-    encoding: PositionEncoding
-    bias: PositionEncoding | PreparedBias | None
-    """Unprepared if layers compute it. None: the encoding has no bias."""
-
-
 class LongfireAttention(nn.Module):
     """Self-attention with a position bias."""
 
@@ -59,12 +49,12 @@ class LongfireAttention(nn.Module):
         hidden: Tensor,  # (B, T, C)
         layout: Layout,
         past_key_values: Cache | None = None,
-        prepared: LayerBias | None = None,
+        given: PositionEncoding | PreparedBias | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         B, T, C = hidden.shape
-        encoding = active_encoding(self.position_encoding) if prepared is None else prepared.encoding
+        bias = active_encoding(self.position_encoding) if given is None else given
+        encoding = bias.encoding if isinstance(bias, PreparedBias) else bias
         assert encoding is not None
-        bias = (encoding if encoding.has_bias else None) if prepared is None else prepared.bias
         heads = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
         qkv = self.qkv_proj(hidden).view(B, T, sum(heads), self.head_dim).split(heads, dim=2)
         q, k, v = (x.transpose(1, 2) for x in qkv)  # (B, H, T, D), (B, G, T, D), (B, G, T, D)
@@ -73,7 +63,7 @@ class LongfireAttention(nn.Module):
         out, weights = attend(  # (B, T, H, D)
             self,
             (q, k, v),
-            bias,
+            bias if encoding.has_bias else None,
             layout,
             window=self.config.attention_window,
             scaling=self.scaling,
@@ -220,25 +210,21 @@ class LongfireModel(LongfirePreTrainedModel):
             layout = split_layout(*where, packing, sequence_group)
         for encoding in self.encodings:
             hidden = encoding.embed(hidden, layout.queries)
-        prepared = self._prepare(layout, hidden[..., : self.config.head_dim])
-        for layer, bias in zip(self.layers, prepared, strict=True):
-            hidden = layer(hidden, layout=layout, past_key_values=past_key_values, prepared=bias)
+        biases = self._prepare(layout, hidden[..., : self.config.head_dim])
+        for layer, given in zip(self.layers, biases, strict=True):
+            hidden = layer(hidden, layout=layout, past_key_values=past_key_values, given=given)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), past_key_values=past_key_values)
 
-    def _prepare(self, layout: Layout, like: Tensor) -> Sequence[LayerBias | None]:
-        """Biases computed once for several layers. None: the layer computes its own."""
+    def _prepare(self, layout: Layout, like: Tensor) -> Sequence[PositionEncoding | PreparedBias | None]:
+        """For each layer, a bias computed for several at once, or the encoding that all share. None: it has its own."""
         ours, window = self.config._attn_implementation == LONGFIRE, self.config.attention_window
         decodes = ours and window is not None and layout.queries.shape[-1] == 1  # each layer reads few keys
         by_layer = layout.group is not None or decodes
         shared = active_encoding(self.position_encoding)
         if shared is not None:
-            bias: PositionEncoding | PreparedBias | None = shared if shared.has_bias else None
-            if bias is not None and not by_layer:
-                bias = layout.prepare(shared, like if ours else None, window)
-            return [LayerBias(shared, bias)] * len(self.layers)
+            prepares = shared.has_bias and not by_layer
+            return [layout.prepare(shared, like if ours else None, window) if prepares else shared] * len(self.layers)
         rows = None
         if ours and layout.causal and layout.segment_ids is None and not by_layer:
             rows = prepare_rows(self.encodings, layout.queries, layout.keys, layout.key_mask, like)
-        if rows is None:
-            return [None] * len(self.layers)
-        return [LayerBias(row.encoding, row) for row in rows]
+        return [None] * len(self.layers) if rows is None else rows
