@@ -55,6 +55,10 @@ class Layout:
     """(B or 1, 1, T, S), boolean or additive, for other implementations. None: only causality, if anything, limits."""
     total: int | Tensor = 0
     """Tokens so far, cached ones included; a tensor for a static cache. There may be more keys: its spare slots."""
+    bias: PreparedBias | None = None
+    """Of the encoding that all layers of a retrofitted model share. None: each has its own, or there is no bias."""
+    cross: "Layout | None" = None
+    """Of cross-attention."""
 
     def prepare(
         self, encoding: PositionEncoding, like: Tensor | None = None, window: int | None = None

@@ -13,7 +13,7 @@ from longfire.model.heads import LongfireForCausalLM
 from longfire.model.retrofits import rotary, t5
 from longfire.model.retrofits.architectures import ARCHITECTURES, CLASSES, HEADS, REFUSED
 from longfire.model.retrofits.configuration import FireConfig
-from longfire.model.retrofits.pretrained import RetrofittedHead, RetrofittedModel
+from longfire.model.retrofits.pretrained import BIASED, RetrofittedHead, RetrofittedModel, biased_attention
 from longfire.validation import at_least, renamed
 
 DOCS = "docs/retrofit.md"
@@ -161,9 +161,8 @@ def _served(model_type: str) -> str:
 
 
 def register() -> None:
-    """Register retrofitted models with the Auto classes, and their attention functions. Masks come with `Layout`."""
-    AttentionInterface.register(rotary.BIASED, rotary.biased_attention)
-    AttentionInterface.register(t5.RELATIVE, t5.relative_attention)
+    """Register retrofitted models with the Auto classes, and their attention function. Masks come with `Layout`."""
+    AttentionInterface.register(BIASED, biased_attention)
     for base, cls in CLASSES.items():
         config: Any = cls.config_class
         auto: Any = next((HEADS[part] for part in HEADS if base.__name__.endswith(part)), AutoModel)

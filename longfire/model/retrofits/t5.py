@@ -1,13 +1,13 @@
 """The T5 family (T5, mT5, UMT5): its own relative bias in `longfire.attention`, or another encoding in its place.
 
 The base model's own code runs. Its self-attention modules get an encoding in place of their table of biases, and its
-encoder and decoder hand masks, positions and the shared bias to `relative_attention` as one more keyword argument.
+encoder and decoder hand the layout to `biased_attention`, with the shared bias, as one more keyword argument.
 Cross-attention has no bias. In the state dict, `relative_attention_bias.weight` is now `position_encoding.table`.
 Shapes: B batch, H heads, T queries, S keys, D head size, C width.
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,15 +16,11 @@ from transformers import Cache
 from transformers.utils.generic import merge_with_config_defaults
 
 from longfire.encodings import PositionEncoding
-from longfire.engines import PreparedBias
-from longfire.model.attention import active_encoding, attend
+from longfire.model.attention import active_encoding
 from longfire.model.inputs import LONGFIRE, Layout, find_layout, find_positions, is_traced
 from longfire.model.packing import ARGUMENTS
 from longfire.model.retrofits.configuration import T5FamilyConfig
-from longfire.model.retrofits.pretrained import RetrofittedModel
-
-RELATIVE = "longfire_relative"
-"""What the attention modules' own configurations name as their implementation; the stack's names the real one."""
+from longfire.model.retrofits.pretrained import BIASED, RetrofittedModel
 
 OWN_TABLE = "relative_attention_bias"
 """The base model's module with its table of biases."""
@@ -92,39 +88,6 @@ class T5FamilyModel(RetrofittedModel):
         super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, *rest, **options)
 
 
-@dataclass(frozen=True, eq=False)
-class StackLayout:
-    """What the attention modules of an encoder or a decoder need to know of a forward pass."""
-
-    self_attention: Layout
-    cross_attention: Layout | None
-    bias: PreparedBias | None
-    """Of the encoding that all layers share; None if each has its own, or there is no bias."""
-
-
-def relative_attention(
-    module: Any,
-    query: Tensor,  # (B, H, T, D)
-    key: Tensor,  # (B, H, S, D)
-    value: Tensor,  # (B, H, S, D)
-    _: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    *,
-    layout: StackLayout | None = None,
-    **__: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention as the model's implementation computes it, with the bias in self-attention. → (B, T, H, D)"""
-    part = None if layout is None else layout.cross_attention if module.crosses else layout.self_attention
-    if layout is None or part is None:
-        raise ValueError(f"{type(module).__name__} received no positions. Call the model, not its layers.")
-    bias: PositionEncoding | PreparedBias | None = None if module.crosses else layout.bias
-    if bias is None and (own := active_encoding(module.position_encoding)) is not None and own.has_bias:
-        bias = own
-    S = part.keys.shape[-1]  # a static cache has spare slots
-    return attend(module, (query, key[:, :, :S], value[:, :, :S]), bias, part, scaling=scaling, dropout=dropout)
-
-
 def no_dense_bias(*_: Any, **__: Any) -> None:
     """In place of the base model's (1, H, T, S) tensor of biases, or of zeros in cross-attention."""
 
@@ -146,7 +109,7 @@ class T5FamilyStack(T5FamilyModel):
     def _give_encoding(self, attention: Any, crosses: bool) -> None:
         config: Any = self.config
         attention.config = copy.copy(config)
-        attention.config._attn_implementation_internal = RELATIVE
+        attention.config._attn_implementation_internal = BIASED
         attention.crosses, attention.is_causal = crosses, config.is_decoder and not crosses
         attention.position_encoding = config.build_encoding() if attention.has_relative_attention_bias else None
         attention.relative_attention_bias = None
@@ -224,7 +187,7 @@ class T5FamilyStack(T5FamilyModel):
         cache: Cache | None,
         states: Tensor | None,  # (B, S, C)
         states_mask: Tensor | None,
-    ) -> StackLayout:
+    ) -> Layout:
         config, encodings = self.config, self.encodings
         cache = None if not self.is_decoder else getattr(cache, "self_attention_cache", cache)
         own = find_layout(config, hidden, mask, None, cache, causal=self.is_decoder)
@@ -232,7 +195,7 @@ class T5FamilyStack(T5FamilyModel):
             own = _counting_padding(own)
         shared = encodings[0] if len(encodings) == 1 and encodings[0].has_bias else None
         cross = None if states is None else _cross_layout(config._attn_implementation, hidden, states, states_mask)
-        return StackLayout(own, cross, None if shared is None else own.prepare(shared))
+        return replace(own, cross=cross, bias=None if shared is None else own.prepare(shared))
 
 
 def _counting_padding(layout: Layout) -> Layout:
