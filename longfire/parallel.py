@@ -15,13 +15,14 @@ from zlib import crc32
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.distributed import ProcessGroup
 from torch.func import functional_call
 
 from longfire.encodings import PositionEncoding
 from longfire.engines.dispatch import choose
+from longfire.engines.engine import CallAround
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Request, split_bias
 
@@ -162,24 +163,13 @@ def attend(
         whole.part(chunk, own, start, slice(0, start + size if early else whole.k.shape[2]))
         for chunk, own, start in chunks
     ]
-    module = _Halves(whole.encoding)
+    module = CallAround(whole.encoding, lambda: torch.cat([choose(half, impl).run(half) for half in halves], dim=2))
     learned = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not (sum_bias_grad and learned and torch.is_grad_enabled()):
-        return module(halves, impl)  # type: ignore[no-any-return]
+        return module()  # type: ignore[no-any-return]
     summed = _SumGradients.apply(group, *learned.values())
-    out: Tensor = functional_call(module, dict(zip(learned, summed, strict=True)), (halves, impl))
+    out: Tensor = functional_call(module, dict(zip(learned, summed, strict=True)))
     return out
-
-
-class _Halves(nn.Module):
-    """Attention as a module around its encoding, so that functional_call can replace the parameters."""
-
-    def __init__(self, encoding: PositionEncoding | None) -> None:
-        super().__init__()
-        self.encoding = encoding
-
-    def forward(self, halves: Sequence[Request], impl: str) -> Tensor:
-        return torch.cat([choose(half, impl).run(half) for half in halves], dim=2)
 
 
 def _size_and_rank(group: ProcessGroup | None) -> tuple[int, int]:

@@ -7,14 +7,14 @@ are skipped, so causal attention computes the lower triangle only.
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, is_transformed
-from longfire.engines.engine import Engine
-from longfire.engines.layout import needed_keys
+from longfire.engines.engine import CallAround, Engine
+from longfire.engines.layout import Span, needed_keys
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.request import Bias, Request, split_bias
 from longfire.engines.sdpa import SDPA
@@ -115,37 +115,24 @@ def _needs_grad(request: Request) -> bool:
 def _chunks(request: Request, rows: int) -> Iterator[Request]:
     """One request per chunk of queries. Its tensors are views."""
     pieces = request.q.split(rows, dim=2)  # the gradient of a slice would be padded to the full size
+    spans = request.spans
     for number, (q, bias) in enumerate(zip(pieces, split_bias(request.bias, rows, len(pieces)), strict=True)):
         start = number * rows
-        yield request.part(q, bias, start, _seen_keys(request, start, start + q.shape[2]))
+        yield request.part(q, bias, start, _seen_keys(request, *spans, start, start + q.shape[2]), spans)
 
 
-def _seen_keys(request: Request, start: int, stop: int) -> slice:
+def _seen_keys(request: Request, queries: Span, keys: Span, start: int, stop: int) -> slice:
     """A range of keys that has all those that queries start…stop−1 see."""
     _, _, T, S = request.shape
     causal, window = request.causal, request.window
     limited = (causal or window is not None) and not request.in_order
-    if limited or request.segment_ids is not None:
-        queries, keys = request.spans
-        if all(map(can_check_values, (*queries.tensors, *keys.tensors))):
-            return needed_keys(queries[start:stop], keys, causal, window)
+    if (limited or request.segment_ids is not None) and all(map(can_check_values, (*queries.tensors, *keys.tensors))):
+        return needed_keys(queries[start:stop], keys, causal, window)
     if not request.in_order:
         return slice(0, S)
     back = S if window is None else window  # positions in a segment differ by as much as their indices
     ahead = 1 if causal else back
     return slice(max(0, S - T + start - back + 1), min(S, S - T + stop - 1 + ahead))
-
-
-class _Attention(nn.Module):
-    """SDPA as a module around its encoding, so that functional_call can replace the parameters."""
-
-    def __init__(self, bias: Bias) -> None:
-        super().__init__()
-        source = _source(bias)
-        self.encoding = source if isinstance(source, PositionEncoding) else None
-
-    def forward(self, chunk: Request) -> Tensor:
-        return SDPA().run(chunk)
 
 
 def _checkpointed(chunk: Request) -> Tensor:
@@ -154,10 +141,11 @@ def _checkpointed(chunk: Request) -> Tensor:
     By then the encoding's parameters may have changed (a functional_call returned, an optimiser stepped). They are
     therefore saved as arguments, and writing to one in between is an error, as it is without chunks.
     """
-    module = _Attention(chunk.bias)
+    source = _source(chunk.bias)
+    module = CallAround(source if isinstance(source, PositionEncoding) else None, lambda: SDPA().run(chunk))
     names = [name for name, _ in module.named_parameters()]
 
     def attend(*tensors: Tensor) -> Tensor:
-        return functional_call(module, dict(zip(names, tensors, strict=False)), (chunk,))  # type: ignore[no-any-return]
+        return functional_call(module, dict(zip(names, tensors, strict=False)))  # type: ignore[no-any-return]
 
     return checkpoint(attend, *_tensors(chunk), use_reentrant=False)  # type: ignore[no-any-return]

@@ -147,14 +147,14 @@ class Request:
             q_ids = ids if T == S else ids[:, S - T :]  # what is cached by tensor stays known
         return Span(q_positions, q_ids), Span(k_positions, ids)
 
-    def part(self, q: Tensor, bias: Bias, start: int, keys: slice) -> "Request":
+    def part(self, q: Tensor, bias: Bias, start: int, keys: slice, spans: tuple[Span, Span] | None = None) -> "Request":
         """The request of some queries, from number `start` on, and a range of keys outside of which they see none.
 
-        `q` are these queries, and `bias` is theirs, for all keys.
+        `q` are these queries, and `bias` is theirs, for all keys; `spans` are this request's, if they are known.
         """
         (_, _, T, S), stop = self.shape, start + q.shape[2]
         in_order = self.in_order and keys.start == 0 and keys.stop == S - T + stop  # they are the last of these keys
-        queries, all_keys = self.spans
+        queries, all_keys = self.spans if spans is None else spans
         queries, seen = queries[start:stop], all_keys[keys]
         if isinstance(bias, PreparedBias):
             bias = bias.part(queries.positions, seen.positions, keys, in_order)
