@@ -10,21 +10,21 @@ Shapes: B batch, H query heads, G key heads, T tokens of a rank, L = N·T of the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.distributed import ProcessGroup
 from torch.func import functional_call
 
 from longfire.encodings import PositionEncoding
 from longfire.engines.dispatch import choose
+from longfire.engines.engine import CallAround
 from longfire.engines.prepared import PreparedBias
-from longfire.engines.request import Bias, Request
+from longfire.engines.request import Request, split_bias
 
 
 def attention(
@@ -157,57 +157,19 @@ def attend(
         )
     size = q.shape[2] // 2
     starts = rank * size, (2 * N - 1 - rank) * size
-    biases = [whole.bias] * 2 if bias is None else _split_bias(bias, size)
+    chunks = zip(q.split(size, 2), split_bias(whole.bias if bias is None else bias, size, 2), starts, strict=True)
+    early = whole.causal and whole.in_order  # then queries are the last of the keys that they may see
     halves = [
-        _of_chunk(whole, chunk, start, own) for chunk, start, own in zip(q.split(size, 2), starts, biases, strict=True)
+        whole.part(chunk, own, start, slice(0, start + size if early else whole.k.shape[2]))
+        for chunk, own, start in chunks
     ]
-    module = _Halves(whole.encoding)
+    module = CallAround(whole.encoding, lambda: torch.cat([choose(half, impl).run(half) for half in halves], dim=2))
     learned = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not (sum_bias_grad and learned and torch.is_grad_enabled()):
-        return module(halves, impl)  # type: ignore[no-any-return]
+        return module()  # type: ignore[no-any-return]
     summed = _SumGradients.apply(group, *learned.values())
-    out: Tensor = functional_call(module, dict(zip(learned, summed, strict=True)), (halves, impl))
+    out: Tensor = functional_call(module, dict(zip(learned, summed, strict=True)))
     return out
-
-
-class _Halves(nn.Module):
-    """Attention as a module around its encoding, so that functional_call can replace the parameters."""
-
-    def __init__(self, encoding: PositionEncoding | None) -> None:
-        super().__init__()
-        self.encoding = encoding
-
-    def forward(self, halves: Sequence[Request], impl: str) -> Tensor:
-        return torch.cat([choose(half, impl).run(half) for half in halves], dim=2)
-
-
-def _of_chunk(whole: Request, q: Tensor, start: int, bias: Bias) -> Request:
-    """The request of a chunk of queries, given that of the whole sequence."""
-    stop, ids = start + q.shape[2], whole.segment_ids
-    if whole.causal and whole.in_order:  # queries are the last of the keys they may see
-        return replace(
-            whole,
-            q=q,
-            k=whole.k[:, :, :stop],
-            v=whole.v[:, :, :stop],
-            bias=bias[..., :stop] if isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] > 1 else bias,
-            key_mask=None if whole.key_mask is None else whole.key_mask[:, :stop],
-            segment_ids=None if ids is None else ids[:, :stop],
-        )
-    q_positions, k_positions = whole.positions
-    return replace(
-        whole,
-        q=q,
-        bias=bias,
-        q_positions=q_positions[..., start:stop],
-        k_positions=k_positions,
-        q_segment_ids=None if ids is None else ids[:, start:stop],
-    )
-
-
-def _split_bias(bias: Tensor, size: int) -> Sequence[Tensor]:
-    """The bias of each half of the queries."""
-    return bias.split(size, dim=-2) if bias.ndim > 1 and bias.shape[-2] > 1 else (bias, bias)
 
 
 def _size_and_rank(group: ProcessGroup | None) -> tuple[int, int]:

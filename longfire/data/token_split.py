@@ -1,6 +1,5 @@
 """The tokens of a split, and sequences of one length cut from them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,31 +55,6 @@ class TokenSplit:
     def sequences(self, length: int, segments: bool = False) -> "Sequences":
         """Training sequences of one length. With `segments`, documents that share one are kept apart."""
         return Sequences(self, length, segments)
-
-    def cut(self, length: int, limit: int | None = None) -> npt.NDArray[np.int64]:
-        """Documents cut into pieces of `length`, without the remainders: (M, length).
-
-        With a limit, at most that many, spread evenly over the documents.
-        """
-        positions, _ = self.pieces(length)
-        return self.windows(_spread(positions, limit), length)
-
-    def paired(self, lengths: Sequence[int], tokens: int, limit: int | None = None) -> npt.NDArray[np.int64]:
-        """Windows for scoring the same tokens at all lengths: (M, max(lengths)).
-
-        The last n tokens of a window are its view at length n, and the last `tokens` of each view are scored.
-        """
-        if len(lengths) == 0:
-            raise ValueError("lengths is empty. Pass at least one.")
-        for length in lengths:
-            at_least("length", length, 2)
-        at_least("tokens", tokens, 1)
-        if tokens >= min(lengths):
-            raise ValueError(
-                f"tokens must be below the shortest length ({min(lengths)}), so that each scored token has one before "
-                f"it, not {tokens}."
-            )
-        return self.cut(max(lengths), limit)
 
     def pieces(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Start and document of each piece of `length` tokens. Raises if there are none."""
@@ -156,37 +130,26 @@ class Sequences(Dataset[dict[str, Tensor]]):
             raise IndexError(f"index {index} is out of range for {len(self)} sequences.")
         index %= len(self)
         if index < len(self.whole):
-            found = self.whole[index] + np.arange(self.length)
-            document = np.zeros(self.length, np.int64)
+            found, positions = self.whole[index] + np.arange(self.length), np.arange(self.length)
         else:
-            found, document = self._packed(index - len(self.whole))
-        tokens = self.split.tokens[found]
-        labels = np.full(self.length, IGNORED, np.int64)
-        labels[: len(tokens)] = tokens
-        inputs = np.where(labels == IGNORED, self.split.end, labels)
+            found, positions = self._packed(index - len(self.whole))
+        missing = self.length - len(found)
+        tokens = self.split.tokens[found].astype(np.int64)
+        inputs, labels = (np.pad(tokens, (0, missing), constant_values=value) for value in (self.split.end, IGNORED))
         row = {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
         if self.segments:
-            positions = self._positions(document)
+            positions = np.concatenate([positions, np.arange(missing)])
             labels[1:][positions[1:] == 0] = IGNORED
             row["position_ids"] = torch.from_numpy(positions)
         return row
 
     def _packed(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Indices of a packed sequence's tokens, and the document of each."""
-        indices = np.arange(number * self.length, min((number + 1) * self.length, self.num_packed))
+        """Indices of a packed sequence's tokens, and their positions, which start at 0 with each document."""
+        first = number * self.length
+        indices = np.arange(first, min(first + self.length, self.num_packed))
         document = np.searchsorted(self.packed_ends, indices, side="right")
         starts = np.where(document > 0, self.packed_ends[document - 1], 0)
-        found: npt.NDArray[np.int64] = self.packed_starts[document] + indices - starts
-        return found, document
-
-    def _positions(self, document: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Positions that start at 0 with each document; padding counts as one."""
-        padded = np.full(self.length, -1, np.int64)
-        padded[: len(document)] = document
-        index = np.arange(self.length)
-        starts = np.flatnonzero(np.diff(padded, prepend=-2))
-        positions: npt.NDArray[np.int64] = index - starts[np.searchsorted(starts, index, side="right") - 1]
-        return positions
+        return self.packed_starts[document] + indices - starts, indices - np.maximum(starts, first)
 
 
 def _whole_pieces(starts: npt.NDArray[np.int64], length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -194,12 +157,3 @@ def _whole_pieces(starts: npt.NDArray[np.int64], length: int) -> tuple[npt.NDArr
     documents = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its document
     return starts[documents] + number * length, documents
-
-
-def _spread(positions: npt.NDArray[np.int64], limit: int | None) -> npt.NDArray[np.int64]:
-    if limit is None:
-        return positions
-    at_least("limit", limit, 1)
-    if limit >= len(positions):
-        return positions
-    return positions[np.arange(limit) * len(positions) // limit]

@@ -4,21 +4,19 @@ In training, backward recomputes each chunk, so no (queries × keys) tensor is k
 are skipped, so causal attention computes the lower triangle only.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import can_check_values, is_transformed
-from longfire.engines.engine import Engine
+from longfire.engines.engine import CallAround, Engine
 from longfire.engines.layout import Span, needed_keys
 from longfire.engines.prepared import PreparedBias
-from longfire.engines.request import Bias, Request
+from longfire.engines.request import Bias, Request, split_bias
 from longfire.engines.sdpa import SDPA
 
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 27}
@@ -116,71 +114,25 @@ def _needs_grad(request: Request) -> bool:
 
 def _chunks(request: Request, rows: int) -> Iterator[Request]:
     """One request per chunk of queries. Its tensors are views."""
-    # if so, every chunk is in order too: its queries are the last of its keys
-    in_order = request.in_order and request.causal and request.window is None and request.segment_ids is None
-    all_queries, all_keys = request.spans
     pieces = request.q.split(rows, dim=2)  # the gradient of a slice would be padded to the full size
-    for number, (q, bias) in enumerate(zip(pieces, _split_bias(request, rows, len(pieces)), strict=True)):
-        start, stop = number * rows, number * rows + q.shape[2]
-        queries = all_queries[start:stop]
-        seen = _seen_keys(request, start, stop, queries, all_keys)
-        keys = all_keys[seen]
-        if isinstance(bias, Tensor):
-            bias = bias[..., seen] if bias.shape[-1] > 1 else bias
-        if isinstance(bias, PreparedBias):
-            tensor = None if bias.tensor is None else bias.tensor[..., seen]
-            where: dict[str, Any] = {"q_positions": queries.positions, "k_positions": keys.positions}
-            bias = replace(bias, **where, in_order=in_order, tensor=tensor, window=None, segment_ids=None)
-        yield replace(
-            request,
-            q=q,
-            k=request.k[:, :, seen],
-            v=request.v[:, :, seen],
-            bias=bias,
-            q_positions=None if in_order else queries.positions,
-            k_positions=None if in_order else keys.positions,
-            key_mask=None if request.key_mask is None else request.key_mask[:, seen],
-            segment_ids=keys.segment_ids,
-            q_segment_ids=queries.segment_ids,
-        )
+    spans = request.spans
+    for number, (q, bias) in enumerate(zip(pieces, split_bias(request.bias, rows, len(pieces)), strict=True)):
+        start = number * rows
+        yield request.part(q, bias, start, _seen_keys(request, *spans, start, start + q.shape[2]), spans)
 
 
-def _split_bias(request: Request, rows: int, chunks: int) -> Sequence[Bias]:
-    """The bias of every chunk, for all keys."""
-    bias = request.bias
-    if isinstance(bias, PreparedBias) and bias.tensor is not None:
-        return [replace(bias, tensor=piece) for piece in bias.tensor.split(rows, dim=-2)]
-    if isinstance(bias, Tensor):
-        pieces = torch.atleast_2d(bias).split(rows, dim=-2)
-        return pieces if len(pieces) == chunks else [pieces[0]] * chunks  # one row for all queries
-    return [bias] * chunks
-
-
-def _seen_keys(request: Request, start: int, stop: int, queries: Span, keys: Span) -> slice:
+def _seen_keys(request: Request, queries: Span, keys: Span, start: int, stop: int) -> slice:
     """A range of keys that has all those that queries start…stop−1 see."""
     _, _, T, S = request.shape
     causal, window = request.causal, request.window
-    seen = slice(0, S)
-    if request.in_order:  # positions in a segment differ by as much as their indices
-        back = S if window is None else window
-        ahead = 1 if causal else back
-        seen = slice(max(0, S - T + start - back + 1), min(S, S - T + stop - 1 + ahead))
     limited = (causal or window is not None) and not request.in_order
     if (limited or request.segment_ids is not None) and all(map(can_check_values, (*queries.tensors, *keys.tensors))):
-        seen = needed_keys(queries, keys, causal, window)
-    return seen
-
-
-class _Attention(nn.Module):
-    """SDPA as a module around its encoding, so that functional_call can replace the parameters."""
-
-    def __init__(self, bias: Bias) -> None:
-        super().__init__()
-        source = _source(bias)
-        self.encoding = source if isinstance(source, PositionEncoding) else None
-
-    def forward(self, chunk: Request) -> Tensor:
-        return SDPA().run(chunk)
+        return needed_keys(queries[start:stop], keys, causal, window)
+    if not request.in_order:
+        return slice(0, S)
+    back = S if window is None else window  # positions in a segment differ by as much as their indices
+    ahead = 1 if causal else back
+    return slice(max(0, S - T + start - back + 1), min(S, S - T + stop - 1 + ahead))
 
 
 def _checkpointed(chunk: Request) -> Tensor:
@@ -189,10 +141,11 @@ def _checkpointed(chunk: Request) -> Tensor:
     By then the encoding's parameters may have changed (a functional_call returned, an optimiser stepped). They are
     therefore saved as arguments, and writing to one in between is an error, as it is without chunks.
     """
-    module = _Attention(chunk.bias)
+    source = _source(chunk.bias)
+    module = CallAround(source if isinstance(source, PositionEncoding) else None, lambda: SDPA().run(chunk))
     names = [name for name, _ in module.named_parameters()]
 
     def attend(*tensors: Tensor) -> Tensor:
-        return functional_call(module, dict(zip(names, tensors, strict=False)), (chunk,))  # type: ignore[no-any-return]
+        return functional_call(module, dict(zip(names, tensors, strict=False)))  # type: ignore[no-any-return]
 
     return checkpoint(attend, *_tensors(chunk), use_reentrant=False)  # type: ignore[no-any-return]

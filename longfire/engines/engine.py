@@ -1,7 +1,9 @@
 """The interface of an attention engine."""
 
+from collections.abc import Callable
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from longfire.encodings import PositionEncoding
 from longfire.engines.request import Request
@@ -39,3 +41,14 @@ class Engine:
     def run(self, request: Request) -> Tensor:
         """(B, H, T, D)."""
         raise NotImplementedError
+
+
+class CallAround(nn.Module):
+    """A call that uses an encoding, as a module around it, so that functional_call can replace the parameters."""
+
+    def __init__(self, encoding: PositionEncoding | None, call: Callable[[], Tensor]) -> None:
+        super().__init__()
+        self.encoding, self.call = encoding, call
+
+    def forward(self) -> Tensor:
+        return self.call()

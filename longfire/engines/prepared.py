@@ -60,6 +60,21 @@ class PreparedBias:
         """The bias as a dense tensor, computed now if necessary."""
         return self.encoding(self.q_positions, self.k_positions) if self.tensor is None else self.tensor
 
+    def part(self, q_positions: Tensor, k_positions: Tensor, keys: slice, in_order: bool) -> "PreparedBias":
+        """The bias at some of these positions, a range of the keys, for any layout."""
+        return replace(
+            self,
+            q_positions=q_positions,
+            k_positions=k_positions,
+            in_order=in_order,
+            padding=None,
+            tensor=None if self.tensor is None else self.tensor[..., keys],
+            fused=None,  # it is for all keys
+            key_mask=None if self.key_mask is None else self.key_mask[:, keys],
+            window=None,
+            segment_ids=None,
+        )
+
     def check_same(self, q_positions: Tensor | None, k_positions: Tensor | None, key_mask: Tensor | None) -> None:
         """Refuse positions or a mask other than those it was prepared for."""
         for name, given, own in (("q", q_positions, self.q_positions), ("k", k_positions, self.k_positions)):

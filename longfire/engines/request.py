@@ -4,7 +4,8 @@ Dimensions: B batch, H query heads, G key heads, T queries, S keys, D head size.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -145,6 +146,32 @@ class Request:
             _, _, T, S = self.shape
             q_ids = ids if T == S else ids[:, S - T :]  # what is cached by tensor stays known
         return Span(q_positions, q_ids), Span(k_positions, ids)
+
+    def part(self, q: Tensor, bias: Bias, start: int, keys: slice, spans: tuple[Span, Span] | None = None) -> "Request":
+        """The request of some queries, from number `start` on, and a range of keys outside of which they see none.
+
+        `q` are these queries, and `bias` is theirs, for all keys; `spans` are this request's, if they are known.
+        """
+        (_, _, T, S), stop = self.shape, start + q.shape[2]
+        in_order = self.in_order and keys.start == 0 and keys.stop == S - T + stop  # they are the last of these keys
+        queries, all_keys = self.spans if spans is None else spans
+        queries, seen = queries[start:stop], all_keys[keys]
+        if isinstance(bias, PreparedBias):
+            bias = bias.part(queries.positions, seen.positions, keys, in_order)
+        elif isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] > 1:
+            bias = bias[..., keys]
+        return replace(
+            self,
+            q=q,
+            k=self.k[:, :, keys],
+            v=self.v[:, :, keys],
+            bias=bias,
+            q_positions=None if in_order else queries.positions,
+            k_positions=None if in_order else seen.positions,
+            key_mask=None if self.key_mask is None else self.key_mask[:, keys],
+            segment_ids=seen.segment_ids,
+            q_segment_ids=queries.segment_ids,
+        )
 
     def dense_bias(self) -> Tensor | None:
         """The bias as a 4-D tensor that broadcasts to (B, H, T, S)."""
@@ -302,3 +329,13 @@ class Request:
         for name, ids, length in (("segment_ids", self.segment_ids, S), ("q_segment_ids", self.q_segment_ids, T)):
             if ids is not None:
                 check_segment_ids(ids, name, B, length, self.q)
+
+
+def split_bias(bias: Bias, rows: int, chunks: int) -> Sequence[Bias]:
+    """The bias of every chunk of this many queries, for all keys."""
+    if isinstance(bias, PreparedBias) and bias.tensor is not None:
+        return [replace(bias, tensor=piece) for piece in bias.tensor.split(rows, dim=-2)]
+    if isinstance(bias, Tensor):
+        pieces = torch.atleast_2d(bias).split(rows, dim=-2)
+        return pieces if len(pieces) == chunks else [pieces[0]] * chunks  # one row for all queries
+    return [bias] * chunks

@@ -7,13 +7,12 @@ places, which is when greedy decoding would produce it (with random positions, i
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from longfire.evaluation.scoring import evaluating
 from longfire.tasks.synthetic import IGNORED, PAD, SyntheticTask
-from longfire.tasks.synthetic.task import padded_row
 from longfire.validation import at_least, error_summary
 
 BATCH_TOKENS = {"cuda": 1 << 17, "cpu": 1 << 13}
@@ -77,7 +76,8 @@ def _correct(model: Any, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def _padded(rows: Sequence[dict[str, list[int]]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and labels (B, T)."""
-    T = max(len(row["input_ids"]) for row in rows)
-    padded = [padded_row(row, T) for row in rows]
-    ids, labels = (torch.from_numpy(np.stack([row[name] for row in padded])) for name in ("input_ids", "labels"))
-    return ids.to(device), labels.to(device)
+    ids, labels = (
+        pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=value).to(device)
+        for name, value in (("input_ids", PAD), ("labels", IGNORED))
+    )
+    return ids, labels

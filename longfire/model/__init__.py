@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 try:
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+    from transformers import AttentionInterface, AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 except ModuleNotFoundError as error:
     if error.name != "transformers":
         raise
@@ -12,10 +12,12 @@ except ModuleNotFoundError as error:
         "longfire.model needs transformers: pip install 'longfire[model]'", name="transformers"
     ) from error
 
-from longfire.model import attention, inspection, retrofits
+from longfire.model import inspection, retrofits
+from longfire.model.attention import longfire_attention
 from longfire.model.configuration import SIZES, LongfireConfig
 from longfire.model.extension import extend
 from longfire.model.heads import LongfireForCausalLM, LongfireForMaskedLM
+from longfire.model.inputs import LONGFIRE
 from longfire.model.modeling import LongfireModel
 from longfire.model.retrofits import retrofit
 
@@ -29,7 +31,7 @@ __all__ = [
     "retrofit",
 ]
 
-attention.register()
+AttentionInterface.register(LONGFIRE, longfire_attention)  # masks come with `Layout`
 AutoConfig.register("longfire", LongfireConfig)
 AutoModel.register(LongfireConfig, LongfireModel)
 AutoModelForCausalLM.register(LongfireConfig, LongfireForCausalLM)

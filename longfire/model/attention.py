@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from longfire import parallel
@@ -16,7 +16,7 @@ from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias
 from longfire.engines.dispatch import choose
 from longfire.engines.request import Request
-from longfire.model.inputs import LONGFIRE, Positions
+from longfire.model.inputs import LONGFIRE, Layout
 
 IMPLEMENTATIONS = (LONGFIRE, "sdpa", "eager")
 
@@ -31,37 +31,37 @@ def longfire_attention(
     dropout: float = 0.0,
     *,
     position_bias: PositionEncoding | PreparedBias | None = None,
-    positions: Positions | None = None,
+    layout: Layout | None = None,
     window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """`longfire.attention`: fused on a GPU, chunked on a CPU. → (B, T, H, D)"""
-    if positions is None:
+    if layout is None:
         raise ValueError(
             f"attn_implementation='{LONGFIRE}' works only with longfire's own and retrofitted models, not "
             f"with {type(module).__name__}. Convert it with longfire.model.retrofit(model), or use 'sdpa'."
         )
-    if positions.padding is not None and isinstance(position_bias, PositionEncoding):
-        position_bias = positions.prepare(position_bias, window=window)  # a compiled graph cannot read positions
-    explicit, group, q = not positions.in_order and not isinstance(position_bias, PreparedBias), positions.group, query
+    if layout.padding is not None and isinstance(position_bias, PositionEncoding):
+        position_bias = layout.prepare(position_bias, window=window)  # a compiled graph cannot read positions
+    explicit, group, q = not layout.in_order and not isinstance(position_bias, PreparedBias), layout.group, query
     if group is not None:
         key, value = parallel.gather_keys(query, key, value, group)
         query = parallel.whole_like(query, group, 2)
-    queries = positions.queries if group is None else positions.keys
+    queries = layout.queries if group is None else layout.keys
     request = Request(  # not `attention`, which would check the positions again in every layer
         query,
         key,
         value,
         position_bias,
         q_positions=queries if explicit else None,
-        k_positions=positions.keys if explicit else None,
-        causal=positions.causal,
-        key_mask=positions.key_mask,
+        k_positions=layout.keys if explicit else None,
+        causal=layout.causal,
+        key_mask=layout.key_mask,
         dropout_p=dropout,
         scale=scaling,
         window=window,
-        segment_ids=positions.segment_ids,
-        position_limit=positions.limit,
+        segment_ids=layout.segment_ids,
+        position_limit=layout.limit,
     )
     if group is not None:  # gradients of the encoding are summed by DDP or FSDP
         return parallel.attend(q, request, group, sum_bias_grad=False).transpose(1, 2), None
@@ -103,35 +103,33 @@ def eager_attention(
     return (weights @ value).transpose(1, 2), weights
 
 
-def update_cache(cache: Cache | None, layer: int, k: Tensor, v: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
+def update_cache(cache: Cache | None, layer: int, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """Append keys and values (B, G, T, D) → all so far (B, G, S, D), without a static cache's spare slots."""
     if cache is None:
         return k, v
     k, v = cache.update(k, v, layer)
-    S = positions.keys.shape[-1]
+    S = layout.keys.shape[-1]
     return (k, v) if k.shape[2] == S else (k[:, :, :S], v[:, :, :S])
 
 
 def attend(
     module: nn.Module,
-    implementation: str | None,
     qkv: tuple[Tensor, Tensor, Tensor],  # (B, H, T, D), (B, G, S, D), (B, G, S, D)
-    mask: Tensor | None,
     bias: PositionEncoding | PreparedBias | None,
-    positions: Positions,
+    layout: Layout,
     *,
     window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Call an implementation with bias and window in the form it expects → (B, T, H, D), and any weights it returns."""
-    function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation or "eager", eager_attention)
+    """Call the implementation with bias and mask in the form it expects → (B, T, H, D), and any weights it returns."""
+    function = ALL_ATTENTION_FUNCTIONS.get_interface(layout.implementation, eager_attention)
     if function is longfire_attention:
-        return longfire_attention(module, *qkv, mask, position_bias=bias, positions=positions, window=window, **options)
-    mask = positions.within(mask, window)
+        return longfire_attention(module, *qkv, None, position_bias=bias, layout=layout, window=window, **options)
+    mask = layout.within(window)
     if mask is not None and mask.dtype == torch.bool and function is eager_attention:
         dtype = qkv[0].dtype
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
-    dense = bias(positions.queries, positions.keys) if isinstance(bias, PositionEncoding) else bias
+    dense = bias(layout.queries, layout.keys) if isinstance(bias, PositionEncoding) else bias
     if isinstance(dense, PreparedBias):
         dense = dense.dense()
     if dense is not None:
@@ -149,8 +147,3 @@ def active_encoding(module: Any) -> PositionEncoding | None:
     adapted = module.active_adapters and not module.disable_adapters
     chosen = module.modules_to_save[module.active_adapters[0]] if adapted else module.original_module
     return active_encoding(chosen)
-
-
-def register() -> None:
-    """Register "longfire" with transformers. Masks come with `Positions`, so there is no mask function."""
-    AttentionInterface.register(LONGFIRE, longfire_attention)

@@ -172,22 +172,21 @@ class LongfireConfig(PreTrainedConfig):
         options: dict[str, Any] = dict(self.position_encoding or {})  # type: ignore[arg-type]
         if "name" not in options:
             raise ValueError(f"position_encoding needs a name, such as {{'name': 'fire'}}, not {options!r}.")
-        name = options.pop("name")
-        check_options(name, options)
-        return build_encoding(
-            name,
-            num_heads=self.num_attention_heads,
-            head_dim=self.head_dim,
-            width=self.hidden_size,
-            max_length=self.max_position_embeddings,
-            **options,
-        )
+        return encoding_of_shape(self, **options)
 
 
-def check_options(name: str, options: dict[str, Any]) -> None:
-    """Refuse encoding options that the model's configuration sets."""
+def encoding_of_shape(config: Any, /, name: str, **options: Any) -> PositionEncoding:
+    """A new encoding for a model of this shape. Refuses options that its configuration sets."""
     for option, field in SET_BY_MODEL.items():
         if option in options and name in ENCODINGS:
             known = option_names(ENCODINGS[name])
             remedy = hint(option, known) if known else "It has no options."
             raise ValueError(f"{option!r} is the model's {field}, not an option of {name!r}. {remedy}")
+    return build_encoding(
+        name,
+        num_heads=config.num_attention_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        width=config.hidden_size,
+        max_length=config.max_position_embeddings,
+        **options,
+    )

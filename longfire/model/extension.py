@@ -1,13 +1,16 @@
-"""Context extension: load a RoPE checkpoint as RoPE-PI or YaRN, with the same weights and different frequencies.
+"""Another encoding in longfire's own decoder: RoPE extended to RoPE-PI or YaRN, or a new one.
 
-Only RoPE can be extended without training: other encodings have learned parameters, or the model has adapted to them.
+Only RoPE can be extended without training, by other frequencies with the same weights: other encodings have learned
+parameters, or the model has adapted to them.
 """
 
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from longfire.encodings import ENCODINGS
+import torch
+
+from longfire.encodings import ENCODINGS, position_parameters
 from longfire.encodings.rope import ScaledRoPE
 from longfire.model.configuration import LongfireConfig
 from longfire.model.heads import LongfireForCausalLM
@@ -32,11 +35,7 @@ def extend(
     if isinstance(source, LongfireForCausalLM):
         config = deepcopy(source.config)
         config.position_encoding = extended_encoding(config, encoding, target_length, trained_length)
-        model = LongfireForCausalLM(config)
-        model.to(source.device, source.dtype)  # type: ignore[arg-type]
-        model.load_state_dict(source.state_dict())
-        model.train(source.training)
-        return model
+        return with_config(source, config)
     folder = checkpoint_in(Path(source))
     requested = extended_encoding(LongfireConfig.from_pretrained(folder), encoding, target_length, trained_length)
     loaded: LongfireForCausalLM = LongfireForCausalLM.from_pretrained(folder, position_encoding=requested)
@@ -65,3 +64,39 @@ def extended_encoding(
             f"checkpoint needs no extension."
         )
     return {**saved, "name": encoding, "trained_length": trained, "target_length": target_length}
+
+
+def retrofitted_config(
+    config: LongfireConfig, encoding: str | None, training_length: int, options: dict[str, Any]
+) -> LongfireConfig:
+    """The model's configuration with another encoding. Extensions of RoPE need the option `target_length`."""
+    at_least("training_length", training_length, 1)
+    new, name = deepcopy(config), encoding or "fire"
+    if name in EXTENSIONS:
+        if "target_length" not in options:
+            raise TypeError(
+                f"{name!r} needs the length to extend to: {name}:target_length=N, above the trained length."
+            )
+        target, trained = options["target_length"], options.get("trained_length")
+        chosen = {**options, **extended_encoding(config, name, target, trained)}
+    else:
+        default = {"init_L": training_length / 4} if name == "fire" else {}
+        chosen = {"name": name, **default, **options}
+    new.position_encoding, new.max_position_embeddings = chosen, training_length
+    new.validate_architecture()
+    with torch.device("meta"):
+        learned = bool(position_parameters(config.build_encoding()))
+    saved: dict[str, Any] = dict(config.position_encoding or {})  # type: ignore[arg-type]
+    if learned and saved.get("name") == name:
+        raise ValueError(f"this model already has {name!r}, which it has learned. Fine-tune it as it is.")
+    return new
+
+
+def with_config(model: LongfireForCausalLM, config: LongfireConfig) -> LongfireForCausalLM:
+    """A copy of the model with the configuration's encoding."""
+    new = LongfireForCausalLM(config)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if "position_encoding" not in name}
+    new.load_state_dict(weights, strict=False)
+    new.to(model.device, model.dtype)  # type: ignore[arg-type]
+    new.train(model.training)
+    return new

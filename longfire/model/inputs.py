@@ -1,4 +1,4 @@
-"""Compute the mask and positions of a forward pass from the attention mask, the cache and position ids.
+"""The layout of a forward pass: where tokens are and what they see, by the mask, the cache and position ids.
 
     attention_mask   0 0 1 1 1 1 | 0          positions   0 0 0 1 2 3 | 4
                      padding       padding
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from transformers import Cache
-from transformers.masking_utils import create_causal_mask
 
 from longfire.encodings import PositionEncoding
 from longfire.encodings.positions import random_positions, strictly_increase
@@ -33,8 +32,8 @@ PACKED = "documents are packed into one row"
 
 
 @dataclass(frozen=True, eq=False)
-class Positions:
-    """Query and key positions of one forward pass, shared by all layers."""
+class Layout:
+    """What attention needs to know of a forward pass, shared by all layers."""
 
     queries: Tensor  # (T,) or (B, T)
     keys: Tensor  # (S,) or (B, S)
@@ -51,6 +50,15 @@ class Positions:
     """The ranks that the sequence is split across: queries are this rank's share, keys those of the whole sequence."""
     limit: int | None = None
     """All positions are below this; known if they were drawn here. A compiled layer cannot read them."""
+    implementation: str = LONGFIRE
+    mask: Tensor | None = None
+    """(B or 1, 1, T, S), boolean or additive, for other implementations. None: only causality, if anything, limits."""
+    total: int | Tensor = 0
+    """Tokens so far, cached ones included; a tensor for a static cache. There may be more keys: its spare slots."""
+    bias: PreparedBias | None = None
+    """Of the encoding that all layers of a retrofitted model share. None: each has its own, or there is no bias."""
+    cross: "Layout | None" = None
+    """Of cross-attention."""
 
     def prepare(
         self, encoding: PositionEncoding, like: Tensor | None = None, window: int | None = None
@@ -70,23 +78,24 @@ class Positions:
         )
 
     def dense_mask(self) -> Tensor | None:
-        """Which keys each query sees, (B, 1, T, S), for implementations that need it dense; None if all."""
-        ids, T, S = self.segment_ids, self.queries.shape[-1], self.keys.shape[-1]
+        """Which keys each query sees, (B or 1, 1, T, S); None if all, or those that "sdpa" lets it see by itself."""
+        ids, kept, T, S = self.segment_ids, self.key_mask, self.queries.shape[-1], self.keys.shape[-1]
+        if ids is None and not self.causal:
+            return None if kept is None else kept[:, None, None, :]
+        if ids is None and kept is None and ((T == S and self.implementation == "sdpa") or (T == 1 and self.in_order)):
+            return None
         queries = Span(self.queries, None if ids is None else ids[:, S - T :])
         seen = visible(queries, Span(self.keys, ids), self.causal, None)
-        if self.key_mask is not None:
-            kept = self.key_mask[:, None, :]
-            own = torch.eye(S, dtype=torch.bool, device=kept.device)[S - T :]  # padding sees itself, not nothing
-            seen = (kept.expand(-1, T, -1) if seen is None else seen & kept) | own
-        if seen is None:
-            return None
+        assert seen is not None
+        if kept is not None:
+            index = torch.arange(S, device=kept.device)
+            own = index == index[:T, None] + self.total - T
+            seen = (seen & kept[:, None, :]) | own  # padding sees itself, not nothing
         return seen[:, None] if seen.ndim == 3 else seen[None, None]
 
-    def within(self, mask: Tensor | None, window: int | None) -> Tensor | None:
-        """The mask (B or 1, 1, T, S), which also hides keys outside of the window.
-
-        It is boolean or additive. None: only causality, if anything, limits what a query sees.
-        """
+    def within(self, window: int | None) -> Tensor | None:
+        """The mask, which also hides keys outside of the window."""
+        mask = self.mask
         if window is None or (self.in_order and window >= self.keys.shape[-1]):
             return mask
         distance = self.queries.long()[..., :, None] - self.keys.long()[..., None, :]  # (…, T, S)
@@ -97,7 +106,7 @@ class Positions:
         return mask & near if mask.dtype == torch.bool else mask.masked_fill(~near, torch.finfo(mask.dtype).min)
 
 
-def mask_and_positions(
+def find_layout(
     config: Any,
     x: Tensor,
     attention_mask: Tensor | None,
@@ -106,8 +115,8 @@ def mask_and_positions(
     training: bool = False,
     packing: Mapping[str, Any] | None = None,
     causal: bool | None = None,
-) -> tuple[Tensor | None, Positions]:
-    """The mask that the attention implementation expects, and the positions of the tokens x (B, T, C).
+) -> Layout:
+    """The layout of the tokens x (B, T, C), for the configured implementation.
 
     `packing` are the arguments of padding-free collators (`take_packing`); `causal` defaults to the configuration's.
     """
@@ -118,57 +127,38 @@ def mask_and_positions(
     ours = config._attn_implementation == LONGFIRE
     past = 0 if cache is None else cache.get_seq_length()
     slots = past + T if cache is None else key_slots(cache, T)
-    token_mask = attention_mask
-    if not ours and attention_mask is not None and attention_mask.ndim == 4:  # passed on unchanged
-        token_mask = None
-        if not (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
-            raise ValueError(
-                f"a 4-D attention mask must be boolean (True: attend) or floating point (added to the logits), not "
-                f"{attention_mask.dtype}. Convert it with attention_mask.bool()."
-            )
-        if attention_mask.shape[2] != T:
-            raise ValueError(
-                f"a 4-D attention mask must be (B, 1, T, S) with a row for each of the {T} queries, not "
-                f"{tuple(attention_mask.shape)}: a single row would let tokens see later ones. For padding, pass "
-                f"(B, tokens so far)."
-            )
     segments = given_segments(packing or {}, x)
     if segments is not None and attention_mask is not None:
         raise ValueError(
             f"{', '.join(packing or {})} are for rows without padding. Omit attention_mask, or pass position_ids alone."
         )
+    by_query = None
+    if not ours and attention_mask is not None and attention_mask.ndim == 4:  # says it all
+        by_query, attention_mask = _checked_by_query(attention_mask, T), None
     limit = getattr(config, "random_positions", None) if position_ids is None else None
     if limit is not None and segments is not None:
         raise ValueError(
             "with random_positions, packed documents need position_ids: pass longfire.random_positions of each."
         )
-    drawn = None if limit is None else draw_positions(limit, x, past, slots, token_mask, training)
-    if drawn is not None and token_mask is None:
-        positions = Positions(drawn, drawn)  # nothing to check, no device synchronisation
+    if limit is not None:
+        position_ids = draw_positions(limit, x, past, slots, attention_mask, training)
+    if limit is not None and position_ids is not None and attention_mask is None:
+        layout = Layout(position_ids, position_ids)  # nothing to check, no device synchronisation
     else:
-        ids = position_ids if drawn is None else drawn
-        positions = find_positions(x, past, slots, token_mask, ids, segments, cached=cache is not None)
-    by_query = not ours and attention_mask is not None and attention_mask.ndim == 4
-    segments = None if by_query else positions.segment_ids  # a mask by query says it all
-    positions = replace(positions, causal=causal, segment_ids=segments, limit=limit)
-    if positions.segment_ids is not None and cache is not None:
+        layout = find_positions(x, past, slots, attention_mask, position_ids, segments, cached=cache is not None)
+    if by_query is not None:
+        layout = replace(layout, segment_ids=None)
+    if layout.segment_ids is not None and cache is not None:
         raise ValueError(f"{PACKED}, which a cache would mix up later. Pass use_cache=False.")
+    implementation = config._attn_implementation
+    layout = replace(layout, causal=causal, limit=limit, implementation=implementation, total=past + T)
     if ours:
-        return None, positions
-    if not by_query and (positions.segment_ids is not None or not causal):
-        return positions.dense_mask(), positions
-    mask: Any = create_causal_mask(
-        config=config,
-        inputs_embeds=x,
-        attention_mask=attention_mask,
-        past_key_values=cache,
-        position_ids=None,  # transformers would start a document at every gap
-    )
-    S = positions.keys.shape[-1]
-    return mask if mask is None or mask.shape[-1] == S else mask[..., :S], positions
+        return layout
+    mask = layout.dense_mask() if by_query is None else by_query[..., : layout.keys.shape[-1]]
+    return replace(layout, mask=mask)
 
 
-def split_positions(
+def split_layout(
     config: Any,
     x: Tensor,
     attention_mask: Tensor | None,
@@ -176,8 +166,8 @@ def split_positions(
     cache: Cache | None,
     packing: Mapping[str, Any],
     group: ProcessGroup,
-) -> Positions:
-    """The positions of this rank's share x (B, T, C) of sequences that a group shares, and so of mask and ids."""
+) -> Layout:
+    """The layout of this rank's share x (B, T, C) of sequences that a group shares, and so of mask and ids."""
     if config._attn_implementation != LONGFIRE:
         raise ValueError(f"sequence_group needs attn_implementation='{LONGFIRE}', not {config._attn_implementation!r}.")
     if cache is not None:
@@ -200,8 +190,8 @@ def split_positions(
     given = {"inputs": x, "attention_mask": attention_mask, "position_ids": position_ids}
     check_agreement(given, x.device, group)
     mask, ids = (None if t is None else unshard(t, 1, group) for t in (attention_mask, position_ids))
-    positions = mask_and_positions(config, whole_like(x, group, 1), mask, ids, None)[1]
-    return replace(positions, queries=shard(positions.queries, -1, group), group=group)
+    layout = find_layout(config, whole_like(x, group, 1), mask, ids, None)
+    return replace(layout, queries=shard(layout.queries, -1, group), group=group)
 
 
 def key_slots(cache: Cache, T: int) -> int:
@@ -218,7 +208,7 @@ def find_positions(
     position_ids: Tensor | None = None,
     segments: Tensor | None = None,
     cached: bool = False,
-) -> Positions:
+) -> Layout:
     """Positions of the tokens x (B, T, C), which follow `past` cached ones.
 
     Args:
@@ -242,7 +232,7 @@ def find_positions(
             check_increasing(position_ids, segments)
     elif segments is not None:
         positions = segment_positions(segments)
-        return Positions(positions, positions, in_order=True, segment_ids=segments)
+        return Layout(positions, positions, in_order=True, segment_ids=segments)
     if traced:
         if binary is not None:
             torch._assert_async(binary, NOT_BINARY)
@@ -288,12 +278,12 @@ def count_positions(mask: Tensor) -> Tensor:
 
 def _eager_positions(
     x: Tensor, past: int, mask: Tensor | None, binary: Tensor | None, ids: Tensor | None, segments: Tensor | None
-) -> Positions:
+) -> Layout:
     """Where values can be read: checked once, for all layers."""
     total = past + x.shape[1]
     index = torch.arange(total, device=x.device)
     if mask is None and ids is None:  # nothing to check, no device synchronisation
-        return Positions(index[past:], index, in_order=True)
+        return Layout(index[past:], index, in_order=True)
     masked = mask is not None
     if mask is not None:
         mask = mask[:, :total]
@@ -327,12 +317,12 @@ def _eager_positions(
         )
     if ids is not None and not one_document:
         where = counted if counts_each else ids  # they may differ in padding
-        return Positions(where, where, None if all_kept else mask, counts_each, segment_ids=found)
+        return Layout(where, where, None if all_kept else mask, counts_each, segment_ids=found)
     if all_kept and in_order:
-        return Positions(index[past:], index, in_order=True)
+        return Layout(index[past:], index, in_order=True)
     if ids is not None and not past:
         queries = keys = ids
-    return Positions(queries, keys, None if all_kept else mask)
+    return Layout(queries, keys, None if all_kept else mask)
 
 
 def _traced_positions(
@@ -343,7 +333,7 @@ def _traced_positions(
     ids: Tensor | None,
     segments: Tensor | None,
     cached: bool,
-) -> Positions:
+) -> Layout:
     """In a compiled or captured graph, where values cannot be read."""
     T = x.shape[1]
     index = torch.arange(slots, device=x.device)
@@ -359,21 +349,37 @@ def _traced_positions(
         if ids is not None:
             agree = ((ids == keys[:, queries]) | ~mask[:, queries]).all()
             torch._assert_async(agree, "in a compiled graph, position_ids must number the tokens of attention_mask")
-        return Positions(keys[:, queries], keys, mask, padding=padding)
+        return Layout(keys[:, queries], keys, mask, padding=padding)
     if ids is None:
-        return Positions(queries, index, in_order=in_order)
+        return Layout(queries, index, in_order=in_order)
     if isinstance(past, int) and past == 0:
         if not cached:
-            return Positions(ids, ids, segment_ids=segments_of(ids, None) if segments is None else segments)
+            return Layout(ids, ids, segment_ids=segments_of(ids, None) if segments is None else segments)
         torch._assert_async(strictly_increase(ids, None), f"{PACKED}, which a cache would mix up later")
-        return Positions(ids, ids)
+        return Layout(ids, ids)
     if T > 1:
         raise ValueError(
             "in a compiled graph, several position_ids cannot be checked against a cache. Omit them, or pass an "
             "attention mask for padding."
         )
     padding = queries[-1] - ids[:, -1:]
-    return Positions(ids, (index - padding).clamp(min=0), index >= padding)
+    return Layout(ids, (index - padding).clamp(min=0), index >= padding)
+
+
+def _checked_by_query(mask: Tensor, T: int) -> Tensor:
+    """A mask (B, 1, T, S) with a row for each query."""
+    if not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ValueError(
+            f"a 4-D attention mask must be boolean (True: attend) or floating point (added to the logits), not "
+            f"{mask.dtype}. Convert it with attention_mask.bool()."
+        )
+    if mask.shape[2] != T:
+        raise ValueError(
+            f"a 4-D attention mask must be (B, 1, T, S) with a row for each of the {T} queries, not "
+            f"{tuple(mask.shape)}: a single row would let tokens see later ones. For padding, pass "
+            f"(B, tokens so far)."
+        )
+    return mask
 
 
 def _check_mask(mask: Tensor, B: int, T: int, past: int | Tensor, slots: int) -> Tensor:

@@ -34,8 +34,9 @@ def checkpoint_in(folder: Path) -> Path:
     return folder if is_checkpoint else inner
 
 
-def find_checkpoint(folder: Path) -> Path:
+def find_checkpoint(source: str | Path) -> Path:
     """Like `checkpoint_in`, but an error says what is missing."""
+    folder = Path(source)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}. Pass a folder written by save_pretrained.")
     checkpoint = checkpoint_in(folder)
@@ -97,6 +98,13 @@ class EncodingModel(PreTrainedModel):
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
         return True
+
+    def embed_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """The embeddings (B, T, C) of tokens (B, T), or those given in their place."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("pass either input_ids or inputs_embeds.")
+        embedded: Tensor = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        return embedded
 
     causal: bool | None = True
     """Whether attention is causal. None: a model's parts differ."""

@@ -5,7 +5,6 @@ Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size, C w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,21 +22,12 @@ from longfire.encodings import PositionEncoding
 from longfire.engines import PreparedBias, prepare_rows
 from longfire.model.attention import active_encoding, attend, update_cache
 from longfire.model.configuration import LongfireConfig
-from longfire.model.inputs import LONGFIRE, Positions, mask_and_positions, split_positions
+from longfire.model.inputs import LONGFIRE, Layout, find_layout, split_layout
 from longfire.model.loading import EncodingModel
 from longfire.model.packing import take_packing
 
 OPTIONS = ("is_causal", "output_attentions", "output_hidden_states", "return_dict")
 """Keyword arguments of a call that transformers handles."""
-
-
-@dataclass(frozen=True, eq=False)
-class LayerBias:
-    """A layer's encoding (its own or the shared one) and its bias, computed before the first layer."""
-
-    encoding: PositionEncoding
-    bias: PositionEncoding | PreparedBias | None
-    """Unprepared if layers compute it. None: the encoding has no bias."""
 
 
 class LongfireAttention(nn.Module):
@@ -57,27 +47,24 @@ class LongfireAttention(nn.Module):
     def forward(
         self,
         hidden: Tensor,  # (B, T, C)
-        positions: Positions,
-        attention_mask: Tensor | None = None,
+        layout: Layout,
         past_key_values: Cache | None = None,
-        prepared: LayerBias | None = None,
+        given: PositionEncoding | PreparedBias | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         B, T, C = hidden.shape
-        encoding = active_encoding(self.position_encoding) if prepared is None else prepared.encoding
+        bias = active_encoding(self.position_encoding) if given is None else given
+        encoding = bias.encoding if isinstance(bias, PreparedBias) else bias
         assert encoding is not None
-        bias = (encoding if encoding.has_bias else None) if prepared is None else prepared.bias
         heads = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
         qkv = self.qkv_proj(hidden).view(B, T, sum(heads), self.head_dim).split(heads, dim=2)
         q, k, v = (x.transpose(1, 2) for x in qkv)  # (B, H, T, D), (B, G, T, D), (B, G, T, D)
-        q, k = encoding.rotate(q, positions.queries), encoding.rotate(k, positions.queries)
-        k, v = update_cache(past_key_values, self.layer_idx, k, v, positions)  # (B, G, S, D)
+        q, k = encoding.rotate(q, layout.queries), encoding.rotate(k, layout.queries)
+        k, v = update_cache(past_key_values, self.layer_idx, k, v, layout)  # (B, G, S, D)
         out, weights = attend(  # (B, T, H, D)
             self,
-            self.config._attn_implementation,
             (q, k, v),
-            attention_mask,
-            bias,
-            positions,
+            bias if encoding.has_bias else None,
+            layout,
             window=self.config.attention_window,
             scaling=self.scaling,
             dropout=self.config.attention_dropout if self.training else 0.0,
@@ -208,44 +195,36 @@ class LongfireModel(LongfirePreTrainedModel):
         """
         packing = take_packing(options)
         self.check_options(options, OPTIONS)
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("pass either input_ids or inputs_embeds.")
-        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden = self.embed_inputs(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         where = (self.config, hidden, attention_mask, position_ids, past_key_values)
         if sequence_group is None:
-            mask, positions = mask_and_positions(*where, self.training, packing)
+            layout = find_layout(*where, self.training, packing)
         else:
             if self.training and self.config.resid_dropout:
                 raise ValueError(
                     f"resid_dropout must be 0 where a sequence is split across ranks, not {self.config.resid_dropout}: "
                     f"ranks with equal seeds would drop the same units."
                 )
-            mask, positions = None, split_positions(*where, packing, sequence_group)
+            layout = split_layout(*where, packing, sequence_group)
         for encoding in self.encodings:
-            hidden = encoding.embed(hidden, positions.queries)
-        prepared = self._prepare(positions, hidden[..., : self.config.head_dim])
-        for layer, bias in zip(self.layers, prepared, strict=True):
-            hidden = layer(
-                hidden, positions=positions, attention_mask=mask, past_key_values=past_key_values, prepared=bias
-            )
+            hidden = encoding.embed(hidden, layout.queries)
+        biases = self._prepare(layout, hidden[..., : self.config.head_dim])
+        for layer, given in zip(self.layers, biases, strict=True):
+            hidden = layer(hidden, layout=layout, past_key_values=past_key_values, given=given)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden), past_key_values=past_key_values)
 
-    def _prepare(self, positions: Positions, like: Tensor) -> Sequence[LayerBias | None]:
-        """Biases computed once for several layers. None: the layer computes its own."""
+    def _prepare(self, layout: Layout, like: Tensor) -> Sequence[PositionEncoding | PreparedBias | None]:
+        """For each layer, a bias computed for several at once, or the encoding that all share. None: it has its own."""
         ours, window = self.config._attn_implementation == LONGFIRE, self.config.attention_window
-        decodes = ours and window is not None and positions.queries.shape[-1] == 1  # each layer reads few keys
-        by_layer = positions.group is not None or decodes
+        decodes = ours and window is not None and layout.queries.shape[-1] == 1  # each layer reads few keys
+        by_layer = layout.group is not None or decodes
         shared = active_encoding(self.position_encoding)
         if shared is not None:
-            bias: PositionEncoding | PreparedBias | None = shared if shared.has_bias else None
-            if bias is not None and not by_layer:
-                bias = positions.prepare(shared, like if ours else None, window)
-            return [LayerBias(shared, bias)] * len(self.layers)
+            prepares = shared.has_bias and not by_layer
+            return [layout.prepare(shared, like if ours else None, window) if prepares else shared] * len(self.layers)
         rows = None
-        if ours and positions.causal and positions.segment_ids is None and not by_layer:
-            rows = prepare_rows(self.encodings, positions.queries, positions.keys, positions.key_mask, like)
-        if rows is None:
-            return [None] * len(self.layers)
-        return [LayerBias(row.encoding, row) for row in rows]
+        if ours and layout.causal and layout.segment_ids is None and not by_layer:
+            rows = prepare_rows(self.encodings, layout.queries, layout.keys, layout.key_mask, like)
+        return [None] * len(self.layers) if rows is None else rows

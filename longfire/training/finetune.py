@@ -16,11 +16,12 @@ from accelerate.utils import broadcast_object_list  # type: ignore[import-untype
 from tqdm import tqdm
 
 from longfire.model import LongfireForCausalLM
+from longfire.model.loading import find_checkpoint
 from longfire.model.loss import IGNORED
 from longfire.training.best_checkpoint import BestCheckpoint, refuse_non_finite_score
 from longfire.training.callbacks import TrainingMonitor, refuse_non_finite_weights
 from longfire.training.finetune_recipes import FinetuneRecipe
-from longfire.training.initial_model import checkpoint_folder, digest, finetuning_model, pretrained_by
+from longfire.training.initial_model import digest, finetuning_model, pretrained_by
 from longfire.training.rows import FixedOrderSampler, PaddingCollator, Row, batch_order, checked_lengths
 from longfire.training.run import as_json, run_training
 from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments
@@ -201,5 +202,5 @@ def copy_corpus_description(checkpoint: str | Path | LongfireForCausalLM, model:
     """Copy the description of the checkpoint's training text to the fine-tuned model."""
     if not isinstance(checkpoint, LongfireForCausalLM):
         for name in ("corpus.json", "corpus.npy"):
-            if (file := checkpoint_folder(checkpoint) / name).is_file():
+            if (file := find_checkpoint(checkpoint) / name).is_file():
                 shutil.copy(file, model / name)

@@ -35,7 +35,7 @@ def pretraining_config(recipe: Recipe, vocab_size: int = 1, **special_tokens: An
     Refuses recipes that cannot be built.
     """
     if recipe.init_from is not None:
-        return _continued_config(recipe, checkpoint_folder(recipe.init_from))
+        return _continued_config(recipe, find_checkpoint(recipe.init_from))
     return recipe.config(vocab_size, **special_tokens)
 
 
@@ -45,7 +45,7 @@ def pretraining_model(recipe: Recipe, corpus: "Corpus | TaskData") -> LongfireFo
     config = pretraining_config(recipe, corpus.vocab_size, **corpus.special_tokens)
     if recipe.init_from is None:
         return LongfireForCausalLM(config)
-    folder = checkpoint_folder(recipe.init_from)
+    folder = find_checkpoint(recipe.init_from)
     _refuse_other_tokenizer(folder, corpus.tokenizer)
     model = _load(folder, recipe, position_encoding=config.position_encoding)
     if model.model.encodings[0].max_length is None:
@@ -56,7 +56,7 @@ def pretraining_model(recipe: Recipe, corpus: "Corpus | TaskData") -> LongfireFo
 def finetuning_model(recipe: FinetuneRecipe, source: Source) -> LongfireForCausalLM:
     """The checkpoint's model, or a copy of the model passed, with the recipe's dropout."""
     if not isinstance(source, LongfireForCausalLM):
-        return _load(checkpoint_folder(source), recipe)
+        return _load(find_checkpoint(source), recipe)
     return _prepare(deepcopy(source).float(), recipe)
 
 
@@ -128,11 +128,6 @@ def token_rules(tokenizer: Tokenizer) -> dict[str, Any]:
     return {key: value for key, value in parts.items() if key not in ("truncation", "padding")}
 
 
-def checkpoint_folder(source: str | Path) -> Path:
-    """The checkpoint in a folder: the folder itself, or `model` inside a run. Raises if there is none."""
-    return find_checkpoint(Path(source))
-
-
 def digest(source: Source) -> str:
     """A hash of weights and configuration, independent of where they are stored.
 
@@ -148,7 +143,7 @@ def digest(source: Source) -> str:
         files = _weight_files(checkpoint_in(Path(source)))
         if not files and (recorded := read_json(Path(source) / "done.json").get("digest")):
             return str(recorded)
-        config = json.loads((checkpoint_folder(source) / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((find_checkpoint(source) / "config.json").read_text(encoding="utf-8"))
     settings = {key: value for key, value in config.items() if "version" not in key and not key.startswith("_")}
     for name in ("random_positions", "sliding_window"):
         if settings.get(name) is None:
@@ -174,6 +169,6 @@ def run_record(folder: Path) -> dict[str, Any]:
 
 def pretrained_by(source: Source) -> dict[str, Any]:
     """The recipe that a checkpoint was pretrained with, even if fine-tuned since; empty if unknown."""
-    own = {} if isinstance(source, LongfireForCausalLM) else run_record(checkpoint_folder(source))
+    own = {} if isinstance(source, LongfireForCausalLM) else run_record(find_checkpoint(source))
     recipe: dict[str, Any] | None = own.get("pretrained_by" if "chosen_by" in own else "recipe")
     return recipe or {}

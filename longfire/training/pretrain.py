@@ -6,19 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import TrainingArguments, default_data_collator
 
+from longfire.model.loading import find_checkpoint
+from longfire.tasks.synthetic import PAD
 from longfire.training.callbacks import MarkCudaGraphSteps, TrainingMonitor, refuse_non_finite_weights
 from longfire.training.context_parallel import assign_rows, check_context_parallel, check_processes, own_share
-from longfire.training.initial_model import checkpoint_folder, digest, pretraining_model
+from longfire.training.initial_model import digest, pretraining_model
 from longfire.training.recipes import Recipe
+from longfire.training.rows import PaddingCollator
 from longfire.training.run import run_training
-from longfire.training.task_data import PaddedRows, TaskData
-from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments, whole_steps
+from longfire.training.task_data import TaskData
+from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments
 
 if TYPE_CHECKING:
     from longfire.data import Corpus, Sequences
+    from longfire.tasks.synthetic import Rows
 
 
 def pretrain(
@@ -66,7 +70,7 @@ def identity(recipe: Recipe, corpus: "Corpus | TaskData") -> dict[str, Any]:
     return {**fields, "checkpoint": None if source is None else digest(source), "corpus": corpus.fingerprint}
 
 
-def training_sequences(recipe: Recipe, corpus: "Corpus | TaskData") -> "Sequences | PaddedRows":
+def training_sequences(recipe: Recipe, corpus: "Corpus | TaskData") -> "Sequences | Rows":
     """Training sequences of the recipe's length. Refuses a corpus with too few for one step.
 
     Rows of a task are generated as they are read, and each is read once.
@@ -75,9 +79,14 @@ def training_sequences(recipe: Recipe, corpus: "Corpus | TaskData") -> "Sequence
         raise ValueError(f"the recipe's task is {recipe.task!r}, but the training data is {corpus.name!r}.")
     if isinstance(corpus, TaskData):
         task = corpus.task
-        rows = task.rows(recipe.steps * recipe.batch_size, task.lengths(recipe.length), recipe.seed)
-        return PaddedRows(rows, recipe.sequence_length, masked=recipe.random_positions is not None)
+        return task.rows(recipe.steps * recipe.batch_size, task.lengths(recipe.length), recipe.seed)
     return text_sequences(corpus, recipe.length, recipe.batch_size, segments=recipe.packing is not None)
+
+
+def task_collator(recipe: Recipe) -> PaddingCollator:
+    """Pads all rows of a task to one length, so that compiled graphs see a single shape."""
+    length = recipe.sequence_length
+    return PaddingCollator(PAD, length, multiple=length, masked=recipe.random_positions is not None)
 
 
 def text_sequences(corpus: "Corpus", length: int, batch_size: int, *, segments: bool = False) -> "Sequences":
@@ -132,15 +141,13 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
             model=model,
             args=args,
             train_dataset=sequences,
-            data_collator=default_data_collator,
+            data_collator=default_data_collator if recipe.task is None else task_collator(recipe),
         )
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler | SequentialSampler:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         """Text in random order; a task's rows as they are generated."""
-        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
-        if isinstance(dataset, PaddedRows):
-            return SequentialSampler(dataset)
-        return whole_steps(dataset, self.recipe.batch_size)
+        rows: Any = self.train_dataset
+        return super()._get_train_sampler() if self.recipe.task is None else SequentialSampler(rows)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Ranks that share sequences read the same rows."""
@@ -166,7 +173,7 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
         refuse_non_finite_weights(cast(Any, self.model), "at the end")
         recipe, corpus = self.recipe, self.corpus
         corpus.save_tokenizer(folder)
-        corpus.save_description(folder, None if recipe.init_from is None else checkpoint_folder(recipe.init_from))
+        corpus.save_description(folder, None if recipe.init_from is None else find_checkpoint(recipe.init_from))
         return {
             "recipe": asdict(recipe),
             "corpus": corpus.describe(),

@@ -64,13 +64,15 @@ class Recipe(BaseRecipe):
         one_of("the size", self.size, SIZES)
         if self.encoding not in ENCODINGS:
             raise ValueError(f"there is no encoding named {self.encoding!r}. {hint(self.encoding, ENCODINGS)}")
-        options = self.encoding_options
+        options, init = self.encoding_options, self.init
         if INIT in options and has_starts(ENCODINGS[self.encoding]):
-            explicit = [self.init] if self.init is not None else []
-            object.__setattr__(self, INIT, _agreed_init(*explicit, options[INIT]))
+            init = options[INIT]
+            if self.init is not None and self.init != (init or RANDOM):
+                raise ValueError(
+                    f"init={self.init} and the encoding's init={init} contradict each other. Pass one of them."
+                )
             object.__setattr__(self, "encoding_options", {name: options[name] for name in options if name != INIT})
-        elif self.init == RANDOM:
-            object.__setattr__(self, INIT, None)
+        object.__setattr__(self, INIT, None if init == RANDOM else init)
         one_of(INIT, self.init, (None, *STARTS))
         self._check_horizon_unit()
         one_of("packing", self.packing, (None, SEGMENTS))
@@ -92,11 +94,9 @@ class Recipe(BaseRecipe):
     @renamed(**RENAMED)
     def but(self, **changes: Any) -> Self:
         """A copy with some fields changed. The encoding's option `init` sets the field."""
-        options = dict(changes.get("encoding_options") or {})
-        if has_starts(ENCODINGS.get(changes.get("encoding", self.encoding), PositionEncoding)) and INIT in options:
-            explicit = [changes[INIT]] if INIT in changes else []
-            changes[INIT] = _agreed_init(*explicit, options.pop(INIT))
-            changes["encoding_options"] = options
+        options = changes.get("encoding_options") or {}
+        if INIT in options and has_starts(ENCODINGS.get(changes.get("encoding", self.encoding), PositionEncoding)):
+            changes[INIT] = changes.get(INIT, options[INIT]) or RANDOM  # not this recipe's
         return super().but(**changes)
 
     def with_encoding(self, label: str, **changes: Any) -> Self:
@@ -218,16 +218,6 @@ class Recipe(BaseRecipe):
         """The encoding's label with changed options."""
         options = ",".join(f"{name}={value}" for name, value in {**self.encoding_options, **changes}.items())
         return f"{self.encoding}{SHARED * self.share_position_encoding}:{options}"
-
-
-def _agreed_init(*values: str | None) -> str | None:
-    """The initialisation that the field and the encoding's option agree on. "random" is None."""
-    first, *others = (None if value == RANDOM else value for value in values)
-    if any(other != first for other in others):
-        raise ValueError(
-            f"init={values[0]} and the encoding's init={values[1]} contradict each other. Pass one of them."
-        )
-    return first
 
 
 TINY = Recipe(

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.utils.data import RandomSampler
 from transformers import TrainerCallback, default_data_collator
 
 from longfire.encodings import position_parameters
 from longfire.training.base_recipe import BaseRecipe, translate_fields
 from longfire.training.callbacks import TrainingMonitor, refuse_non_finite_weights
 from longfire.training.pretrain import text_sequences
-from longfire.training.trainer import RecipeTrainer, training_arguments, whole_steps
+from longfire.training.trainer import RecipeTrainer, training_arguments
 from longfire.validation import at_least
 
 if TYPE_CHECKING:
@@ -132,9 +131,6 @@ class RecoveryTrainer(RecipeTrainer[RetrofitRecipe]):
             train_dataset=text_sequences(corpus, recipe.length, recipe.batch_size if recipe.steps else 1),
             data_collator=default_data_collator,
         )
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> RandomSampler:
-        return whole_steps(self.train_dataset if train_dataset is None else train_dataset, self.recipe.batch_size)
 
     def _measure(self, step: int) -> None:
         """Measure the model as it is now, adapters included; not counted as training time."""

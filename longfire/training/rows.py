@@ -81,21 +81,25 @@ class FixedOrderSampler(Sampler[int]):
 
 
 class PaddingCollator:
-    """Collates rows into a batch, padded on the right.
+    """Collates rows into a batch, padded on the right to a multiple of some length, and at most to `longest`.
 
-    No attention mask is needed: attention is causal and padding comes last, so no token sees it, and it has no labels.
-    Without a mask the engines take their fastest path.
+    A mask is needed only to draw random positions for tokens alone: attention is causal and padding comes last, so no
+    token sees it, and it has no labels. Without a mask the engines take their fastest path.
     """
 
-    def __init__(self, pad: int, longest: int) -> None:
-        self.pad, self.longest = pad, longest
+    def __init__(self, pad: int, longest: int, multiple: int = PAD_MULTIPLE, masked: bool = False) -> None:
+        self.pad, self.longest, self.multiple, self.masked = pad, longest, multiple, masked
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Tensor]:
         longest = max(len(row["input_ids"]) for row in rows)
-        T = min(math.ceil(longest / PAD_MULTIPLE) * PAD_MULTIPLE, self.longest)
+        T = min(math.ceil(longest / self.multiple) * self.multiple, self.longest)
         ids, labels = torch.full((len(rows), T), self.pad), torch.full((len(rows), T), IGNORED)
         for i, row in enumerate(rows):
             ids[i, : len(row["input_ids"])] = torch.as_tensor(row["input_ids"])
             labels[i, : len(row["labels"])] = torch.as_tensor(row["labels"])
         labels[:, 0] = IGNORED  # has no context, and Trainer would sometimes count it
-        return {"input_ids": ids, "labels": labels}
+        batch = {"input_ids": ids, "labels": labels}
+        if self.masked:
+            lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+            batch["attention_mask"] = (torch.arange(T) < lengths[:, None]).long()
+        return batch

@@ -6,15 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from longfire.complete_folder import short_hash
-from longfire.tasks.synthetic import BOS, EOS, PAD, Rows, SyntheticTask, synthetic_task
-from longfire.tasks.synthetic.task import SPECIAL, padded_row
+from longfire.tasks.synthetic import BOS, EOS, PAD, SyntheticTask, synthetic_task
+from longfire.tasks.synthetic.task import SPECIAL
 
 FINGERPRINT_ROWS = 16
 
@@ -79,23 +76,3 @@ class TaskData:
     def save_description(self, folder: Path, source: Path | None = None) -> None:
         """Describe the task beside a model trained on it."""
         (folder / "task.json").write_text(json.dumps(self.describe(), indent=1) + "\n", encoding="utf-8")
-
-
-class PaddedRows(Dataset[dict[str, npt.NDArray[np.int64]]]):
-    """Rows padded on the right to one length, so that compiled graphs see a single shape.
-
-    A mask is needed only to draw random positions for tokens alone: attention is causal, and padding has no labels.
-    """
-
-    def __init__(self, rows: Rows, length: int, masked: bool = False) -> None:
-        self.rows, self.length, self.masked = rows, length, masked
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, npt.NDArray[np.int64]]:
-        row = self.rows[index]
-        padded = padded_row(row, self.length)
-        if self.masked:
-            padded["attention_mask"] = (np.arange(self.length) < len(row["input_ids"])).astype(np.int64)
-        return padded

@@ -2,11 +2,11 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, Sampler
 from transformers import Trainer, TrainingArguments
 
 from longfire.encodings import parameter_groups
@@ -78,6 +78,11 @@ class RecipeTrainer(Trainer, Generic[R]):
             state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
         super()._save(output_dir, state_dict)
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        """Called by Trainer. Only whole steps per epoch: with gradient accumulation, the rest would be one more."""
+        rows, size = cast(Any, self.train_dataset), self.recipe.batch_size
+        return RandomSampler(rows, num_samples=max(1, len(rows) // size * size))
+
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
@@ -97,11 +102,6 @@ class RecipeTrainer(Trainer, Generic[R]):
             scheduled: Any = optimizer or self.optimizer
             self.lr_scheduler = LambdaLR(scheduled, self.recipe.lr_ratio)
         return self.lr_scheduler
-
-
-def whole_steps(dataset: Any, batch_size: int) -> RandomSampler:
-    """Only whole steps per epoch: with gradient accumulation, the remainder would become an extra step."""
-    return RandomSampler(dataset, num_samples=max(1, len(dataset) // batch_size * batch_size))
 
 
 def training_arguments(

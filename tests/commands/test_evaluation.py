@@ -11,7 +11,7 @@ from longfire.data import load_corpus
 from longfire.data.splits import content_hash
 from longfire.evaluation.perplexity import PROTOCOLS
 from longfire.evaluation.scoring import HEAD, Scorer
-from tests.evaluation.foreign_models import evaluate, llama, plain_losses
+from tests.evaluation.foreign_models import evaluate, llama, plain_losses, whole_pieces
 from tests.model.checkpoints import byte_tokenizer, save_checkpoint
 
 TEXT = "The king said that the road was long, and the road was long, and nobody knew where it went after the hill. "
@@ -78,7 +78,7 @@ def test_the_numbers_are_those_of_a_plain_loop(texts, checkpoint, record_of):
     corpus = load_corpus(texts, tokenizer=checkpoint, progress=False)
     rows = record_of("--split", "train", "--lengths", "32", "64")["rows"]
     for row, same in zip(rows, evaluate(model, corpus.train, lengths=(32, 64))["rows"], strict=True):
-        expected = plain_losses(model, corpus.train.cut(row["length"])).mean().item()
+        expected = plain_losses(model, whole_pieces(corpus.train, row["length"])).mean().item()
         assert row["log_perplexity"] == pytest.approx(expected, rel=1e-5)
         assert row["log_perplexity"] == pytest.approx(same["log_perplexity"], rel=1e-9)
         per_byte = corpus.train.num_tokens / corpus.train.bytes

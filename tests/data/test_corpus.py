@@ -142,7 +142,7 @@ def test_embedded(load):
     assert described["name"].startswith("python-3.")
     assert described["splits"]["train"]["bytes"] > 2_500_000
     assert not {*texts_of(corpus.train)} & {*texts_of(corpus.validation)}
-    assert len(corpus.validation.cut(2048)) > 20
+    assert len(corpus.validation.pieces(2048)[0]) > 20
     assert not load(None).built
 
 

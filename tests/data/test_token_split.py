@@ -69,39 +69,21 @@ def test_positions_start_again_in_each_document(lengths, length):
         assert torch.equal(row["labels"], before["labels"].masked_fill(first, -100))
 
 
-@given(LENGTHS, st.integers(1, 40), st.none() | st.integers(1, 50))
-def test_cut_gives_whole_pieces_of_one_document(lengths, length, limit):
+@given(LENGTHS, st.integers(1, 40))
+def test_pieces_are_whole_and_of_one_document(lengths, length):
     split = split_of(lengths)
-    pieces = sum(n // length for n in lengths)
-    if pieces == 0:
+    count = sum(n // length for n in lengths)
+    if count == 0:
         with pytest.raises(CorpusError, match=f"has {length} tokens; the longest has {max(lengths)}"):
-            split.cut(length)
+            split.pieces(length)
         return
-    rows = split.cut(length, limit)
-    assert rows.shape == (pieces if limit is None else min(limit, pieces), length)
+    positions, documents = split.pieces(length)
+    rows = split.windows(positions, length)
+    assert rows.shape == (count, length)
     assert len(np.unique(rows)) == rows.size
     assert (np.diff(rows) == 1).all()
-    first, last = (np.searchsorted(split.starts, rows[:, k] - 1, side="right") for k in (0, -1))
-    assert (first == last).all()
-    if limit is None:
-        assert (first - 1 == split.pieces(length)[1]).all()
-
-
-def test_a_limit_spreads_over_the_documents():
-    rows = split_of([10] * 100).cut(10, 4)
-    assert (rows[:, 0] // 10).tolist() == [0, 25, 50, 75]
-
-
-def test_paired_windows_contain_every_length():
-    split = split_of([100, 20, 70])
-    windows = split.paired([8, 32, 16], 4)
-    assert windows.tolist() == split.cut(32).tolist()
-    with pytest.raises(ValueError, match=r"below the shortest length \(8\).*not 8"):
-        split.paired([8, 32], 8)
-    with pytest.raises(ValueError, match="lengths is empty"):
-        split.paired([], 8)
-    with pytest.raises(CorpusError, match="the longest has 100"):
-        split.paired([8, 128], 4)
+    for k in (0, -1):
+        assert (np.searchsorted(split.starts, rows[:, k] - 1, side="right") - 1 == documents).all()
 
 
 def test_indices_and_arguments():
@@ -113,8 +95,6 @@ def test_indices_and_arguments():
             sequences[wrong]
     with pytest.raises(ValueError, match="length must be at least 1"):
         sequences.split.sequences(0)
-    with pytest.raises(TypeError, match="limit must be a whole number"):
-        sequences.split.cut(4, 1.5)
 
 
 def test_samples_are_copies():

@@ -34,6 +34,11 @@ def split_of(*lengths, seed=3, bytes=0, vocabulary=V):
     return TokenSplit("validation", ids, starts, bytes, 0)
 
 
+def whole_pieces(split, n):
+    """The documents cut into pieces of n tokens (M, n), without the remainders."""
+    return split.windows(split.pieces(n)[0], n)
+
+
 def evaluate(model, split=None, lengths=(16, 32), **options):
     split = split_of(*DOCUMENTS) if split is None else split
     return perplexity_by_length(model, split, lengths, progress=False, **options)

@@ -11,7 +11,7 @@ import torch
 from longfire.evaluation.perplexity import PROTOCOLS, default_lengths, perplexity_by_length
 from longfire.evaluation.scoring import Scorer
 from longfire.evaluation.windows import find_windows
-from tests.evaluation.foreign_models import DOCUMENTS, V, evaluate, plain_losses, split_of
+from tests.evaluation.foreign_models import DOCUMENTS, V, evaluate, plain_losses, split_of, whole_pieces
 from tests.model.models import small_model
 
 
@@ -44,7 +44,7 @@ def test_losses_by_position_average_to_the_whole(protocol, scored):
 def test_loss_by_position():
     model, split = small_model(), split_of(*DOCUMENTS)
     (row,) = evaluate(model, split, lengths=(32,))["rows"]
-    losses = plain_losses(model, split.cut(32))
+    losses = plain_losses(model, whole_pieces(split, 32))
     assert [(part["from"], part["to"]) for part in row["by_position"]] == [(1, 2), (2, 4), (4, 8), (8, 16), (16, 32)]
     for part in row["by_position"]:
         assert part["loss"] == pytest.approx(losses[:, part["from"] - 1 : part["to"] - 1].mean().item(), rel=1e-5)
@@ -61,7 +61,7 @@ def test_paired_scores_the_same_tokens(monkeypatch):
     monkeypatch.setattr(Scorer, "__call__", recorded)
     record = evaluate(model, split, lengths=(16, 24, 64), protocol="paired", scored=10, batch_tokens=64)
     scored = {n: torch.cat(batches) for n, batches in seen.items()}
-    windows = split.paired((16, 24, 64), 10)
+    windows = whole_pieces(split, 64)
     assert set(scored) == {16, 24, 64}
     assert all(np.array_equal(ids, windows[:, -10:]) for ids in scored.values())
     assert len({row["digest"] for row in record["rows"]}) == 1
@@ -81,7 +81,7 @@ def test_paired_scores_the_same_tokens(monkeypatch):
 def test_paper_scores_every_whole_piece_once():
     split = split_of(*DOCUMENTS)
     windows = find_windows(split, 16)
-    assert np.array_equal(windows.ids(0, len(windows)), split.cut(16))
+    assert np.array_equal(windows.ids(0, len(windows)), whole_pieces(split, 16))
     assert len(np.unique(windows.positions)) == len(windows) == sum(n // 16 for n in DOCUMENTS)
     assert windows.digest() != find_windows(split, 32).digest()
 
@@ -122,7 +122,7 @@ def test_bfloat16():
     exact = evaluate(model, split)["rows"]
     for row, other in zip(evaluate(model.bfloat16(), split)["rows"], exact, strict=True):
         assert row["log_perplexity"] == pytest.approx(other["log_perplexity"], rel=0.05)
-        windows = split.cut(row["length"])
+        windows = whole_pieces(split, row["length"])
         assert row["log_perplexity"] == pytest.approx(plain_losses(model, windows).mean().item(), rel=1e-2)
 
 

@@ -20,6 +20,7 @@ from tests.evaluation.foreign_models import (
     opt,
     plain_losses,
     split_of,
+    whole_pieces,
 )
 from tests.model.models import small_model, tokens
 
@@ -31,7 +32,7 @@ def test_as_a_plain_loop(name):
     record = evaluate(model, split)
     assert record["logits"] == way
     for row in record["rows"]:
-        windows = split.cut(row["length"])
+        windows = whole_pieces(split, row["length"])
         assert row["sequences"] == len(windows)
         assert row["tokens"] == len(windows) * (row["length"] - 1)
         assert row["log_perplexity"] == pytest.approx(plain_losses(model, windows).double().mean().item(), rel=2e-6)
@@ -86,9 +87,9 @@ def test_logits_are_never_all_in_memory(make, monkeypatch):
     with Sizes() as sizes:
         (row,) = evaluate(model, split, lengths=(n,))["rows"]
     assert sizes.largest < n * many / 4
-    assert row["log_perplexity"] == pytest.approx(plain_losses(model, split.cut(n)).mean().item(), rel=1e-5)
+    assert row["log_perplexity"] == pytest.approx(plain_losses(model, whole_pieces(split, n)).mean().item(), rel=1e-5)
     with Sizes() as sizes:
-        plain_losses(model, split.cut(n))
+        plain_losses(model, whole_pieces(split, n))
     assert sizes.largest >= n * many / 4  # it would be noticed
 
 
@@ -128,7 +129,7 @@ def test_whole_logits_as_the_last_resort(cls, monkeypatch):
     model, split = cls(llama(initializer_range=0.5).config).eval(), split_of(*DOCUMENTS)
     record = evaluate(model, split)
     assert record["logits"] == WHOLE
-    expected = plain_losses(model, split.cut(16)).mean().item()
+    expected = plain_losses(model, whole_pieces(split, 16)).mean().item()
     assert record["rows"][0]["log_perplexity"] == pytest.approx(expected, rel=1e-5)
     monkeypatch.setattr(loss, "BLOCK", 1)  # a sequence at a time
     assert evaluate(model, split)["rows"][0]["log_perplexity"] == pytest.approx(expected, rel=1e-5)

@@ -120,7 +120,7 @@ def test_a_compiled_step_with_a_static_cache(name, implementation):
     expected = generated(model, ids, attention_mask=mask, new=4, use_cache=False)
     torch.compiler.reset()
     cache = StaticCache(model.config, max_cache_len=16)
-    out, seen = ids, ids
+    out, seen, found = ids, ids, []
     step = torch.compile(model, fullgraph=True, backend="eager")
     with torch.no_grad():
         for number in range(4):
@@ -131,6 +131,9 @@ def test_a_compiled_step_with_a_static_cache(name, implementation):
                 position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -seen.shape[1] :],
             )
             run = model if number == 0 else step
-            seen = run(**inputs, use_cache=True).logits[:, -1:].argmax(-1)
+            found.append(run(**inputs, use_cache=True).logits[:, -1:])
+            seen = found[-1].argmax(-1)
             out, mask = torch.cat([out, seen], 1), torch.cat([mask, torch.ones_like(seen)], 1)
     assert torch.equal(out[:, 9:], expected)
+    whole = logits(model, out[:, :-1], attention_mask=mask[:, :-1])
+    assert torch.allclose(torch.cat(found, 1), whole[:, 8:], atol=1e-5)

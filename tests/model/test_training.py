@@ -170,12 +170,12 @@ def test_all_layers_share_their_positions():
     seen = []
     for layer in model.model.layers:
         layer.register_forward_pre_hook(
-            lambda module, inputs, options: seen.append(options["positions"]), with_kwargs=True
+            lambda module, inputs, options: seen.append(options["layout"]), with_kwargs=True
         )
     state = torch.get_rng_state()
     model(ids, attention_mask=left_padded(ids, 5), labels=ids)
     assert len(seen) == 4
-    assert len({id(positions) for positions in seen}) == 1
+    assert len({id(layout) for layout in seen}) == 1
     assert torch.equal(torch.get_rng_state(), state)
 
 

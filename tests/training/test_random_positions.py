@@ -1,7 +1,7 @@
 """Training with randomised positions: reproducible, resumable, on text and on tasks."""
 
-import numpy as np
 import pytest
+import torch
 
 from longfire.data import load_corpus
 from longfire.evaluation.accuracy import accuracy_by_length
@@ -9,7 +9,7 @@ from longfire.model import LongfireForCausalLM
 from longfire.tasks.synthetic import synthetic_task
 from longfire.training import RECIPES, pretrain
 from longfire.training.initial_model import pretraining_config
-from longfire.training.pretrain import training_sequences
+from longfire.training.pretrain import task_collator, training_sequences
 from longfire.training.task_data import TaskData
 from tests.training.runs import QUIET, RECIPE, StopError, at_step, losses, raises, same_result
 
@@ -49,10 +49,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe, short_text, tmp_path)
 
 
 def test_rows_of_a_task_tell_tokens_from_padding():
-    rows = training_sequences(TASK, TaskData("copy"))
-    for row in (rows[i] for i in range(8)):
-        assert np.array_equal(row["attention_mask"], row["input_ids"] != 0)
-    assert "attention_mask" not in training_sequences(TASK.but(random_positions=None), TaskData("copy"))[0]
+    rows = [training_sequences(TASK, TaskData("copy"))[i] for i in range(8)]
+    batch = task_collator(TASK)(rows)
+    assert batch["input_ids"].shape == (8, TASK.sequence_length)
+    assert torch.equal(batch["attention_mask"], (batch["input_ids"] != 0).long())
+    assert "attention_mask" not in task_collator(TASK.but(random_positions=None))(rows)
 
 
 def test_recipes():

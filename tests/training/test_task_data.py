@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from longfire.tasks.synthetic import IGNORED, PAD, SYNTHETIC
 from longfire.training import RECIPES, pretrain
-from longfire.training.pretrain import identity, training_sequences
+from longfire.training.pretrain import identity, task_collator, training_sequences
 from longfire.training.task_data import TaskData
 from tests.training.runs import QUIET, StopError, at_step, losses, raises, same_weights, weights
 
@@ -47,18 +47,18 @@ def test_resumed_runs_see_the_same_rows(undisturbed, tmp_path):
 
 
 def test_rows_are_padded_and_never_repeat():
-    rows = training_sequences(RECIPE.but(length=10, steps=50), COPY)
+    recipe = RECIPE.but(length=10, steps=50)
+    rows = training_sequences(recipe, COPY)
     assert len(rows) == 200
     seen = [rows[i] for i in range(len(rows))]
-    assert {row["input_ids"].shape for row in seen} == {(23,)}
-    assert len({row["input_ids"].tobytes() for row in seen if (row["input_ids"] != PAD).sum() > 8}) > 150
-    for row in seen:
-        length = (row["input_ids"] != PAD).sum()
-        answer = row["labels"] != IGNORED
-        assert np.array_equal(row["labels"][answer], row["input_ids"][answer])
-        assert not answer[length:].any()
-    lengths = {int((row["input_ids"] != PAD).sum() - 3) // 2 for row in seen}
-    assert lengths == set(range(1, 11))
+    assert len({tuple(row["input_ids"]) for row in seen if len(row["input_ids"]) > 8}) > 150
+    assert {(len(row["input_ids"]) - 3) // 2 for row in seen} == set(range(1, 11))
+    batch = task_collator(recipe)(seen[:8])
+    assert batch["input_ids"].shape == batch["labels"].shape == (8, 23)
+    for row, ids, labels in zip(seen, batch["input_ids"], batch["labels"], strict=False):
+        length = len(row["input_ids"])
+        assert ids.tolist() == row["input_ids"] + [PAD] * (23 - length)
+        assert labels.tolist() == row["labels"] + [IGNORED] * (23 - length)
 
 
 def test_identity():

@@ -20,11 +20,10 @@ from longfire.engines.fused.bias import (
 )
 from longfire.engines.fused.layout import (
     LARGEST_TABLE,
-    Layout,
     LookupLayout,
     counts_segments,
-    fused_layout,
     lookup_layout,
+    padding_before,
 )
 from longfire.engines.fused.segments import SegmentTable, segment_table
 from longfire.engines.fused.zones import Zones, decode_nodes, smooth_width
@@ -169,10 +168,8 @@ def _refuses_tiles(request: Request) -> str | None:
     if segmented:
         in_order = counts_segments(*request.spans, request.key_mask)
         return None if in_order else "with segment_ids, it supports positions that count up from 0 in each segment"
-    found = _layout(request)
-    if isinstance(found, Layout) and found.shift is not None and not request.causal:
-        return NO_LEFT_PADDING
-    return found if isinstance(found, str) else None
+    shift, refusal = _padding_before(request)
+    return refusal if shift is None or request.causal else NO_LEFT_PADDING
 
 
 def _padding(request: Request) -> Tensor | None:
@@ -180,8 +177,8 @@ def _padding(request: Request) -> Tensor | None:
     return request.bias.padding if isinstance(request.bias, PreparedBias) else None
 
 
-def _layout(request: Request) -> Layout | str:
-    return fused_layout(*request.positions, request.key_mask, request.shape[0])
+def _padding_before(request: Request) -> tuple[Tensor | None, str | None]:
+    return padding_before(*request.positions, request.key_mask, request.shape[0])
 
 
 def _shift(request: Request) -> Tensor | None:
@@ -189,11 +186,7 @@ def _shift(request: Request) -> Tensor | None:
     if request.in_order or request.segment_ids is not None:
         return None
     padding = _padding(request)
-    if padding is not None:
-        return padding.int()
-    found = _layout(request)
-    assert isinstance(found, Layout)
-    return found.shift
+    return _padding_before(request)[0] if padding is None else padding.int()
 
 
 def _segments(request: Request) -> SegmentTable | None:
@@ -283,35 +276,7 @@ def _within_window(request: Request) -> Request:
     S, window = request.shape[3], request.window
     if window is None or window >= S or not request.in_order:
         return request
-    last = slice(S - window, None)
-    q_positions, k_positions = request.positions
-    k_positions, bias = k_positions[..., last], request.bias
-    key_mask, ids = (None if tensor is None else tensor[:, last] for tensor in (request.key_mask, request.segment_ids))
-    if isinstance(bias, PreparedBias):
-        own_mask = None if bias.key_mask is None else key_mask
-        bias = replace(
-            bias,
-            k_positions=k_positions,
-            tensor=None if bias.tensor is None else bias.tensor[..., last],
-            fused=None,  # for the kernels of several queries
-            key_mask=own_mask,
-            in_order=False,
-            window=None,
-            segment_ids=None,
-        )
-    elif isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] == S:
-        bias = bias[..., last]
-    return replace(
-        request,
-        k=request.k[:, :, last],
-        v=request.v[:, :, last],
-        bias=bias,
-        q_positions=q_positions,
-        k_positions=k_positions,
-        key_mask=key_mask,
-        window=None,
-        segment_ids=ids,
-    )
+    return replace(request.part(request.q, request.bias, 0, slice(S - window, S)), window=None)
 
 
 def _interpolates_row(request: Request) -> bool:

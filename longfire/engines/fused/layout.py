@@ -16,23 +16,23 @@ OUTSIDE = 1 << 30
 """Beyond every position."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How much padding each sequence has before its first key, (B,) int32; None: no sequence has any."""
+def padding_before(
+    q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int
+) -> tuple[Tensor | None, str | None]:
+    """How many keys of masked padding each sequence has before those in order from 0, (B,) int32; None: none has any.
 
-    shift: Tensor | None
-
-
-def fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
-    """The layout if the fused kernels support it (keys in order from 0, after masked padding); otherwise why not."""
-    found: Layout | str = cached(_fused_layout, q_positions, k_positions, key_mask, B)
+    And why the kernels do not support these positions; None if they do.
+    """
+    found: tuple[Tensor | None, str | None] = cached(_padding_before, q_positions, k_positions, key_mask, B)
     return found
 
 
-def _fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int) -> Layout | str:
+def _padding_before(
+    q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | None, B: int
+) -> tuple[Tensor | None, str | None]:
     T, S = q_positions.shape[-1], k_positions.shape[-1]
     if T > S:
-        return f"there are more queries ({T}) than keys ({S})"
+        return None, f"there are more queries ({T}) than keys ({S})"
     q, k = q_positions.expand(B, T).long(), k_positions.expand(B, S).long()
     index = torch.arange(S, device=k.device)
     kept = torch.ones(B, S, dtype=torch.bool, device=k.device) if key_mask is None else key_mask
@@ -44,13 +44,13 @@ def _fused_layout(q_positions: Tensor, k_positions: Tensor, key_mask: Tensor | N
     queries_fit = ((q == expected) | ((expected < 0) & (q == 0)) | ~has_keys).all()
     keys_ok, queries_ok, shifted = torch.stack([keys_fit, queries_fit, (shift != 0).any()]).tolist()
     if not keys_ok:
-        return "key positions do not go up one by one from 0 (padding before them is fine if key_mask hides it)"
+        return None, "key positions do not go up one by one from 0 (padding before them is fine if key_mask hides it)"
     if not queries_ok:
-        return (
+        return None, (
             "the queries are not the last of the keys in order (put queries of left padding at position 0; with right "
             "padding, pass no positions)"
         )
-    return Layout(shift.squeeze(1).int() if shifted else None)
+    return shift.squeeze(1).int() if shifted else None, None
 
 
 def counts_segments(queries: Span, keys: Span, key_mask: Tensor | None) -> bool:

@@ -20,7 +20,8 @@ from longfire.evaluation.seeds import are_seeds
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend
 from longfire.model.extension import EXTENSIONS, extended_encoding
 from longfire.model.generate import TOKENIZER_FILES, load_model
-from longfire.training.initial_model import checkpoint_folder, digest, pretrained_by, run_record
+from longfire.model.loading import find_checkpoint
+from longfire.training.initial_model import digest, pretrained_by, run_record
 from longfire.validation import at_least, load_without_code, one_of
 
 EXTENDED = re.compile(r"(?P<folder>.+):(?P<name>[a-z_\-]+)=(?P<length>\w+)")
@@ -135,7 +136,7 @@ def load_candidates(checkpoints: Sequence[str | Path]) -> list[Candidate]:
 
 def _candidate(given: str) -> Candidate:
     source, extension = _parse_extension(given)
-    folder = checkpoint_folder(source)
+    folder = find_checkpoint(source)
     config: Any = load_without_code(AutoConfig, folder, local_files_only=True)
     if extension is not None:
         if not isinstance(config, LongfireConfig):

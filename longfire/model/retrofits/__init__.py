@@ -4,16 +4,16 @@ import copy
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, AutoModel, PreTrainedModel
 
 from longfire.encodings import PositionEncoding
 from longfire.model.configuration import LongfireConfig
+from longfire.model.extension import retrofitted_config, with_config
 from longfire.model.heads import LongfireForCausalLM
 from longfire.model.retrofits import rotary, t5
 from longfire.model.retrofits.architectures import ARCHITECTURES, CLASSES, HEADS, REFUSED
 from longfire.model.retrofits.configuration import FireConfig
-from longfire.model.retrofits.own import own_config, retrofit_own
-from longfire.model.retrofits.pretrained import RetrofittedHead, RetrofittedModel
+from longfire.model.retrofits.pretrained import BIASED, RetrofittedHead, RetrofittedModel, biased_attention
 from longfire.validation import at_least, renamed
 
 DOCS = "docs/retrofit.md"
@@ -60,7 +60,7 @@ def retrofit(
     if isinstance(model, LongfireForCausalLM):
         if training_length is None:
             raise TypeError(NEEDS_LENGTH)
-        return retrofit_own(model, own_config(model.config, encoding, training_length, options))
+        return with_config(model, retrofitted_config(model.config, encoding, training_length, options))
     cls = _target_class(model)
     new: Any = _on_meta(cls, model.config, encoding, training_length, options)
     keys = new.load_state_dict(model.state_dict(), strict=False, assign=True)
@@ -101,7 +101,7 @@ def retrofit_on_meta(config: Any, encoding: str | None = None, *, training_lengt
         raise ValueError(QUANTISED)
     if isinstance(config, LongfireConfig):
         with torch.device("meta"):
-            return LongfireForCausalLM(own_config(config, encoding, training_length, options))
+            return LongfireForCausalLM(retrofitted_config(config, encoding, training_length, options))
     served = {base.config_class: cls for base, cls in CLASSES.items() if base.__name__.endswith("ForCausalLM")}  # type: ignore[attr-defined]
     if type(config) not in served:
         raise TypeError(f"retrofit does not support {config.model_type}. {_served(config.model_type)}")
@@ -161,9 +161,8 @@ def _served(model_type: str) -> str:
 
 
 def register() -> None:
-    """Register retrofitted models with the Auto classes, and their attention function."""
-    rotary.register()
-    t5.register()
+    """Register retrofitted models with the Auto classes, and their attention function. Masks come with `Layout`."""
+    AttentionInterface.register(BIASED, biased_attention)
     for base, cls in CLASSES.items():
         config: Any = cls.config_class
         auto: Any = next((HEADS[part] for part in HEADS if base.__name__.endswith(part)), AutoModel)

@@ -18,7 +18,7 @@ from transformers.utils.output_capturing import capture_outputs
 from longfire.encodings import PositionEncoding
 from longfire.encodings.alibi import alibi_slopes
 from longfire.model.attention import active_encoding, attend, update_cache
-from longfire.model.inputs import Positions
+from longfire.model.inputs import Layout
 from longfire.model.retrofits.pretrained import RetrofittedModel
 
 AttentionOutput = tuple[Tensor, Tensor | None]
@@ -36,8 +36,7 @@ class AlibiAttention(nn.Module):
     def attend(
         self,
         qkv: tuple[Tensor, Tensor, Tensor],  # (B, H, T, D) each
-        positions: Positions,
-        mask: Tensor | None,
+        layout: Layout,
         cache: Cache | None,
         *,
         scaling: float,
@@ -45,14 +44,12 @@ class AlibiAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """→ (B, T, H·D), and the weights if the implementation returns them."""
         q, k, v = qkv
-        k, v = update_cache(cache, self.layer, k, v, positions)
+        k, v = update_cache(cache, self.layer, k, v, layout)
         out, weights = attend(
             self,
-            self.config._attn_implementation,
             (q, k, v),
-            mask,
             active_encoding(self.position_encoding),
-            positions,
+            layout,
             scaling=scaling,
             dropout=dropout if self.training else 0.0,
         )
@@ -69,8 +66,8 @@ class AlibiModel(RetrofittedModel):
     """A layer's attribute with its attention."""
     norm_name: ClassVar[str]
     """The decoder's attribute with its final norm."""
-    positions_argument: ClassVar[str]
-    """A layer's argument that reaches its attention unchanged, used to pass positions."""
+    layout_argument: ClassVar[str]
+    """A layer's argument that reaches its attention unchanged, used to pass the layout."""
     cache_argument: ClassVar[str]
     """A layer's argument for the cache."""
     head_passes_positions = False
@@ -106,28 +103,22 @@ class AlibiModel(RetrofittedModel):
             setattr(layer, self.attention_name, self.attention_class(self.config, i))
         super().post_init()
 
-    def forward(self, input_ids: Tensor | None = None, **options: Any) -> Any:
+    @merge_with_config_defaults  # type: ignore[untyped-decorator]
+    @capture_outputs  # type: ignore[untyped-decorator]
+    def forward(self, input_ids: Tensor | None = None, **options: Any) -> BaseModelOutputWithPast:
         """Tokens (B, T) or inputs_embeds (B, T, C) → the last hidden states (B, T, C).
 
         Args:
             input_ids: (B, T).
             options: the base model's, by keyword: attention_mask, position_ids, past_key_values, …
         """
-        options = {name: value for name, value in options.items() if value is not None}  # None means the default
-        self.check_options(options)
-        return self._forward(input_ids, **options)
-
-    @merge_with_config_defaults  # type: ignore[untyped-decorator]
-    @capture_outputs  # type: ignore[untyped-decorator]
-    def _forward(self, input_ids: Tensor | None = None, **options: Any) -> BaseModelOutputWithPast:
-        inputs = self.prepare_inputs(input_ids, **options)
-        arguments = {self.positions_argument: inputs.positions, self.cache_argument: inputs.cache}
-        hidden = self.normalise_embeddings(inputs.hidden)
+        hidden, cache, layout = self.prepare_inputs(input_ids, **options)
+        hidden = self.normalise_embeddings(hidden)
         for layer in getattr(self, self.layers_name):
-            out = layer(hidden, attention_mask=inputs.mask, **arguments)
+            out = layer(hidden, attention_mask=None, **{self.layout_argument: layout, self.cache_argument: cache})
             hidden = out[0] if isinstance(out, tuple) else out
         last: Any = getattr(self, self.norm_name)(hidden)
-        return BaseModelOutputWithPast(last_hidden_state=last, past_key_values=inputs.cache)
+        return BaseModelOutputWithPast(last_hidden_state=last, past_key_values=cache)
 
 
 class BloomFireAttention(AlibiAttention):
@@ -137,15 +128,14 @@ class BloomFireAttention(AlibiAttention):
         self: Any,
         hidden: Tensor,  # (B, T, C)
         residual: Tensor,  # (B, T, C)
-        alibi: Positions,
-        attention_mask: Tensor | None,
+        alibi: Layout,
         layer_past: Cache | None = None,
         **_: Any,
     ) -> AttentionOutput:
         qkv = self.query_key_value(hidden).unflatten(-1, (self.num_heads, 3, self.head_dim))
         qkv = qkv.transpose(1, 2).unbind(3)  # (B, H, T, D) each
         dropout, scaling = self.attention_dropout.p, self.inv_norm_factor
-        out, weights = self.attend(qkv, alibi, attention_mask, layer_past, scaling=scaling, dropout=dropout)
+        out, weights = self.attend(qkv, alibi, layer_past, scaling=scaling, dropout=dropout)
         return residual + F.dropout(self.dense(out), self.hidden_dropout, self.training), weights
 
 
@@ -153,7 +143,7 @@ class BloomFireModel(AlibiModel):
     """Bloom's decoder with FIRE."""
 
     layers_name, attention_name, norm_name = "h", "self_attention", "ln_f"
-    positions_argument, cache_argument = "alibi", "layer_past"
+    layout_argument, cache_argument = "alibi", "layer_past"
     word_embeddings_layernorm: Any
     _can_record_outputs = {"hidden_states": BloomBlock, "attentions": BloomAttention}  # noqa: RUF012
 
@@ -176,9 +166,8 @@ class MptFireAttention(AlibiAttention):
     def forward(
         self: Any,
         hidden: Tensor,  # (B, T, C)
-        position_bias: Positions,
+        position_bias: Layout,
         past_key_values: Cache | None = None,
-        attention_mask: Tensor | None = None,
         **_: Any,
     ) -> AttentionOutput:
         qkv = self.Wqkv(hidden)
@@ -186,9 +175,7 @@ class MptFireAttention(AlibiAttention):
             qkv = qkv.clamp(-self.clip_qkv, self.clip_qkv)
         qkv = qkv.unflatten(-1, (3, self.n_heads, self.head_dim)).transpose(1, 3).unbind(2)  # (B, H, T, D) each
         dropout, scaling = self.attn_dropout_p, self.softmax_scale
-        out, weights = self.attend(
-            qkv, position_bias, attention_mask, past_key_values, scaling=scaling, dropout=dropout
-        )
+        out, weights = self.attend(qkv, position_bias, past_key_values, scaling=scaling, dropout=dropout)
         return self.out_proj(out), weights
 
 
@@ -196,7 +183,7 @@ class MptFireModel(AlibiModel):
     """MPT's decoder with FIRE."""
 
     layers_name, attention_name, norm_name = "blocks", "attn", "norm_f"
-    positions_argument, cache_argument = "position_bias", "layer_past"
+    layout_argument, cache_argument = "position_bias", "layer_past"
     _can_record_outputs = {"hidden_states": MptBlock, "attentions": MptAttention}  # noqa: RUF012
 
     @classmethod

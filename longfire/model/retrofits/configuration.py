@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from longfire import __version__
 from longfire.encodings import ENCODINGS, T5, NoPE, PositionEncoding, build_encoding
-from longfire.model.configuration import check_options
+from longfire.model.configuration import encoding_of_shape
 from longfire.theorem import as_fire
 
 TOP_LEVEL = ("model_type", "architectures", "dtype", "transformers_version", "position_encoding", "longfire_version")
@@ -52,19 +52,12 @@ class FireConfig:
                 f"'max_length': …}}, not {self.position_encoding!r}. longfire.model.retrofit(model, "
                 f"training_length=…) adds one to a model."
             )
-        num_heads = self.num_attention_heads
         if theorem is None:
-            name = options.pop("name")
-            check_options(name, options)
-            shape = {
-                "num_heads": num_heads,
-                "head_dim": getattr(self, "head_dim", None) or self.hidden_size // num_heads,
-                "width": self.hidden_size,
-                "max_length": self.max_position_embeddings,
-            }
-            encoding = build_encoding(name, **shape, **options)
+            encoding = encoding_of_shape(self, **options)
             if not (encoding.has_bias or isinstance(encoding, NoPE)):
-                raise ValueError(f"retrofit needs an encoding with a bias, or 'nope', not {name!r}. Use 'fire'.")
+                raise ValueError(
+                    f"retrofit needs an encoding with a bias, or 'nope', not {options['name']!r}. Use 'fire'."
+                )
             return encoding
         exact_length = options.pop("max_length", None)
         if exact_length is None or options:
@@ -72,7 +65,7 @@ class FireConfig:
                 f"a position_encoding by the theorem must be {{'theorem': {{'name': …}}, 'max_length': …}}, not "
                 f"{self.position_encoding!r}."
             )
-        return as_fire(build_encoding(num_heads=num_heads, **theorem), exact_length)
+        return as_fire(build_encoding(num_heads=self.num_attention_heads, **theorem), exact_length)
 
     def to_json_string(self, use_diff: bool = True) -> str:
         """The nested form that is saved."""

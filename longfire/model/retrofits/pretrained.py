@@ -1,39 +1,38 @@
-"""What all retrofitted models share: initialisation, and the inputs of a forward pass.
+"""What all retrofitted models share: initialisation, the inputs of a forward pass, and attention with a bias.
 
 The classes come before the base model's: `class FireLlamaModel(RotaryModel, LlamaModel)`.
-Shapes: B batch, T queries, S keys, C width.
+Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size, C width.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import Cache, DynamicCache
 
 from longfire.encodings import PositionEncoding
-from longfire.model.inputs import Positions, mask_and_positions
+from longfire.engines.value_checks import holds
+from longfire.model.attention import active_encoding, attend
+from longfire.model.inputs import LONGFIRE, Layout, find_layout
 from longfire.model.loading import EncodingModel
 from longfire.model.packing import ARGUMENTS, take_packing
 
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """The inputs of one forward pass, shared by all layers."""
-
-    hidden: Tensor  # (B, T, C)
-    cache: Cache | None
-    mask: Tensor | None  # as the attention implementation expects it
-    positions: Positions
-    total: int | Tensor
-    """Tokens so far, cached ones included; a tensor for a static cache."""
+BIASED = "longfire_biased"
+"""What the attention modules' own configurations name as their implementation; the model's names the real one."""
+DROPPED = (
+    "attention_mask hides tokens between others, so a window, which counts positions, may reach keys that a sliding "
+    "window's cache has dropped"
+)
 
 
 class RetrofittedModel(EncodingModel):
     """Initialises the encoding as configured, and the rest as the base model does."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """As in PyTorch, but refuses what the base model would drop."""
+        """As in PyTorch, but refuses what the base model would drop. None means the default."""
+        options = {name: value for name, value in options.items() if value is not None}
         self.check_options(options)
         return super().__call__(*arguments, **options)
 
@@ -87,18 +86,13 @@ class RetrofittedModel(EncodingModel):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **options: Any,
-    ) -> Inputs:
-        """Embed the tokens, create the cache and find the positions."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("pass either input_ids or inputs_embeds.")
-        hidden = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+    ) -> tuple[Tensor, Cache | None, Layout]:
+        """The embeddings (B, T, C), the cache, created if needed, and the layout."""
+        hidden = self.embed_inputs(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        mask, positions = mask_and_positions(
-            self.config, hidden, attention_mask, position_ids, past_key_values, packing=take_packing(options)
-        )
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        return Inputs(hidden, past_key_values, mask, positions, past + hidden.shape[1])
+        where = (self.config, hidden, attention_mask, position_ids, past_key_values)
+        return hidden, past_key_values, find_layout(*where, packing=take_packing(options))
 
 
 def eager_only(config: Any) -> str | None:
@@ -135,3 +129,70 @@ def _refuse_positions(head: nn.Module, _: Any, options: dict[str, Any]) -> None:
             f"{type(head).__name__} does not pass {', '.join(dropped)} on to its decoder. Call model.base_model(…), or "
             f"put each document in its own row."
         )
+
+
+def of_layer(layout: Layout, S: int) -> Layout:
+    """The layout of the S keys that a layer has, if a sliding window's cache has dropped earlier ones."""
+    keys, key_mask, mask = layout.keys, layout.key_mask, layout.mask
+    if keys.shape[-1] <= S:
+        return layout
+    if key_mask is not None and not holds(has_no_holes, key_mask, message=DROPPED):
+        raise ValueError(f"{DROPPED}. Pad on the left, or pass past_key_values=DynamicCache(), which keeps all.")
+    first = layout.total - S
+    first = first.clamp(min=0) if isinstance(first, Tensor) else max(first, 0)  # 0: the cache is not yet full
+    kept = torch.arange(S, device=keys.device) + first
+    return replace(
+        layout,
+        keys=keys[..., kept],
+        key_mask=None if key_mask is None else key_mask[..., kept],
+        mask=mask[..., kept] if mask is not None and mask.shape[-1] > S else mask,  # the caller's may be for these keys
+        in_order=False,
+        padding=None,
+    )
+
+
+def has_no_holes(mask: Tensor) -> Tensor:
+    """Whether the tokens that a mask (B, S) keeps are next to each other in every row: one bool."""
+    return (pad(mask.int(), (1, 1)).diff().abs().sum(-1) <= 2).all()
+
+
+def biased_attention(
+    module: nn.Module,
+    query: Tensor,  # (B, H, T, D)
+    key: Tensor,  # (B, G, S, D)
+    value: Tensor,  # (B, G, S, D), or with another head size
+    _: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    layout: Layout | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **__: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as the model's implementation computes it, with the layer's bias. → (B, T, H, D)"""
+    layout = getattr(module, "layout", None) if layout is None else layout
+    layout = layout.cross if layout is not None and getattr(module, "crosses", False) else layout
+    if layout is None:
+        raise ValueError(f"{type(module).__name__} received no positions. Call the model, not its layers.")
+    S = min(key.shape[2], layout.keys.shape[-1])  # a static cache has spare slots
+    key, value = key[:, :, :S], value[:, :, :S]
+    layout = of_layer(layout, S)
+    special: dict[str, Any] = {name: one for name, one in (("softcap", softcap), ("s_aux", s_aux)) if one is not None}
+    if special and layout.implementation != "eager":
+        raise ValueError(f"attn_implementation={layout.implementation!r} has no {', '.join(special)}. Use 'eager'.")
+    D, D_value = key.shape[-1], value.shape[-1]
+    own = active_encoding(module.position_encoding)
+    pads = layout.implementation == LONGFIRE and D_value < D  # latent attention; the engines need one head size
+    out, weights = attend(
+        module,
+        (query, key, pad(value, (0, D - D_value)) if pads else value),
+        own if layout.bias is None and own is not None and own.has_bias else layout.bias,
+        layout,
+        scaling=scaling,
+        dropout=dropout,
+        window=sliding_window,
+        **special,
+    )
+    return out[..., :D_value] if pads else out, weights

@@ -8,28 +8,17 @@ Shapes: B batch, H query heads, G key heads, T queries, S keys, D head size, C w
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 from transformers.utils.generic import merge_with_config_defaults
 
-from longfire.engines.value_checks import holds
-from longfire.model.attention import active_encoding, attend
-from longfire.model.inputs import LONGFIRE, Positions
 from longfire.model.packing import take_packing
-from longfire.model.retrofits.pretrained import RetrofittedModel
+from longfire.model.retrofits.pretrained import BIASED, RetrofittedModel
 
-BIASED = "longfire_biased"
-"""What the attention modules' own configurations name as their implementation; the model's names the real one."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
-DROPPED = (
-    "attention_mask hides tokens between others, so a window, which counts positions, may reach keys that a sliding "
-    "window's cache has dropped"
-)
 
 
 class IdentityRotation(nn.Module):
@@ -42,82 +31,6 @@ class IdentityRotation(nn.Module):
     def forward(self, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
         cos, sin = self.rotary(*arguments, **options)
         return torch.ones_like(cos), torch.zeros_like(sin)
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """What attention needs to know of a forward pass."""
-
-    implementation: str
-    mask: Tensor | None  # (B or 1, 1, T, S), boolean or additive; None: causal, or in `positions`
-    positions: Positions
-    total: int | Tensor = 0
-    """Tokens so far, cached ones included; a tensor for a static cache."""
-
-    def of_layer(self, S: int) -> "Layout":
-        """The S keys that a layer has, if a sliding window's cache has dropped earlier ones."""
-        positions, key_mask = self.positions, self.positions.key_mask
-        if positions.keys.shape[-1] <= S:
-            return self
-        if key_mask is not None and not holds(has_no_holes, key_mask, message=DROPPED):
-            raise ValueError(f"{DROPPED}. Pad on the left, or pass past_key_values=DynamicCache(), which keeps all.")
-        first = self.total - S
-        first = first.clamp(min=0) if isinstance(first, Tensor) else max(first, 0)  # 0: the cache is not yet full
-        kept = torch.arange(S, device=positions.keys.device) + first
-        key_mask = None if key_mask is None else key_mask[..., kept]
-        positions = replace(positions, keys=positions.keys[..., kept], key_mask=key_mask, in_order=False, padding=None)
-        mask = self.mask
-        if mask is not None and mask.shape[-1] > S:  # else transformers made it for these keys
-            mask = mask[..., kept]
-        return replace(self, mask=mask, positions=positions)
-
-
-def has_no_holes(mask: Tensor) -> Tensor:
-    """Whether the tokens that a mask (B, S) keeps are next to each other in every row: one bool."""
-    return (pad(mask.int(), (1, 1)).diff().abs().sum(-1) <= 2).all()
-
-
-def biased_attention(
-    module: nn.Module,
-    query: Tensor,  # (B, H, T, D)
-    key: Tensor,  # (B, G, S, D)
-    value: Tensor,  # (B, G, S, D), or with another head size
-    _: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    *,
-    layout: Layout | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **__: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention as the model's implementation computes it, with the layer's bias. → (B, T, H, D)"""
-    layout = getattr(module, "layout", None) if layout is None else layout
-    if layout is None:
-        raise ValueError(f"{type(module).__name__} received no positions. Call the model, not its layers.")
-    S = min(key.shape[2], layout.positions.keys.shape[-1])  # a static cache has spare slots
-    key, value = key[:, :, :S], value[:, :, :S]
-    layout = layout.of_layer(S)
-    special: dict[str, Any] = {name: one for name, one in (("softcap", softcap), ("s_aux", s_aux)) if one is not None}
-    if special and layout.implementation != "eager":
-        raise ValueError(f"attn_implementation={layout.implementation!r} has no {', '.join(special)}. Use 'eager'.")
-    D, D_value = key.shape[-1], value.shape[-1]
-    encoding = active_encoding(module.position_encoding)
-    pads = layout.implementation == LONGFIRE and D_value < D  # latent attention; the engines need one head size
-    out, weights = attend(
-        module,
-        layout.implementation,
-        (query, key, pad(value, (0, D - D_value)) if pads else value),
-        layout.mask,
-        encoding if encoding is not None and encoding.has_bias else None,
-        layout.positions,
-        scaling=scaling,
-        dropout=dropout,
-        window=sliding_window,
-        **special,
-    )
-    return out[..., :D_value] if pads else out, weights
 
 
 class RotaryModel(RetrofittedModel):
@@ -195,18 +108,15 @@ class RotaryModel(RetrofittedModel):
             use_cache: return a cache for the next call.
             options: the base model's.
         """
-        options = {name: value for name, value in options.items() if value is not None}  # None means the default
-        self.check_options(options)
-        inputs = self.prepare_inputs(
+        hidden, cache, layout = self.prepare_inputs(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **take_packing(options)
         )
-        config: Any = self.config
         return super().forward(
-            inputs_embeds=inputs.hidden,
-            attention_mask=inputs.hidden.new_ones(1, 1, 1, 1),  # 4-D: the base model builds no mask of its own
-            past_key_values=inputs.cache,
+            inputs_embeds=hidden,
+            attention_mask=hidden.new_ones(1, 1, 1, 1),  # 4-D: the base model builds no mask of its own
+            past_key_values=cache,
             use_cache=use_cache,
-            layout=Layout(config._attn_implementation, inputs.mask, inputs.positions, inputs.total),
+            layout=layout,
             **options,
         )
 
@@ -218,8 +128,3 @@ def _hand_layout_to(attention: str) -> Callable[..., None]:
         getattr(layer, attention).layout = options["layout"]
 
     return hook
-
-
-def register() -> None:
-    """Register the attention function. Masks come with `Layout`, so there is no mask function."""
-    AttentionInterface.register(BIASED, biased_attention)

@@ -1,31 +1,26 @@
 """The T5 family (T5, mT5, UMT5): its own relative bias in `longfire.attention`, or another encoding in its place.
 
 The base model's own code runs. Its self-attention modules get an encoding in place of their table of biases, and its
-encoder and decoder hand masks, positions and the shared bias to `relative_attention` as one more keyword argument.
+encoder and decoder hand the layout to `biased_attention`, with the shared bias, as one more keyword argument.
 Cross-attention has no bias. In the state dict, `relative_attention_bias.weight` is now `position_encoding.table`.
 Shapes: B batch, H heads, T queries, S keys, D head size, C width.
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 from transformers.utils.generic import merge_with_config_defaults
 
 from longfire.encodings import PositionEncoding
-from longfire.engines import PreparedBias
-from longfire.model.attention import active_encoding, attend
-from longfire.model.inputs import LONGFIRE, Positions, find_positions, is_traced, mask_and_positions
+from longfire.model.attention import active_encoding
+from longfire.model.inputs import LONGFIRE, Layout, find_layout, find_positions, is_traced
 from longfire.model.packing import ARGUMENTS
 from longfire.model.retrofits.configuration import T5FamilyConfig
-from longfire.model.retrofits.pretrained import RetrofittedModel
-from longfire.model.retrofits.rotary import Layout
-
-RELATIVE = "longfire_relative"
-"""What the attention modules' own configurations name as their implementation; the stack's names the real one."""
+from longfire.model.retrofits.pretrained import BIASED, RetrofittedModel
 
 OWN_TABLE = "relative_attention_bias"
 """The base model's module with its table of biases."""
@@ -93,40 +88,6 @@ class T5FamilyModel(RetrofittedModel):
         super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, *rest, **options)
 
 
-@dataclass(frozen=True, eq=False)
-class StackLayout:
-    """What the attention modules of an encoder or a decoder need to know of a forward pass."""
-
-    self_attention: Layout
-    cross_attention: Layout | None
-    bias: PreparedBias | None
-    """Of the encoding that all layers share; None if each has its own, or there is no bias."""
-
-
-def relative_attention(
-    module: Any,
-    query: Tensor,  # (B, H, T, D)
-    key: Tensor,  # (B, H, S, D)
-    value: Tensor,  # (B, H, S, D)
-    _: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    *,
-    layout: StackLayout | None = None,
-    **__: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention as the model's implementation computes it, with the bias in self-attention. → (B, T, H, D)"""
-    part = None if layout is None else layout.cross_attention if module.crosses else layout.self_attention
-    if layout is None or part is None:
-        raise ValueError(f"{type(module).__name__} received no positions. Call the model, not its layers.")
-    bias: PositionEncoding | PreparedBias | None = None if module.crosses else layout.bias
-    if bias is None and (own := active_encoding(module.position_encoding)) is not None and own.has_bias:
-        bias = own
-    S = part.positions.keys.shape[-1]  # a static cache has spare slots
-    qkv = query, key[:, :, :S], value[:, :, :S]
-    return attend(module, part.implementation, qkv, part.mask, bias, part.positions, scaling=scaling, dropout=dropout)
-
-
 def no_dense_bias(*_: Any, **__: Any) -> None:
     """In place of the base model's (1, H, T, S) tensor of biases, or of zeros in cross-attention."""
 
@@ -148,7 +109,7 @@ class T5FamilyStack(T5FamilyModel):
     def _give_encoding(self, attention: Any, crosses: bool) -> None:
         config: Any = self.config
         attention.config = copy.copy(config)
-        attention.config._attn_implementation_internal = RELATIVE
+        attention.config._attn_implementation_internal = BIASED
         attention.crosses, attention.is_causal = crosses, config.is_decoder and not crosses
         attention.position_encoding = config.build_encoding() if attention.has_relative_attention_bias else None
         attention.relative_attention_bias = None
@@ -194,16 +155,12 @@ class T5FamilyStack(T5FamilyModel):
             use_cache: return a cache for the next call.
             options: the base model's.
         """
-        options = {name: value for name, value in options.items() if value is not None}  # None means the default
-        self.check_options(options)
         if unused := [name for name in ("position_ids", *ARGUMENTS) if name in options]:
             raise ValueError(
                 f"{type(self).__name__} takes no {', '.join(unused)}: T5 numbers the tokens of a row from 0, and its "
                 f"decoder would see all documents of a packed row. Put each document in its own row."
             )
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("pass either input_ids or inputs_embeds.")
-        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden = self.embed_inputs(input_ids, inputs_embeds)
         crossing = self.is_decoder and encoder_hidden_states is not None
         everything = hidden.new_ones(1, 1, 1, 1)  # 4-D: the base model builds no mask of its own
         return super().forward(
@@ -230,32 +187,29 @@ class T5FamilyStack(T5FamilyModel):
         cache: Cache | None,
         states: Tensor | None,  # (B, S, C)
         states_mask: Tensor | None,
-    ) -> StackLayout:
+    ) -> Layout:
         config, encodings = self.config, self.encodings
         cache = None if not self.is_decoder else getattr(cache, "self_attention_cache", cache)
-        mask, positions = mask_and_positions(config, hidden, mask, None, cache, causal=self.is_decoder)
-        if not self.is_decoder and config._attn_implementation != LONGFIRE and positions.key_mask is not None:
-            mask = positions.key_mask[:, None, None, :]
-        past = 0 if cache is None else cache.get_seq_length()
-        if isinstance(past, int) or not is_traced(hidden):
-            positions = _counting_padding(positions)
+        own = find_layout(config, hidden, mask, None, cache, causal=self.is_decoder)
+        if isinstance(own.total, int) or not is_traced(hidden):
+            own = _counting_padding(own)
         shared = encodings[0] if len(encodings) == 1 and encodings[0].has_bias else None
-        own = Layout(config._attn_implementation, mask, positions)
         cross = None if states is None else _cross_layout(config._attn_implementation, hidden, states, states_mask)
-        return StackLayout(own, cross, None if shared is None else positions.prepare(shared))
+        return replace(own, cross=cross, bias=None if shared is None else own.prepare(shared))
 
 
-def _counting_padding(positions: Positions) -> Positions:
+def _counting_padding(layout: Layout) -> Layout:
     """Positions that count padding, too, as T5's do: distances are the same, and no engine has to read them."""
-    T, S = positions.queries.shape[-1], positions.keys.shape[-1]
-    index = torch.arange(S, device=positions.keys.device)
-    return replace(positions, queries=index[S - T :], keys=index, in_order=True, padding=None)
+    T, S = layout.queries.shape[-1], layout.keys.shape[-1]
+    index = torch.arange(S, device=layout.keys.device)
+    return replace(layout, queries=index[S - T :], keys=index, in_order=True, padding=None)
 
 
 def _cross_layout(implementation: str, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Layout:
     """Queries hidden (B, T, C) see the encoder's states (B, S, C) that the mask keeps."""
     T, S = hidden.shape[1], states.shape[1]
     queries, keys = (torch.arange(length, device=hidden.device) for length in (T, S))
+    layout = Layout(queries, keys, causal=False, implementation=implementation)
     if mask is not None and mask.ndim == 4 and implementation != LONGFIRE:
         additive_or_bool = mask.dtype == torch.bool or mask.is_floating_point()
         if not additive_or_bool or mask.shape[2] not in (1, T) or mask.shape[3] != S:
@@ -263,12 +217,6 @@ def _cross_layout(implementation: str, hidden: Tensor, states: Tensor, mask: Ten
                 f"a 4-D mask of the encoder's states must be boolean or floating point, (B, 1, 1 or {T}, {S}), not "
                 f"{tuple(mask.shape)} of {mask.dtype}. For padding, pass (B, {S})."
             )
-        return Layout(implementation, mask, Positions(queries, keys, causal=False))
-    key_mask = find_positions(states, 0, S, mask).key_mask
-    dense = None if key_mask is None else key_mask[:, None, None, :]
-    return Layout(implementation, dense, Positions(queries, keys, key_mask, causal=False))
-
-
-def register() -> None:
-    """Register the attention function. Masks come with `StackLayout`, so there is no mask function."""
-    AttentionInterface.register(RELATIVE, relative_attention)
+        return replace(layout, mask=mask)
+    layout = replace(layout, key_mask=find_positions(states, 0, S, mask).key_mask)
+    return replace(layout, mask=layout.dense_mask())

@@ -11,7 +11,6 @@ from itertools import chain
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from longfire.validation import at_least, one_of
 
@@ -134,13 +133,6 @@ class SyntheticTask:
         names = SPECIAL + self.symbols
         space = " " if any(len(symbol) > 1 for symbol in self.symbols) else ""
         return space.join(names[number] for number in ids if number not in (IGNORED, PAD))
-
-
-def padded_row(row: Row, length: int) -> dict[str, npt.NDArray[np.int64]]:
-    """A row padded on the right, where causal attention hides it and nothing is labelled."""
-    missing = length - len(row["input_ids"])
-    values = {"input_ids": PAD, "labels": IGNORED}
-    return {name: np.array(row[name] + [value] * missing) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
