@@ -15,7 +15,7 @@ from longfire.commands.compare import (
     run_comparison,
 )
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
+from longfire.commands.parser import INTEGERS, NAMES, Commands
 from longfire.commands.training import add_corpus_options, corpus_options, option_flag
 from longfire.lab.tables import ENTRIES, Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
 from longfire.tasks.placeholder import PLACEHOLDER
@@ -45,23 +45,22 @@ def add_reproduce(commands: Commands) -> None:
         description="Reproduce a table or figure of the paper (longfire reproduce --list lists them). Entries share "
         "their trained models. Interrupted runs resume; completed runs are skipped.",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="table or figure; see --list")
-    parser.add_argument("--list", action="store_true", help="list all tables and figures")
-    parser.add_argument(
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help="table or figure; see --list")
+    add("--list", action="store_true", help="list all tables and figures")
+    add(
         "--scale",
         default="smoke",
         help="smoke: two minutes on a laptop; small: one GPU, a minute per run; paper: needs a cluster",
     )
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", metavar="N", help="random seeds (default: the scale's; for tasks, its first)"
-    )
-    parser.add_argument("--encodings", nargs="+", metavar="NAME", help="encodings to train (default: the entry's)")
-    parser.add_argument(
+    add("--seeds", **INTEGERS, help="random seeds (default: the scale's; for tasks, its first)")
+    add("--encodings", **NAMES, help="encodings to train (default: the entry's)")
+    add(
         "--data",
         metavar="FOLDER",
         help="task data, as for longfire finetune (default: placeholder rows at smoke scale)",
     )
-    parser.add_argument("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
+    add("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
     add_comparison_options(parser)
     add_corpus_options(parser)
     parser.set_defaults(run=run_reproduce)

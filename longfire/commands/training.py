@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import read_json, refuse_unwritable
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
+from longfire.commands.parser import INTEGER, LIST, NUMBER, PATHS, Commands
 
 if TYPE_CHECKING:
     from longfire.training import Recipe
@@ -33,50 +33,39 @@ def add_pretrain(commands: Commands) -> None:
         description="Train a model from a recipe. Ctrl-C saves a checkpoint; the same command resumes. On several "
         "GPUs: torchrun --nproc-per-node 8 -m longfire pretrain …",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "recipe",
         metavar="RECIPE",
         help="tiny, small, base, large or base-512; for tasks: task-tiny, task-small or addition",
     )
-    parser.add_argument("--out", type=Path, help="output folder (default: runs/RECIPE-ENCODING-SEED)")
+    add("--out", type=Path, help="output folder (default: runs/RECIPE-ENCODING-SEED)")
     add_corpus_options(parser)
     add_recipe_options(parser)
-    parser.add_argument(
+    add(
         "--encoding",
         metavar="NAME",
         help="position encoding: fire, fire-s (shared across layers), rope, …, with options after a colon "
         "(fire:horizon=512,init=kerple_log)",
     )
-    parser.add_argument(
-        "--share", dest="share_position_encoding", action="store_true", default=None, help=argparse.SUPPRESS
-    )
-    parser.add_argument("--seed", type=int, help="seed for initialisation and data order")
-    parser.add_argument(
+    add("--share", dest="share_position_encoding", action="store_true", default=None, help=argparse.SUPPRESS)
+    add("--seed", type=int, help="seed for initialisation and data order")
+    add(
         "--from",
         dest="init_from",
         metavar="FOLDER",
         help="checkpoint to continue from; size, encoding and tokenizer must match",
     )
-    parser.add_argument(
-        "--extend-to",
-        type=int,
-        metavar="N",
-        help="target length for --encoding rope_pi or yarn, with --from a rope checkpoint",
-    )
-    parser.add_argument("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
-    parser.add_argument(
-        "--fsdp", action="store_true", help="shard the model across GPUs (FSDP2) instead of replicating it"
-    )
-    parser.add_argument(
+    add("--extend-to", **INTEGER, help="target length for --encoding rope_pi or yarn, with --from a rope checkpoint")
+    add("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
+    add("--fsdp", action="store_true", help="shard the model across GPUs (FSDP2) instead of replicating it")
+    add(
         "--context-parallel",
-        type=int,
+        **INTEGER,
         default=1,
-        metavar="N",
         help="split each sequence over N processes of torchrun, for lengths that do not fit on one GPU",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the full recipe, parameters and tokens, then exit"
-    )
+    add("--dry-run", action="store_true", help="print the full recipe, parameters and tokens, then exit")
     parser.set_defaults(resumes=True, run=run_pretrain)
 
 
@@ -84,51 +73,44 @@ def add_corpus_options(
     parser: argparse.ArgumentParser, tokenizer: str | None = "the recipe's", vocab: str = "the recipe's"
 ) -> None:
     """Add the corpus options. `tokenizer` and `vocab` describe their defaults; None adds no options for them."""
-    text = parser.add_argument_group("text")
-    text.add_argument(
+    add = parser.add_argument_group("text").add_argument
+    add(
         "--corpus",
-        nargs="+",
-        metavar="PATH",
+        **PATHS,
         help="files or folders (.txt .md .py .rst .tex .jsonl .jsonl.gz .jsonl.zst .parquet), or hub:NAME (default: "
         "sources and docs of Python's standard library)",
     )
-    text.add_argument("--field", metavar="NAME", help="text field in .jsonl and .parquet files (default: text)")
-    text.add_argument(
-        "--validation", nargs="+", metavar="PATH", help="held-out text to test on (default: part of the corpus)"
-    )
+    add("--field", metavar="NAME", help="text field in .jsonl and .parquet files (default: text)")
+    add("--validation", **PATHS, help="held-out text to test on (default: part of the corpus)")
     if tokenizer is not None:
-        text.add_argument(
+        add(
             "--tokenizer",
             help=f"bytes, bpe (trained on the corpus), or a Hugging Face tokenizer (default: {tokenizer})",
         )
-        text.add_argument(
-            "--vocab", dest="vocab_size", type=int, metavar="N", help=f"vocabulary size for bpe (default: {vocab})"
-        )
-    text.add_argument("--max-documents", type=int, metavar="N", help="read at most the first N documents")
-    text.add_argument("--skip-bad", action="store_true", help="skip and count unreadable lines instead of stopping")
+        add("--vocab", dest="vocab_size", **INTEGER, help=f"vocabulary size for bpe (default: {vocab})")
+    add("--max-documents", **INTEGER, help="read at most the first N documents")
+    add("--skip-bad", action="store_true", help="skip and count unreadable lines instead of stopping")
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that override a recipe."""
-    overrides = parser.add_argument_group("recipe overrides")
-    overrides.add_argument(
+    add = parser.add_argument_group("recipe overrides").add_argument
+    add(
         "--task",
         metavar="NAME",
         help="a synthetic task instead of text: copy, reverse, sort, parity, addition-hints, mqar, passkey, …",
     )
-    overrides.add_argument("--length", type=int, metavar="N", help="training length")
-    overrides.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="sequences per step")
-    overrides.add_argument("--steps", type=int, metavar="N", help="training steps")
-    overrides.add_argument("--learning-rate", type=float, metavar="X", help="peak learning rate")
-    overrides.add_argument("--precision", help="auto, bfloat16 or float32")
-    overrides.add_argument(
+    add("--length", **INTEGER, help="training length")
+    add("--batch", dest="batch_size", **INTEGER, help="sequences per step")
+    add("--steps", **INTEGER, help="training steps")
+    add("--learning-rate", **NUMBER, help="peak learning rate")
+    add("--precision", help="auto, bfloat16 or float32")
+    add(
         "--packing",
         choices=("segments",),
         help="segments: tokens attend within their own document, where a sequence has several (default: to all before)",
     )
-    overrides.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="any field of the recipe"
-    )
+    add("--set", **LIST, metavar="FIELD=VALUE", help="any field of the recipe")
 
 
 def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
