@@ -16,7 +16,7 @@ from longfire.report.task_rows import (
     papers_size,
     scores_at,
     scores_on,
-    seed_counts,
+    seed_count,
     with_seeds,
 )
 from longfire.tasks import SUITES, TASKS
@@ -147,7 +147,9 @@ def _score_rows(label: str, scores: Sequence[Record | None], means: Sequence[str
 def describe_tasks(record: Record) -> str:
     """Checkpoints, fine-tuning and evaluation in a paragraph."""
     setting, rows = record["setting"], record["rows"]
-    parts = [f"{', '.join(by_label(rows))}{seed_counts(rows)}: {describe_models(rows)}."]
+    seeds = seed_count(rows)
+    each = f", {seeds} seeds each" if seeds not in ("", "1") else ""
+    parts = [f"{', '.join(by_label(rows))}{each}: {describe_models(rows)}."]
     if changed := changes_in_rows(rows):
         parts.append(f"Not as published: {changed}.")
     if setting["kind"] == "finetune":

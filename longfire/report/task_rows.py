@@ -36,12 +36,10 @@ def with_means(record: Record) -> Record:
     return {**record, "rows": rows}
 
 
-def seed_counts(rows: Sequence[Record]) -> str:
-    """`, 3 seeds each`, or `, 1 to 3 seeds each`; empty if every encoding has one."""
-    counts = sorted({len(same) for same in by_label(rows).values()})
-    if counts in ([], [1]):
-        return ""
-    return f", {' to '.join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))} seeds each"
+def seed_count(rows: Sequence[Record]) -> str:
+    """The number of seeds: `3`, or `1 to 3` if encodings differ."""
+    counts = sorted(map(len, by_label(rows).values()))
+    return " to ".join(str(n) for n in dict.fromkeys([*counts[:1], *counts[-1:]]))
 
 
 def scores_at(row: Row, length: int) -> dict[str, Record]:
