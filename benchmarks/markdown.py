@@ -8,7 +8,7 @@ from longfire.report.compare import comparison_tables
 from longfire.report.description import description
 from longfire.report.failures import failures
 from longfire.report.metric import over_seeds
-from longfire.report.reproduce import NO_NUMBERS, papers_table
+from longfire.report.reproduce import papers_numbers
 from longfire.report.summary import Record, amount, lines_of
 from longfire.report.table import Table
 from longfire.report.verdict import verdict
@@ -41,8 +41,8 @@ def reproduction_markdown(record: Record, paper: list[dict[str, Any]], picture: 
     sizes = [amount(run["parameters"]) for run in record["runs"] if run.get("parameters")]
     models = f"models of {sizes[0]} parameters" if sizes else "models"
     ours = f"*Stand-in: {models}, trained at {record['setting']['trained_length']:,} tokens.*"
-    theirs = papers_table(paper)
-    shown = Table(theirs.columns, theirs.rows).markdown() if theirs else NO_NUMBERS
+    theirs = papers_numbers(paper)
+    shown = Table(theirs.columns, theirs.rows).markdown() if isinstance(theirs, Table) else theirs
     return "\n\n".join([ours, comparison_markdown(record, picture, known), shown])
 
 

@@ -202,17 +202,19 @@ def show_lengths(entry: LengthEntry, results: Path, record: dict[str, Any]) -> N
     from longfire.encodings.labels import label_file_name
     from longfire.lab.reported import reported
     from longfire.report.biases import plot_biases
+    from longfire.report.compare import compare_table
     from longfire.report.compare_plot import plot_compare
-    from longfire.report.reproduce import heading, reproduced_page, reproduced_table
+    from longfire.report.page import report_page
+    from longfire.report.reproduce import heading, papers_numbers
 
-    paper = reported(entry.reported) if entry.reported else []
+    theirs = papers_numbers(reported(entry.reported) if entry.reported else [])
     title = heading(entry.shows, entry.what, record)
-    print(f"{title}\n\n{reproduced_table(record, paper, bold=sys.stdout.isatty())}")
+    print(f"{title}\n\n{compare_table(record, bold=sys.stdout.isatty())}\n\n{theirs}")
     plot_compare(record, results)
     for label, curves in record["biases"].items() if entry.draws_biases else ():
         plot = plot_biases(curves, results / f"biases-{label_file_name(label)}.png")
         print(f"\nLearned biases of {label}: {plot}")
-    page = reproduced_page(record, results / "report.html", title, paper)
+    page = report_page(record, results / "report.html", title, theirs)
     if entry.texts and not record["setting"]["also"]:
         print("\nThe paper also tests on other texts. To do the same, pass --also latex=papers/ code=src/")
     print(f"\nReport: {page}   Numbers: {results / 'compare.json'}")
