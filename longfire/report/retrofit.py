@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from longfire.evaluation.record import FEW_DOCUMENTS, FEW_TOKENS
-from longfire.report.html import colors_css, facts_table, section, write_page
+from longfire.report.html import colors_css, section, settings_section, write_page
 from longfire.report.page import POSITIONS, curves_data
 from longfire.report.summary import COLORS, SPARE, Record, amount
 from longfire.report.table import Table, render_text
@@ -128,9 +128,6 @@ def retrofit_page(record: Record, path: Path) -> Path:
         "Retrofit": setting,
         "Hardware and versions": record["provenance"],
     }
-    facts = "".join(
-        f"<details><summary>{name}</summary>{facts_table(block)}</details>" for name, block in blocks.items()
-    )
     verdict = f'<h1>{TITLE}</h1><p class="verdict">{escape(retrofit_verdict(record))}</p>'
     body = [
         verdict,
@@ -139,7 +136,7 @@ def retrofit_page(record: Record, path: Path) -> Path:
         section("method", "How it was run", "", f"<p>{escape(_method(record))}</p>"),
         section("losses", "Training loss", "") if any(one["losses"] for one in data["series"]) else "",
         section("positions", "Loss by position", POSITIONS.format("")),
-        section("settings", "Settings and versions", "", facts),
+        settings_section(blocks),
     ]
     style = colors_css({f"s{i}": pair for i, pair in enumerate([*first, COLORS["recommended"]])})
     write_page(path, title=TITLE, body="\n".join(filter(None, body)), data=data, scripts=("report.js",), style=style)
