@@ -116,7 +116,9 @@ def run_perplexity(options: argparse.Namespace) -> int:
         print(f"{planned}\nto be written to {out}")
         return 0
     record = planned.run(partial(write_json, out))
-    print(f"{perplexity_table(record)}\n\nRecord: {out}")
+    print(perplexity_table(record))
+    if record["rows"]:
+        print(f"\nRecord: {out}")
     if record.get("interrupted"):
         return INTERRUPTED
     return int(any("failed" in row for row in record["rows"]))

@@ -126,6 +126,8 @@ def reproduce_speed(options: argparse.Namespace, entry: SpeedEntry, scale: "Scal
         return 0
     file = options.out / scale.name / entry.name / "model.json"
     record = setting.run(partial(write_json, file))
+    if not record["rows"]:
+        return INTERRUPTED
     plot_model(record, file.with_suffix(".png"))
     print(f"{speed_table(record)}\n\nNumbers: {file}   Plot: {file.with_suffix('.png')}")
     return INTERRUPTED if record.get("interrupted") else int(any("failed" in row for row in record["rows"]))
