@@ -92,7 +92,6 @@ def _results(plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
                 quiet,
                 stage,
                 plan.jobs,
-                has_begun=lambda run: (run.folder / "recipe.json").exists(),
                 tick=lambda unfinished: bar.update([run.folder for run in unfinished]),
             ):
                 key = {"encoding": run.label, "label": run.title, "seed": run.seed}
