@@ -183,29 +183,17 @@ def describe_comparison(comparison: "Comparison", out: Path) -> str:
         + f", in {run.folder}"
         for run in comparison.runs(out)
     ]
-    if comparison.task is not None:
-        task = comparison.task
-        return "\n".join(
-            [
-                describe_recipe(comparison.recipe),
-                *runs,
-                f"task: {task.title} ({task.paper}), up to {comparison.recipe.length:,} {task.unit}",
-                f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}",
-                f"questions at each length: {comparison.questions:,}",
-            ]
-        )
-    corpus = dict(comparison.corpus)
-    train, test = (" ".join(corpus.get(name) or ()) for name in ("source", "validation"))
-    texts = [test or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
-    return "\n".join(
-        [
-            describe_recipe(comparison.recipe),
-            *runs,
-            f"train on: {train or 'the Python standard library'}",
-            f"test on: {', '.join(texts)}",
-            f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}",
-        ]
-    )
+    if (task := comparison.task) is not None:
+        data = [f"task: {task.title} ({task.paper}), up to {comparison.recipe.length:,} {task.unit}"]
+    else:
+        corpus = dict(comparison.corpus)
+        train, test = (" ".join(corpus.get(name) or ()) for name in ("source", "validation"))
+        texts = [test or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
+        data = [f"train on: {train or 'the Python standard library'}", f"test on: {', '.join(texts)}"]
+    data.append(f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}")
+    if task is not None:
+        data.append(f"questions at each length: {comparison.questions:,}")
+    return "\n".join([describe_recipe(comparison.recipe), *runs, *data])
 
 
 def run_comparison(

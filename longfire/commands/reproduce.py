@@ -16,7 +16,7 @@ from longfire.commands.compare import (
 )
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.parser import INTEGERS, NAMES, Commands
-from longfire.commands.training import add_corpus_options, corpus_options, option_flag
+from longfire.commands.training import TEXT_OPTIONS, add_corpus_options, corpus_options, option_flag
 from longfire.lab.tables import ENTRIES, Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
 from longfire.tasks.placeholder import PLACEHOLDER
 from longfire.validation import hint
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 SMOKE_TOKENS = 512
 """Tokens per batch of the speed benchmark at the smoke scale."""
-CORPUS_OPTIONS = ("corpus", "field", "validation", "tokenizer", "vocab_size", "max_documents", "skip_bad")
 UNUSED: dict[type[Entry], tuple[str, ...]] = {
-    TheoremEntry: ("seeds", "encodings", "also", "data", "jobs", *CORPUS_OPTIONS),
-    SpeedEntry: ("seeds", "also", "data", "jobs", *CORPUS_OPTIONS),
+    TheoremEntry: ("seeds", "encodings", "also", "data", "jobs", *TEXT_OPTIONS),
+    SpeedEntry: ("seeds", "also", "data", "jobs", *TEXT_OPTIONS),
     LengthEntry: ("data",),
     TaskEntry: (),
 }

@@ -10,7 +10,7 @@ from longfire.atomic_io import write_json
 from longfire.commands.compare import TEST_TOKENS, chosen_test_tokens
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.parser import INTEGER, INTEGERS, LIST, NUMBER, Commands
-from longfire.commands.training import add_corpus_options, corpus_options, settings
+from longfire.commands.training import add_corpus_options, settings, text_options
 
 if TYPE_CHECKING:
     from longfire.lab.retrofit_plan import RetrofitPlan
@@ -39,7 +39,6 @@ def add_retrofit(commands: Commands) -> None:
     add("--training-length", **INTEGER, help="length to set the encoding up for (default: the model's)")
     add_corpus_options(parser, tokenizer=None)
     add("--tokenizer", help=argparse.SUPPRESS)
-    parser.set_defaults(vocab_size=None)
     add = parser.add_argument_group("recovery").add_argument
     add("--lora", action="store_true", help="train adapters (PEFT) and the encoding instead of all parameters")
     add("--steps", **INTEGER, help="training steps; 0 only converts (default: 1000)")
@@ -68,13 +67,10 @@ def plan(options: argparse.Namespace) -> "RetrofitPlan":
     if options.tokenizer is not None:
         raise ValueError(f"--tokenizer {options.tokenizer}: a retrofit keeps the model's tokenizer. Omit the option.")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in RECIPE_OPTIONS}
-    corpus = corpus_options(options, "", None)
-    del corpus["tokenizer"]
-    corpus.pop("vocab_size", None)
     return RetrofitPlan(
         **{name: getattr(options, name) for name in PLAN_OPTIONS},
         changes={name: value for name, value in chosen.items() if value is not None} | settings(options.set),
-        corpus=corpus,
+        corpus=text_options(options),
         tokens=chosen_test_tokens(options),
     )
 

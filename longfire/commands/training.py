@@ -154,27 +154,27 @@ def refuse_text_options(options: argparse.Namespace, task: str, *others: str) ->
         raise ValueError(f"the task {task} generates its own data: omit {', '.join(unusable)}.")
 
 
-def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
-    """Arguments for `longfire.data.load_corpus`. Refuses missing paths, so that a dry run does too."""
-    from longfire.data import is_saved
+def text_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The text for `longfire.data.load_corpus`. Refuses missing paths, so that a dry run does too."""
     from longfire.data.corpus import local_paths
 
     for source in (options.corpus, options.validation):
         local_paths(source)
-    arguments: dict[str, Any] = {
-        "source": options.corpus,
-        "field": options.field,
-        "validation": options.validation,
-        "skip_bad": options.skip_bad,
-        "max_documents": options.max_documents,
-    }
-    saved = is_saved(options.corpus)
+    names = ("field", "validation", "skip_bad", "max_documents")
+    return {"source": options.corpus, **{name: getattr(options, name) for name in names}}
+
+
+def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
+    """All arguments for `longfire.data.load_corpus`: the text and its tokenizer."""
+    from longfire.data import is_saved
+
+    text, saved = text_options(options), is_saved(options.corpus)
     if options.vocab_size is not None and (saved or tokenizer != "bpe"):
         has = "the saved tokens already have" if saved else f"{tokenizer!r} already has"
         raise ValueError(f"--vocab {options.vocab_size} is for --tokenizer bpe; {has} a vocabulary.")
     if saved:  # with their tokenizer
-        return {**arguments, "tokenizer": options.tokenizer}
-    return {**arguments, "tokenizer": tokenizer, "vocab_size": vocab_size if tokenizer == "bpe" else None}
+        return {**text, "tokenizer": options.tokenizer}
+    return {**text, "tokenizer": tokenizer, "vocab_size": vocab_size if tokenizer == "bpe" else None}
 
 
 def run_pretrain(options: argparse.Namespace) -> int:
