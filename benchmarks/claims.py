@@ -85,9 +85,9 @@ class Claim:
         return (self.paper[0].separator if isinstance(self.paper[0], Quote) else "; ").join(shown)
 
 
-def load_claims(file: Path = FILE) -> dict[str, Claim]:
+def load_claims() -> dict[str, Claim]:
     """All claims by id, such as `by_length.fire_long`, in the order of the file."""
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    content = tomllib.loads(FILE.read_text(encoding="utf-8"))
     sets = content.pop("sets")
 
     def expand(value: Any) -> Any:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.architectures import architectures_markdown
 from benchmarks.claims_page import claims_markdown
 from benchmarks.markdown import (
+    architectures_markdown,
     comparison_markdown,
     learned_markdown,
     reproduction_markdown,

@@ -29,6 +29,8 @@ MAX_LINES, MAX_LABEL = 8, 24
 """With more lines, or longer labels, use a legend instead of labels at the line ends."""
 LABEL_GAP = 0.05
 """Minimum distance between labels, as a fraction of the axis."""
+MAX_POINTS = 240
+"""Of a loss curve."""
 
 
 def plot_compare(record: Record, folder: Path) -> list[Path]:
@@ -86,11 +88,11 @@ def _label_ends(axes: Any) -> None:
         )  # fmt: skip
 
 
-def spread_apart(places: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
-    """Move ascending places up and down equally, within [low, high], until they are at least `gap` apart."""
+def spread_apart(places: Sequence[float], gap: float) -> list[float]:
+    """Move ascending places up and down equally, within [0, 1], until they are at least `gap` apart."""
     middle = [fmean(pair) for pair in zip(_pushed_up(places, gap), _pushed_down(places, gap), strict=True)]
-    inside = _pushed_up([max(low, place) for place in middle], gap)
-    return _pushed_down([min(high, place) for place in inside], gap)
+    inside = _pushed_up([max(0.0, place) for place in middle], gap)
+    return _pushed_down([min(1.0, place) for place in inside], gap)
 
 
 def _pushed_up(places: Sequence[float], gap: float) -> list[float]:
@@ -176,11 +178,11 @@ def _draw_losses(record: Record, axes: Any) -> None:
     axes.set_title(f"Training loss{scratch}{over}")
 
 
-def loss_curve(line: Line, points: int = 240) -> list[tuple[float, float, float, float]]:
-    """(step, mean, min, max over seeds) of training from scratch; more than `points` steps are averaged."""
+def loss_curve(line: Line) -> list[tuple[float, float, float, float]]:
+    """(step, mean, min, max over seeds) of training from scratch; more than `MAX_POINTS` steps are averaged."""
     by_step: dict[float, list[float]] = {}
     for run in [run for run in line.runs if not run.get("extended")]:
-        for step, loss in thinned([pair for pair in run.get("losses", ()) if is_number(pair[1])], points):
+        for step, loss in thinned([pair for pair in run.get("losses", ()) if is_number(pair[1])], MAX_POINTS):
             by_step.setdefault(step, []).append(loss)
     return [(step, fmean(values), min(values), max(values)) for step, values in sorted(by_step.items())]
 
