@@ -202,12 +202,12 @@ def run_comparison(
     """Plan and run a comparison, saving the record after each run; show it at the end and return the exit status."""
     from transformers.utils.logging import disable_progress_bar
 
-    from longfire.lab.compare import run_plan
+    from longfire.lab.compare import compare
     from longfire.lab.comparison_plan import plan_comparison
 
     disable_progress_bar()
     plan = plan_comparison(comparison, out, jobs=jobs)
-    record = run_plan(plan, partial(write_json, file))
+    record = compare(plan, partial(write_json, file))
     if record["runs"]:
         show(record)
     if record.get("interrupted"):

@@ -9,12 +9,10 @@ numbers do not depend on how many cores there are.
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from longfire.evaluation.record import Save, interruptible
-from longfire.lab.comparison import Comparison
-from longfire.lab.comparison_plan import ComparisonPlan, plan_comparison
+from longfire.lab.comparison_plan import ComparisonPlan
 from longfire.lab.pool import run_in_processes
 from longfire.lab.progress import ProgressBar, print_finished
 from longfire.lab.train_and_test import train_and_test
@@ -23,27 +21,7 @@ from longfire.provenance import merge_provenance, provenance
 LOST = "its process was killed twice, probably for lack of memory: use fewer --jobs"
 
 
-def compare(
-    comparison: Comparison,
-    out: Path,
-    *,
-    jobs: int | None = None,
-    save: Save = lambda record: None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Plan and run a comparison; return the record.
-
-    Args:
-        comparison: what to compare.
-        out: output folder.
-        jobs: runs at a time. None: one per core on a CPU, one on a GPU.
-        save: called with the record after each run.
-        options: passed to `longfire.training.pretrain`.
-    """
-    return run_plan(plan_comparison(comparison, out, jobs=jobs, **options), save)
-
-
-def run_plan(plan: ComparisonPlan, save: Save = lambda record: None) -> dict[str, Any]:
+def compare(plan: ComparisonPlan, save: Save = lambda record: None) -> dict[str, Any]:
     """Train and test every incomplete run; return the record, which is saved after each run."""
     comparison = plan.comparison
     record: dict[str, Any] = {
