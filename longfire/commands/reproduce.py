@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
 
 SMOKE_TOKENS = 512
 """Tokens per batch of the speed benchmark at the smoke scale."""
-UNUSED: dict[type[Entry], tuple[str, ...]] = {
-    TheoremEntry: ("seeds", "encodings", "also", "data", "jobs", *TEXT_OPTIONS),
-    SpeedEntry: ("seeds", "also", "data", "jobs", *TEXT_OPTIONS),
-    LengthEntry: ("data",),
-    TaskEntry: (),
-}
-"""Options that each kind of entry refuses, because it would ignore them."""
 
 
 def add_reproduce(commands: Commands) -> None:
@@ -79,23 +73,16 @@ def run_reproduce(options: argparse.Namespace) -> int:
         raise ValueError(f"there is no table or figure named {options.name!r}. {hint(options.name, ENTRIES)}")
     check_jobs(options)
     entry, scale = ENTRIES[options.name], scale_named(options.scale)
-    unused = [*UNUSED[type(entry)], *(["also"] if isinstance(entry, LengthEntry) and not entry.texts else [])]
+    reproduce, unused = KINDS[type(entry)]
+    if isinstance(entry, LengthEntry) and not entry.texts:
+        unused = (*unused, "also")
     if ignored := [name for name in unused if getattr(options, name)]:
         flags = " and ".join(map(option_flag, ignored))
         raise ValueError(f"{entry.name} does not use {flags}. Leave {'it' if len(ignored) == 1 else 'them'} out.")
-    match entry:
-        case TheoremEntry():
-            return reproduce_theorem(options, entry)
-        case SpeedEntry():
-            return reproduce_speed(options, entry, scale)
-        case TaskEntry():
-            return reproduce_tasks(options, entry, scale)
-        case LengthEntry():
-            return reproduce_lengths(options, entry, scale)
-    raise TypeError(f"cannot reproduce a {type(entry).__name__}.")
+    return reproduce(options, entry, scale)
 
 
-def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry) -> int:
+def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry, scale: "Scale") -> int:
     """Check Theorem 3.1; the same at every scale."""
     from longfire.lab.theorem_check import check_theorem
     from longfire.report.reproduce import theorem_table
@@ -174,6 +161,15 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
         return status
     print(f"{_title(entry)}\n")
     return run_plans([plan(experiment, checkpoints, results)], size=RECIPES[entry.recipe].size)
+
+
+KINDS: dict[type[Entry], tuple[Callable[..., int], tuple[str, ...]]] = {
+    TheoremEntry: (reproduce_theorem, ("seeds", "encodings", "also", "data", "jobs", *TEXT_OPTIONS)),
+    SpeedEntry: (reproduce_speed, ("seeds", "also", "data", "jobs", *TEXT_OPTIONS)),
+    LengthEntry: (reproduce_lengths, ("data",)),
+    TaskEntry: (reproduce_tasks, ()),
+}
+"""How to reproduce each kind of entry, and the options that it refuses, because it would ignore them."""
 
 
 def entry_comparison(
