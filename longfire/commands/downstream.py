@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.parser import DTYPES, INTEGER, INTEGERS, LIST, NUMBER, Commands
-from longfire.commands.training import settings
+from longfire.commands.training import recipe_changes
 from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ LISTED = {
     "glue": "GLUE and SuperGLUE; their tasks are subjects too",
     ALL: "both suites",
 }
-RECIPE_FIELDS = ("length", "batch_size", "steps", "learning_rate", "seed")
 
 
 def add_finetune(commands: Commands) -> None:
@@ -219,8 +218,7 @@ def choose_recipe(options: argparse.Namespace, name: str) -> "FinetuneRecipe":
     suite = TASKS[first].suite if first in TASKS else first
     suite_recipe = f"{suite}-{options.recipe}"
     recipe = finetune_recipe_named(suite_recipe if suite_recipe in FINETUNE_RECIPES else options.recipe or suite)
-    changes = {field: getattr(options, field) for field in RECIPE_FIELDS if getattr(options, field) is not None}
-    return recipe.but(**{**changes, **settings(options.set)})
+    return recipe.but(**recipe_changes(options, recipe))
 
 
 def describe_experiment(

@@ -4,18 +4,17 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longfire.atomic_io import write_json
 from longfire.commands.compare import TEST_TOKENS, chosen_test_tokens
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.parser import INTEGER, INTEGERS, LIST, NUMBER, Commands
-from longfire.commands.training import add_corpus_options, settings, text_options
+from longfire.commands.training import add_corpus_options, recipe_changes, text_options
 
 if TYPE_CHECKING:
     from longfire.lab.retrofit_plan import RetrofitPlan
 
-RECIPE_OPTIONS = ("length", "steps", "batch_size", "learning_rate", "seed", "precision")
 PLAN_OPTIONS = ("model", "encoding", "training_length", "lora", "lengths", "evaluate_at")
 
 
@@ -63,13 +62,13 @@ def add_retrofit(commands: Commands) -> None:
 def plan(options: argparse.Namespace) -> "RetrofitPlan":
     """The checked plan for the options."""
     from longfire.lab.retrofit_plan import RetrofitPlan
+    from longfire.training.recovery import RetrofitRecipe
 
     if options.tokenizer is not None:
         raise ValueError(f"--tokenizer {options.tokenizer}: a retrofit keeps the model's tokenizer. Omit the option.")
-    chosen: dict[str, Any] = {name: getattr(options, name) for name in RECIPE_OPTIONS}
     return RetrofitPlan(
         **{name: getattr(options, name) for name in PLAN_OPTIONS},
-        changes={name: value for name, value in chosen.items() if value is not None} | settings(options.set),
+        changes=recipe_changes(options, RetrofitRecipe),
         corpus=text_options(options),
         tokens=chosen_test_tokens(options),
     )

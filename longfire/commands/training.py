@@ -4,6 +4,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,6 @@ from longfire.commands.parser import INTEGER, LIST, NUMBER, PATHS, Commands
 if TYPE_CHECKING:
     from longfire.training import Recipe
 
-OWN_OPTIONS = (
-    *("length", "batch_size", "steps", "learning_rate", "seed", "precision", "tokenizer", "vocab_size"),
-    *("share_position_encoding", "init_from", "extend_to", "task", "packing"),
-)
-"""Recipe fields with their own option; --set takes any field."""
 TEXT_OPTIONS = ("corpus", "field", "validation", "tokenizer", "max_documents", "vocab_size", "skip_bad")
 """Options of `add_corpus_options`, which a synthetic task does not have."""
 VOCABULARIES = {"bytes": 257, "gpt2": 50257}
@@ -118,16 +114,24 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     from longfire.encodings.labels import check_label
     from longfire.training import recipe_named
 
-    values = {field: getattr(options, field, None) for field in OWN_OPTIONS}
-    if values["share_position_encoding"]:
+    if getattr(options, "share_position_encoding", None):
         message = "--share is now --encoding fire-s (or NAME-s); the next release drops the old option."
         warnings.warn(message, FutureWarning, stacklevel=2)
-    changes = {field: value for field, value in values.items() if value is not None} | settings(options.set)
     recipe = recipe_named(name)
+    changes = recipe_changes(options, recipe)
     if (label := getattr(options, "encoding", None)) is None:
         return recipe.but(**changes)
     check_label(label)
     return recipe.with_encoding(label, **changes)
+
+
+def recipe_changes(options: argparse.Namespace, recipe: Any) -> dict[str, Any]:
+    """The fields of a recipe (or class of recipes) that have an option of the same name, or that --set sets."""
+    names = [
+        field.name for field in fields(recipe) if field.name != "encoding"
+    ]  # a label, which is more than the field
+    own = {name: getattr(options, name, None) for name in names}
+    return {name: value for name, value in own.items() if value is not None} | settings(options.set)
 
 
 def settings(assignments: Sequence[str]) -> dict[str, Any]:
