@@ -72,7 +72,8 @@ def run_in_processes(
                 worker, task = busy.pop(pipe)
                 try:
                     result = worker.pipe.recv()
-                except (EOFError, OSError):
+                except (EOFError, OSError):  # the process has ended
+                    worker.process.join()
                     deaths[task] += 1
                     if deaths[task] < MAX_ATTEMPTS:
                         waiting.insert(0, task)
