@@ -5,6 +5,7 @@ from typing import Any
 
 from longfire.evaluation.metrics import average
 from longfire.report.description import INTERRUPTED, changes_in_rows
+from longfire.report.metric import fixed
 from longfire.report.summary import amounts, join_words
 from longfire.report.table import Block, Table, render_text, width
 from longfire.report.task_rows import (
@@ -233,4 +234,4 @@ def interval(score: Record | None) -> str:
 
 def _number(value: float | None) -> str:
     """A score, with room for a mark after it."""
-    return f"{DASH} " if value is None else f"{value:.2f} "
+    return f"{fixed(value, 2)} "

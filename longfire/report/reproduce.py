@@ -3,6 +3,7 @@
 from typing import Any
 
 from longfire.encodings.registry import title_of
+from longfire.report.metric import fixed
 from longfire.report.summary import Record, amount
 from longfire.report.table import Table, places
 
@@ -17,7 +18,7 @@ def papers_numbers(paper: list[dict[str, Any]]) -> Table | str:
         return NO_NUMBERS
     lengths, digits = [key for key in paper[0] if key.isdigit()], places(paper)
     rows = [
-        [row["label"], *("–" if row[n] is None else f"{row[n]:.{digits}f}" for n in lengths)]
+        [row["label"], *(fixed(row[n], digits) for n in lengths)]
         for row in paper
         if any(row[n] is not None for n in lengths)
     ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from longfire.evaluation.record import FEW_DOCUMENTS, FEW_TOKENS
 from longfire.report.html import colors_css, section, settings_section, write_page
+from longfire.report.metric import fixed
 from longfire.report.page import POSITIONS, curves_data
 from longfire.report.summary import COLORS, SPARE, Record, amount
 from longfire.report.table import Table, render_text
@@ -78,7 +79,7 @@ def _table(record: Record) -> Table:
     rows = []
     for run in record["runs"]:
         losses = _losses(run)
-        values = [f"{losses[n]:.3f}" if n in losses else "–" for n in lengths]
+        values = [fixed(losses.get(n), 3) for n in lengths]
         rows.append([_label(run, record), f"{run['tokens_seen']:,}", *values])
     shown = record["runs"][-1]["perplexity"]["rows"] if record["runs"] else []
     scored = [
