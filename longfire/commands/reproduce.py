@@ -73,7 +73,7 @@ def run_reproduce(options: argparse.Namespace) -> int:
         raise ValueError(f"there is no table or figure named {options.name!r}. {hint(options.name, ENTRIES)}")
     check_jobs(options)
     entry, scale = ENTRIES[options.name], scale_named(options.scale)
-    reproduce, unused = KINDS[type(entry)]
+    reproduce, unused = RUNNERS[type(entry)]
     if isinstance(entry, LengthEntry) and not entry.texts:
         unused = (*unused, "also")
     if ignored := [name for name in unused if getattr(options, name)]:
@@ -163,7 +163,7 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     return run_plans([plan(experiment, checkpoints, results)], size=RECIPES[entry.recipe].size)
 
 
-KINDS: dict[type[Entry], tuple[Callable[..., int], tuple[str, ...]]] = {
+RUNNERS: dict[type[Entry], tuple[Callable[..., int], tuple[str, ...]]] = {
     TheoremEntry: (reproduce_theorem, ("seeds", "encodings", "also", "data", "jobs", *TEXT_OPTIONS)),
     SpeedEntry: (reproduce_speed, ("seeds", "also", "data", "jobs", *TEXT_OPTIONS)),
     LengthEntry: (reproduce_lengths, ("data",)),
