@@ -198,9 +198,8 @@ def show_lengths(entry: LengthEntry, results: Path, record: dict[str, Any]) -> N
     """Print our table and the paper's, draw the plots and write the report."""
     from longfire.encodings.labels import label_file_name
     from longfire.lab.reported import reported
-    from longfire.report.biases import plot_biases
     from longfire.report.compare import compare_table
-    from longfire.report.compare_plot import plot_compare
+    from longfire.report.compare_plot import plot_biases, plot_compare
     from longfire.report.page import report_page
     from longfire.report.reproduce import heading, papers_numbers
 

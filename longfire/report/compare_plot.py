@@ -1,4 +1,4 @@
-"""Plots of a comparison: perplexity or exact match by length, and training loss."""
+"""Plots of a comparison: perplexity or exact match by length, training loss, and learned biases."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,6 +31,8 @@ LABEL_GAP = 0.05
 """Minimum distance between labels, as a fraction of the axis."""
 MAX_POINTS = 240
 """Of a loss curve."""
+MAX_LAYERS = 4
+"""Maximum number of layers whose biases are drawn, evenly spaced."""
 
 
 def plot_compare(record: Record, folder: Path) -> list[Path]:
@@ -192,3 +194,35 @@ def thinned(pairs: Sequence[Sequence[float]], points: int) -> list[tuple[float, 
     size = -(-len(pairs) // points) or 1
     groups = [pairs[start : start + size] for start in range(0, len(pairs), size)]
     return [(fmean(step for step, _ in group), fmean(loss for _, loss in group)) for group in groups]
+
+
+def plot_biases(curves: list[dict[str, Any]], path: Path) -> Path:
+    """Draw learned biases by key, a line per head; layers are rows, queries columns.
+
+    `curves` are an encoding's `biases` in a comparison's record.
+    """
+    from matplotlib.figure import Figure
+
+    queries = sorted({curve["query"] for curve in curves})
+    all_layers = sorted({curve["layer"] for curve in curves})
+    layers = sorted({all_layers[i * (len(all_layers) - 1) // (MAX_LAYERS - 1)] for i in range(MAX_LAYERS)})
+    figure = Figure(figsize=(5.2 * len(queries), 2.3 * len(layers)), layout="constrained")
+    grid = figure.subplots(len(layers), len(queries), squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
+        for axes, query in zip(row, queries, strict=True):
+            for curve in curves:
+                if (curve["layer"], curve["query"]) == (layer, query):
+                    keys = [position + 1 for position in curve["positions"]]
+                    axes.plot(keys, curve["values"], linewidth=1.3)
+            axes.set_title(f"layer {layer + 1} of {len(all_layers)}, query {query + 1:,}", fontsize=10)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("Learned bias of each head, first seed")
+    for axes in grid[-1]:
+        axes.set_xlabel("key")
+    for row in grid:
+        row[0].set_ylabel("bias")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    return path
