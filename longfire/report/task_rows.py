@@ -79,8 +79,8 @@ def papers_size(record: Row) -> str:
 
 def papers_rows(record: Row, paper: Sequence[Row], size: str) -> list[Row]:
     """The paper's rows of a size for the record's encodings."""
-    ours = [papers_row(row, paper, size) for row in record["rows"]]
-    return [one for one in paper if any(one is own for own in ours)]
+    ours = set(map(encoding_of, record["rows"]))
+    return [one for one in paper if one["size"] == size and one["encoding"] in ours]
 
 
 def papers_row(row: Row, paper: Sequence[Row], size: str) -> Row | None:
