@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.score_operators import mean_over
 from longfire.evaluation.metrics import average
+from longfire.report.metric import fixed
 from longfire.report.table import places
 
 FILE = Path(__file__).with_name("claims.toml")
@@ -36,13 +37,13 @@ class Quote:
         table = [row for row in papers.get(self.table, ()) if row["size"] == self.size]
         quoted, digits = [row for row in table if row["encoding"] in self.rows], places(table)
         text = self.separator.join(
-            f"{row['label']} {', '.join(_number(_value(row, str(column)), digits) for column in self.at)}"
+            f"{row['label']} {', '.join(fixed(_value(row, str(column)), digits) for column in self.at)}"
             for row in quoted
         )
         if AVERAGE not in self.at or not tasks:
             return text
         means = [(row["label"], average(row, tasks)) for row in quoted]
-        same = [f"{label} {_number(mean, 2)}" for label, mean in means if mean is not None]
+        same = [f"{label} {fixed(mean, 2)}" for label, mean in means if mean is not None]
         return f"{text}<br>{mean_over(tasks, 'we have')}: {'; '.join(same)}" if same else text
 
     @property
@@ -85,9 +86,9 @@ class Claim:
         return (self.paper[0].separator if isinstance(self.paper[0], Quote) else "; ").join(shown)
 
 
-def load_claims(file: Path = FILE) -> dict[str, Claim]:
+def load_claims() -> dict[str, Claim]:
     """All claims by id, such as `by_length.fire_long`, in the order of the file."""
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    content = tomllib.loads(FILE.read_text(encoding="utf-8"))
     sets = content.pop("sets")
 
     def expand(value: Any) -> Any:
@@ -123,7 +124,3 @@ def _value(row: Mapping[str, Any], column: str) -> float | None:
         return row.get(column)
     mean = average(row, [key for key in row if key not in NOT_TASKS])
     return None if mean is None else round(mean, 2)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"

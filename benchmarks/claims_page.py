@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from benchmarks.claims import BEYOND, CLAIMS, Claim, Papers
 from benchmarks.judge import AND, Records, find_record, judge, run_identities
 from benchmarks.markdown import shared_description
-from benchmarks.score_operators import finetuning_length, partial_tasks, seed_count
+from benchmarks.score_operators import finetuning_length, partial_tasks
 from benchmarks.verdicts import FAILS, HOLDS, MISSING, OPEN, VERDICTS, Finding
 from longfire.report.description import description
 from longfire.report.downstream import describe_tasks
 from longfire.report.speed import batch_and_type
 from longfire.report.summary import Record, seeds_of
 from longfire.report.table import Table
+from longfire.report.task_rows import seed_count
 
 Judged = Sequence[tuple[Claim, Finding]]
 
@@ -73,11 +74,9 @@ def _here(finding: Finding, records: Records) -> str:
     if record is None:
         return "–"
     notes = [f"`{name}`" for name in finding.record.split(AND)]
-    if "runs" in record:
-        seeds = len(seeds_of(record))
-        notes.append("one seed" if seeds == 1 else f"{seeds} seeds")
-    elif "tasks" in record["setting"]:
-        notes.append(seed_count(record))
+    if "runs" in record or "tasks" in record["setting"]:
+        seeds = str(len(seeds_of(record))) if "runs" in record else seed_count(record["rows"])
+        notes.append("one seed" if seeds == "1" else f"{seeds} seeds")
     elif record["setting"].get("subject") == "model":
         notes.append(batch_and_type(record))
     return "<br>".join([*finding.numbers, f"({', '.join([*notes, *finding.notes])})"])

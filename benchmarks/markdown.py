@@ -1,14 +1,15 @@
-"""Comparisons as Markdown: verdict, picture, tables with the best in bold, then method and caveats."""
+"""Comparisons as Markdown (verdict, picture, tables with the best in bold, method, caveats), and tables of the docs."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from longfire.evaluation.learned import ANTI_LOCAL, LOCAL
+from longfire.model.retrofits.architectures import ALIBI, CLASSES, DECODER_HEADS, DECODERS
 from longfire.report.compare import comparison_tables
 from longfire.report.description import description
 from longfire.report.failures import failures
 from longfire.report.metric import over_seeds
-from longfire.report.reproduce import NO_NUMBERS, papers_table
+from longfire.report.reproduce import papers_numbers
 from longfire.report.summary import Record, amount, lines_of
 from longfire.report.table import Table
 from longfire.report.verdict import verdict
@@ -41,14 +42,14 @@ def reproduction_markdown(record: Record, paper: list[dict[str, Any]], picture: 
     sizes = [amount(run["parameters"]) for run in record["runs"] if run.get("parameters")]
     models = f"models of {sizes[0]} parameters" if sizes else "models"
     ours = f"*Stand-in: {models}, trained at {record['setting']['trained_length']:,} tokens.*"
-    theirs = papers_table(paper)
-    shown = Table(theirs.columns, theirs.rows).markdown() if theirs else NO_NUMBERS
+    theirs = papers_numbers(paper)
+    shown = Table(theirs.columns, theirs.rows).markdown() if isinstance(theirs, Table) else theirs
     return "\n\n".join([ours, comparison_markdown(record, picture, known), shown])
 
 
-def learned_markdown(record: Record, encoding: str = "fire") -> str:
+def learned_markdown(record: Record) -> str:
     """What FIRE learned by layer, over seeds: c, L, and how many heads look near or far."""
-    lines = [line for line in lines_of(record) if line.encoding == encoding]
+    lines = [line for line in lines_of(record) if line.encoding == "fire"]
     runs = [run["learned"] for line in lines for run in line.runs if "learned" in run]
     rows = []
     for layers in zip(*runs, strict=True):
@@ -82,3 +83,15 @@ def tasks_markdown() -> str:
         answers = ", ".join(f"`{choice}`" for choice in task.choices) or "free"
         rows.append([f"`{task.name}`", " ".join(filter(None, task.hub)), text, answers, str(task.max_answer)])
     return Table(["", "on the Hugging Face hub", "text of a row", "answers", "tokens"], rows, left=4).markdown()
+
+
+def architectures_markdown() -> str:
+    """The table of docs/retrofit.md: each decoder's positions, the heads that are served, and what is special."""
+    served = {cls.__name__ for cls in CLASSES}
+    rows = []
+    for one in DECODERS:
+        prefixes = {one.name, one.text or one.name}
+        heads = ["✓" if {prefix + part for prefix in prefixes} & served else "" for part in DECODER_HEADS]
+        rows.append([one.title or one.name, "ALiBi" if one in ALIBI else "rotary", *heads, one.note])
+    columns = ["architecture", "positions", "causal LM", "sequences", "tokens", "notes"]
+    return Table(columns, rows, left=len(columns)).markdown()

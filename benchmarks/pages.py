@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.architectures import architectures_markdown
 from benchmarks.claims_page import claims_markdown
 from benchmarks.markdown import (
+    architectures_markdown,
     comparison_markdown,
     learned_markdown,
     reproduction_markdown,
@@ -164,27 +164,20 @@ def claims_block(results: Path) -> str:
 def tables_block(results: Path) -> str:
     """Every table and figure of the paper."""
     records = {entry.name: record for entry in REPRODUCED if (record := find_record(entry.name, results)) is not None}
-    known, parts = shared_description(list(records.values())), []
+    known, shown = shared_description(list(records.values())), dict[str, str]()
     for entry in (entry for entry in REPRODUCED if entry.name in records):
         record, paper = records[entry.name], reported(entry.reported) if entry.reported else []
-        picture, learned = picture_of(entry), learned_markdown(record) if entry.draws_biases else ""
-        parts += [f"## {entry.shows}: {entry.what}", reproduction_markdown(record, paper, picture, known)]
-        parts += [learned] if learned else []
-    untrained = {
-        "theorem": ("theorem", lambda record: theorem_table(record).markdown()),
-        "speed": (
-            "h200-model",
-            lambda record: f"{captioned(forward_markdown(record), record)}\n\n{NO_NUMBERS}\n\n{MODEL_PICTURE}",
-        ),
-    }
-    missing = [name for name, (record, _) in untrained.items() if find_record(record, results) is None]
-    for name, (record_name, show) in untrained.items():
-        if (found := find_record(record_name, results)) is not None:
-            parts += [f"## {ENTRIES[name].shows}: {ENTRIES[name].what}", show(found)]
-    missing += [entry.name for entry in REPRODUCED if entry.name not in records]
-    if missing:
-        names = join_words([f"`{name}` ({ENTRIES[name].shows})" for name in missing])
-        parts.insert(0, f"Not run yet: {names}.")
+        shown[entry.name] = reproduction_markdown(record, paper, picture_of(entry), known)
+        if entry.draws_biases and (learned := learned_markdown(record)):
+            shown[entry.name] += f"\n\n{learned}"
+    if (theorem := find_record("theorem", results)) is not None:
+        shown["theorem"] = theorem_table(theorem).markdown()
+    if (speed := find_record("h200-model", results)) is not None:
+        shown["speed"] = f"{captioned(forward_markdown(speed), speed)}\n\n{NO_NUMBERS}\n\n{MODEL_PICTURE}"
+    parts = [f"## {ENTRIES[name].shows}: {ENTRIES[name].what}\n\n{text}" for name, text in shown.items()]
+    every = ("theorem", "speed", *(entry.name for entry in REPRODUCED))
+    if missing := [f"`{name}` ({ENTRIES[name].shows})" for name in every if name not in shown]:
+        parts.insert(0, f"Not run yet: {join_words(missing)}.")
     parts += ["## On tasks", ON_TASKS, tasks_table(results)]
     return "\n\n".join([*parts, "## Method", " ".join([*known, PAPERS_MODELS])])
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from benchmarks.results import REPRODUCED, ROOT, Record, find_record
 from longfire.lab.tables import LengthEntry
-from longfire.report.biases import plot_biases
-from longfire.report.compare_plot import plot_compare
+from longfire.report.compare_plot import plot_biases, plot_compare
 from longfire.report.contexts import plot_contexts
 from longfire.report.explore import QUERIES, effects, effects_table, plot_effects
 from longfire.report.speed_plot import PLOTS

@@ -3,11 +3,10 @@
 Beyond significance over seeds, a comparison counts only if neither score is near chance and if other questions could
 not reverse it: in every seed, all values within the two 95 % intervals give the same result.
 
-A record has a row per checkpoint. Rows of one encoding count as seeds if their checkpoints or seeds differ, their
-scores differ, and everything else in the record agrees; otherwise they count once.
+A record has a row per checkpoint. Rows with the same label are seeds (`longfire.evaluation.seeds`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
 from statistics import fmean
@@ -15,7 +14,6 @@ from typing import Any
 
 from benchmarks.names import display_name
 from benchmarks.verdicts import FAILS, HOLDS, OPEN, Comparison, Finding, summarise
-from longfire.evaluation.seeds import alike
 from longfire.report.metric import mean_and_deviation
 from longfire.report.summary import Record
 from longfire.report.task_rows import encoding_of, scores_at
@@ -112,19 +110,13 @@ def stretching_costs(record: Record) -> list[Comparison]:
 
 
 def seed_rows(record: Record, encoding: str) -> list[list[Row]]:
-    """An encoding's rows by seed, in one list; RoPE-PI has a list per length that it is stretched to."""
+    """An encoding's rows by seed, in one list; RoPE-PI has a list per length that it is stretched to.
+
+    Of checkpoints that differ in more than their seed, the first counts.
+    """
     rows = [row for row in record["rows"] if encoding_of(row) == encoding]
-    targets = sorted({row.get("extended_to") or 0 for row in rows})
-    return [_distinct([row for row in rows if (row.get("extended_to") or 0) == target]) for target in targets]
-
-
-def seed_count(record: Record) -> str:
-    """`one seed`, `3 seeds`, or `1 to 3 seeds` if encodings differ."""
-    encodings = dict.fromkeys(map(encoding_of, record["rows"]))
-    counts = sorted({len(rows) for name in encodings for rows in seed_rows(record, name)})
-    if counts == [1]:
-        return "one seed"
-    return f"{' to '.join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))} seeds" if counts else ""
+    labels = {row.get("extended_to") or 0: row["label"] for row in reversed(rows)}
+    return [[row for row in rows if row["label"] == labels[target]] for target in sorted(labels)]
 
 
 def finetuning_length(record: Record) -> int:
@@ -169,9 +161,7 @@ def mean_scores(rows: Sequence[Row], tasks: Sequence[str], length: int) -> Score
         return None
     scores = [[scores_at(row, length)[task] for task in tasks] for row in rows]
     near = fmean(bool(one.get("near_chance")) for of_row in scores for one in of_row) >= 0.5
-    labels = {row["label"] for row in rows}
-    label = rows[0]["label"] if len(labels) == 1 else rows[0]["label"].partition(" (")[0]
-    return Scores(label, [_mean(of_row) for of_row in scores], near)
+    return Scores(rows[0]["label"], [_mean(of_row) for of_row in scores], near)
 
 
 def _mean(scores: Sequence[Row]) -> Score:
@@ -240,33 +230,3 @@ def _stretched(record: Record, times: int) -> list[Row]:
 def _place(record: Record, length: int) -> str:
     tasks = partial_tasks(record, length)
     return f"{length:,}, {mean_over(tasks, 'that all have')}" if tasks else f"{length:,}"
-
-
-def _distinct(rows: Sequence[Row]) -> list[Row]:
-    """Rows that count as seeds of each other, of the plain encoding if there are any."""
-    plain = [row for row in rows if "=" not in _base_label(row)] or rows
-    kept: list[Row] = []
-    for row in plain:
-        same = not kept or (_base_label(row) == _base_label(kept[0]) and alike(row, kept[0]))
-        if same and all(_differ(row, other) for other in kept):
-            kept.append(row)
-    return kept
-
-
-def _base_label(row: Row) -> str:
-    """A row's label with its options but without the folder."""
-    head, _, inside = str(row["label"]).partition(" (")
-    return str(row["label"]) if "=" in inside and "/" not in inside else head
-
-
-def _differ(one: Row, other: Row) -> bool:
-    return _identity(one) != _identity(other) and list(_results(one)) != list(_results(other))
-
-
-def _identity(row: Row) -> tuple[Any, ...]:
-    """A row's weights or their folder, and the seeds of its runs."""
-    return row.get("key") or row.get("checkpoint"), row.get("seed"), (row.get("finetuned") or {}).get("seed")
-
-
-def _results(row: Row) -> Iterator[tuple[Any, ...]]:
-    yield from ((one["task"], one["length"], one.get("score")) for one in row["scores"])

@@ -13,7 +13,7 @@ from longfire.report.downstream import (
     interval,
     missing,
 )
-from longfire.report.metric import mean_and_deviation, over_seeds
+from longfire.report.metric import fixed, mean_and_deviation, over_seeds
 from longfire.report.summary import join_words
 from longfire.report.table import Table
 from longfire.report.task_rows import (
@@ -86,9 +86,9 @@ def verdict(record: Record) -> str:
     if near == len(scores):
         return "Every score is near chance: encodings cannot be compared."
     tasks, lengths = record["setting"]["tasks"], record["setting"]["lengths"]
+    shared = [task for task in tasks if all(task in scores_at(row, lengths[0]) for row in record["rows"])]
     means = {}
     for label, rows in by_label(record["rows"]).items():
-        shared = [task for task in tasks if all(task in scores_at(row, lengths[0]) for row in record["rows"])]
         means[label] = mean_and_deviation(m for row in rows if (m := _average(row, shared, lengths[0])) is not None)[0]
     known = {label: mean for label, mean in means.items() if mean is not None}
     chance = f"{near} of {len(scores)} scores are near chance" if near else "All scores are above chance"
@@ -133,7 +133,7 @@ def one_task(record: Record, task: str, length: int, paper: Sequence[Row]) -> st
     known, swapped = any(figure is not None for figure in theirs), _first(found, "swapped") is not None
     rows = []
     for row, one, figure in zip(record["rows"], found, theirs, strict=True):
-        beside = [_number((one or {}).get("swapped"))] * swapped + [_number(figure)] * known
+        beside = [fixed((one or {}).get("swapped"), 2)] * swapped + [fixed(figure, 2)] * known
         rows.append([escape(row["label"]), _score(one), _interval(one) or DASH, *beside])
     columns = ["95 %", *["answers swapped"] * swapped, *[f"paper, {size}"] * known]
     return Table(["", METRICS[TASKS[task].metric], *columns], rows, highlights=_best(found, down=True)).markdown()
@@ -153,7 +153,7 @@ def averages(record: Record, tasks: Sequence[str], length: int, paper: Sequence[
             stated = given.get("average") if whole and chosen is tasks else None
             ours = [mean for row in seeds if (mean := _average(row, chosen, length)) is not None]
             cells.append(over_seeds(ours, 2) if len(ours) == len(seeds) else MISSING)
-            cells.append(_number(stated or average(given, chosen)))
+            cells.append(fixed(stated or average(given, chosen), 2))
         rows.append([escape(label), *cells])
     theirs = f"paper, {size}"
     first = "average" if whole else f"mean of {len(tasks)}"
@@ -168,7 +168,7 @@ def by_task(record: Record, tasks: Sequence[str], length: int) -> str:
         found = [outcome(record, row, task, length) for row in record["rows"]]
         questions, metric = _first(found, "groups") or _first(found, "examples"), METRICS[TASKS[task].metric]
         about = _small(f"{metric} of {questions:,}" if questions else metric)
-        rows.append([f"{TASKS[task].title}{about}", _number(_first(found, "chance")), *map(_cell, found)])
+        rows.append([f"{TASKS[task].title}{about}", fixed(_first(found, "chance"), 2), *map(_cell, found)])
         bold += [(i, 2 + column) for _, column in _best(found)]
     labels = [escape(row["label"]) for row in record["rows"]]
     return Table(["", "constant answer", *labels], rows, highlights=bold).markdown()
@@ -184,7 +184,7 @@ def by_length(record: Record, task: str, paper: Sequence[Row]) -> str:
     ours = Table([metric, *(length_header(record, length) for length in lengths)], rows, highlights=bold).markdown()
     encodings = dict.fromkeys(row["encoding"] for row in record["rows"])
     theirs = [
-        [one["label"], *(_number(one.get(str(length))) for length in lengths)]
+        [one["label"], *(fixed(one.get(str(length)), 2) for length in lengths)]
         for encoding in encodings
         for one in paper
         if one["encoding"] == encoding and any(str(length) in one for length in lengths)
@@ -280,7 +280,3 @@ def _score(found: Record | None) -> str:
 
 def _interval(found: Record | None) -> str:
     return "" if found is None or "failed" in found else interval(found)
-
-
-def _number(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}"

@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
+from longfire.commands.parser import DTYPES, INTEGER, INTEGERS, NAMES, Commands, Settings
 
 if TYPE_CHECKING:
     from longfire.bench.benchmark import Benchmark
 
-Options = dict[str, dict[str, Any]]
+Options = dict[str, Settings]
 
-INTEGER = {"type": int, "metavar": "N"}
-INTEGERS = {**INTEGER, "nargs": "+"}
-NAMES = {"nargs": "+", "metavar": "NAME"}
 DEVICE: Options = {
     "--device": {"choices": ["cpu", "cuda"], "help": "device to measure (default: cuda if available)"},
-    "--dtype": {
-        "choices": ["bfloat16", "float16", "float32"],
-        "help": "dtype (default: bfloat16 on cuda, float32 on cpu)",
-    },
+    "--dtype": {"choices": DTYPES, "help": "dtype (default: bfloat16 on cuda, float32 on cpu)"},
 }
 HEADS: Options = {
     "--heads": {**INTEGER, "default": 12, "help": "attention heads"},

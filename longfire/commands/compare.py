@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
+from longfire.commands.parser import INTEGER, INTEGERS, LIST, NAMES, Commands, Settings
 from longfire.commands.training import (
     add_corpus_options,
     add_recipe_options,
@@ -40,44 +40,35 @@ def add_compare(commands: Commands) -> None:
         "and writes plots and an HTML report to the output folder. Takes minutes on a laptop with the defaults. "
         "Interrupted comparisons resume; completed runs are skipped.",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--recipe",
         metavar="NAME",
         help=f"training recipe; see longfire pretrain --help (default: {TEXT_RECIPE}, or {TASK_RECIPE} with --task)",
     )
-    parser.add_argument("--out", type=Path, default=Path("compare"), metavar="FOLDER", help="output folder")
-    parser.add_argument(
+    add("--out", type=Path, default=Path("compare"), metavar="FOLDER", help="output folder")
+    add(
         "--encodings",
-        nargs="+",
+        **NAMES,
         default=list(DEFAULT_ENCODINGS),
-        metavar="NAME",
         help="encodings to compare, with options after a colon (fire:horizon=64,init=kerple_log); fire-s shares one "
         "encoding across all layers; rope_pi and yarn extend the rope model",
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(DEFAULT_SEEDS), metavar="N", help="random seeds")
-    parser.add_argument(
+    add("--seeds", **INTEGERS, default=list(DEFAULT_SEEDS), help="random seeds")
+    add(
         "--lengths",
-        type=int,
-        nargs="+",
+        **INTEGERS,
         default=[],
-        metavar="N",
         help="test lengths (default: 1, 2, 4, 8 and 16 times the training length; 1 to 4 times with --task)",
     )
-    parser.add_argument(
+    add(
         "--protocol",
         choices=["paper", "paired"],
         help="paper: cut documents to each length; paired: score the same tokens at all lengths (default: paper)",
     )
-    parser.add_argument(
-        "--test-tokens",
-        type=parse_test_tokens,
-        metavar="N",
-        help=f"tokens to score at each length, or {ALL} (default: {ALL} on a GPU, {CPU_TEST_TOKENS} on a CPU)",
-    )
-    parser.add_argument(
-        "--questions", type=int, metavar="N", help="questions at each length with --task (default: 512)"
-    )
-    parser.add_argument("--dev", action="store_true", help="test on the dev split, for tuning")
+    add("--test-tokens", **TEST_TOKENS)
+    add("--questions", **INTEGER, help="questions at each length with --task (default: 512)")
+    add("--dev", action="store_true", help="test on the dev split, for tuning")
     add_comparison_options(parser)
     add_corpus_options(parser)
     add_recipe_options(parser)
@@ -88,13 +79,11 @@ def add_comparison_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `compare` and `reproduce` share."""
     parser.add_argument(
         "--also",
-        nargs="+",
-        action="extend",
-        default=[],
+        **LIST,
         metavar="NAME=PATH",
         help="other texts to test on; documents that are also in the corpus are skipped",
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per core; one on a GPU)")
+    parser.add_argument("--jobs", **INTEGER, help="runs at a time (default: one per core; one on a GPU)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be trained and tested, then exit")
     parser.set_defaults(resumes=True)
 
@@ -105,6 +94,22 @@ def parse_test_tokens(text: str) -> int | str:
         return text if text == ALL else int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a number of tokens or {ALL}, not {text!r}") from None
+
+
+TEST_TOKENS: Settings = {
+    "type": parse_test_tokens,
+    "metavar": "N",
+    "help": f"tokens to score at each length, or {ALL} (default: {ALL} on a GPU, {CPU_TEST_TOKENS} on a CPU)",
+}
+
+
+def chosen_test_tokens(options: argparse.Namespace) -> int | None:
+    """The maximum number of tokens to score at each length; None for all."""
+    import torch
+
+    limits = {None: None if torch.cuda.is_available() else CPU_TEST_TOKENS, ALL: None}
+    tokens: int | None = limits.get(options.test_tokens, options.test_tokens)
+    return tokens
 
 
 def parse_texts(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -148,14 +153,11 @@ def run_compare(options: argparse.Namespace) -> int:
 
 def _text_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, Any]:
     """Arguments of a comparison on text."""
-    import torch
-
     if options.questions is not None:
         raise ValueError("--questions needs --task: on text, --test-tokens says how much is scored.")
-    tokens = {None: None if torch.cuda.is_available() else CPU_TEST_TOKENS, ALL: None}
     return {
         "protocol": options.protocol or "paper",
-        "tokens": tokens.get(options.test_tokens, options.test_tokens),
+        "tokens": chosen_test_tokens(options),
         "corpus": tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
         "also": parse_texts(options.also),
     }
@@ -181,29 +183,17 @@ def describe_comparison(comparison: "Comparison", out: Path) -> str:
         + f", in {run.folder}"
         for run in comparison.runs(out)
     ]
-    if comparison.task is not None:
-        task = comparison.task
-        return "\n".join(
-            [
-                describe_recipe(comparison.recipe),
-                *runs,
-                f"task: {task.title} ({task.paper}), up to {comparison.recipe.length:,} {task.unit}",
-                f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}",
-                f"questions at each length: {comparison.questions:,}",
-            ]
-        )
-    corpus = dict(comparison.corpus)
-    train, test = (" ".join(corpus.get(name) or ()) for name in ("source", "validation"))
-    texts = [test or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
-    return "\n".join(
-        [
-            describe_recipe(comparison.recipe),
-            *runs,
-            f"train on: {train or 'the Python standard library'}",
-            f"test on: {', '.join(texts)}",
-            f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}",
-        ]
-    )
+    if (task := comparison.task) is not None:
+        data = [f"task: {task.title} ({task.paper}), up to {comparison.recipe.length:,} {task.unit}"]
+    else:
+        corpus = dict(comparison.corpus)
+        train, test = (" ".join(corpus.get(name) or ()) for name in ("source", "validation"))
+        texts = [test or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
+        data = [f"train on: {train or 'the Python standard library'}", f"test on: {', '.join(texts)}"]
+    data.append(f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}")
+    if task is not None:
+        data.append(f"questions at each length: {comparison.questions:,}")
+    return "\n".join([describe_recipe(comparison.recipe), *runs, *data])
 
 
 def run_comparison(
@@ -212,12 +202,12 @@ def run_comparison(
     """Plan and run a comparison, saving the record after each run; show it at the end and return the exit status."""
     from transformers.utils.logging import disable_progress_bar
 
-    from longfire.lab.compare import run_plan
+    from longfire.lab.compare import compare
     from longfire.lab.comparison_plan import plan_comparison
 
     disable_progress_bar()
     plan = plan_comparison(comparison, out, jobs=jobs)
-    record = run_plan(plan, partial(write_json, file))
+    record = compare(plan, partial(write_json, file))
     if record["runs"]:
         show(record)
     if record.get("interrupted"):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
-from longfire.commands.training import settings
+from longfire.commands.parser import DTYPES, INTEGER, INTEGERS, LIST, NUMBER, Commands
+from longfire.commands.training import recipe_changes
 from longfire.tasks import SUITES, TASKS
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ LISTED = {
     "glue": "GLUE and SuperGLUE; their tasks are subjects too",
     ALL: "both suites",
 }
-RECIPE_FIELDS = ("length", "batch_size", "steps", "learning_rate", "seed")
 
 
 def add_finetune(commands: Commands) -> None:
@@ -42,40 +41,33 @@ def add_finetune(commands: Commands) -> None:
         "Interrupted runs resume; completed work is skipped. On several GPUs: torchrun --nproc-per-node 8 -m longfire "
         "finetune …",
     )
-    parser.add_argument("task", metavar="TASK", help="a task, a suite, or tasks to train together, joined by +")
+    add = parser.add_argument
+    add("task", metavar="TASK", help="a task, a suite, or tasks to train together, joined by +")
     _add_common(parser, "finetune", "test questions per task")
-    parser.add_argument(
+    add(
         "--recipe",
         metavar="NAME",
         help="fine-tuning recipe: scrolls or glue (the paper's, for models of its size), small (scrolls-small or "
         "glue-small), or tiny for a quick try (default: scrolls or glue)",
     )
-    parser.add_argument(
+    add(
         "--select",
         default="dev",
         help="model of each run to test: the best by dev (score on part of the train split), validation (score, as in "
         "the paper) or loss (on the dev part; fast), or the last",
     )
-    parser.add_argument(
-        "--dev-examples", type=int, default=64, metavar="N", help="dev questions per task for selecting a model"
-    )
-    parser.add_argument(
-        "--test-lengths", type=int, nargs="+", metavar="N", help="test lengths (default: training length)"
-    )
-    overrides = parser.add_argument_group("recipe overrides")
-    overrides.add_argument("--length", type=int, metavar="N", help="maximum tokens of question, document and answer")
-    overrides.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="rows per step")
-    overrides.add_argument("--steps", type=int, metavar="N", help="training steps")
-    overrides.add_argument("--learning-rate", type=float, metavar="X", help="peak learning rate")
-    overrides.add_argument("--seed", type=int, metavar="N", help="seed for row order and dropout")
-    overrides.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="any field of the recipe"
-    )
-    parser.add_argument("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
-    parser.add_argument(
-        "--fsdp", action="store_true", help="shard the model across GPUs (FSDP2) instead of replicating it"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print recipe, questions and lengths, then exit")
+    add("--dev-examples", **INTEGER, default=64, help="dev questions per task for selecting a model")
+    add("--test-lengths", **INTEGERS, help="test lengths (default: training length)")
+    override = parser.add_argument_group("recipe overrides").add_argument
+    override("--length", **INTEGER, help="maximum tokens of question, document and answer")
+    override("--batch", dest="batch_size", **INTEGER, help="rows per step")
+    override("--steps", **INTEGER, help="training steps")
+    override("--learning-rate", **NUMBER, help="peak learning rate")
+    override("--seed", **INTEGER, help="seed for row order and dropout")
+    override("--set", **LIST, metavar="FIELD=VALUE", help="any field of the recipe")
+    add("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
+    add("--fsdp", action="store_true", help="shard the model across GPUs (FSDP2) instead of replicating it")
+    add("--dry-run", action="store_true", help="print recipe, questions and lengths, then exit")
     parser.set_defaults(resumes=True, run=run_finetune)
 
 
@@ -94,41 +86,37 @@ def add_tasks(subjects: Commands) -> None:
         lengths = parser.add_mutually_exclusive_group()
         lengths.add_argument(
             "--length",
-            type=int,
-            metavar="N",
+            **INTEGER,
             help="maximum tokens of question, document and answer (default: the first checkpoint's training length)",
         )
-        lengths.add_argument("--lengths", type=int, nargs="+", metavar="N", help="several such lengths")
-        parser.add_argument("--split", choices=["validation", "train"], default="validation", help="split to test on")
-        parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if available)")
-        parser.add_argument(
-            "--dtype",
-            choices=["bfloat16", "float16", "float32"],
-            help="dtype of the weights (default: bfloat16 on cuda, as saved on cpu)",
-        )
+        lengths.add_argument("--lengths", **INTEGERS, help="several such lengths")
+        add = parser.add_argument
+        add("--split", choices=["validation", "train"], default="validation", help="split to test on")
+        add("--device", help="cpu, cuda, cuda:1, … (default: cuda if available)")
+        add("--dtype", choices=DTYPES, help="dtype of the weights (default: bfloat16 on cuda, as saved on cpu)")
         parser.set_defaults(resumes=True, run=run_task, task=name)
 
 
 def _add_common(parser: argparse.ArgumentParser, folder: str, limited: str) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
         help="folder of a checkpoint or run; FOLDER:rope_pi=N or FOLDER:yarn=N extends RoPE to N tokens",
     )
-    parser.add_argument(
+    add(
         "--data",
         required=True,
         metavar="FOLDER",
         help="folder with TASK/SPLIT.jsonl (.gz, .zst), optionally in a subfolder named after the suite; hub for the "
         "Hugging Face hub; or placeholder for generated rows, for a quick try",
     )
-    parser.add_argument("--out", type=Path, help=f"output folder (default: {folder}/TASK)")
-    parser.add_argument("--limit", type=int, metavar="N", help=f"maximum number of {limited} (default: all)")
-    parser.add_argument(
+    add("--out", type=Path, help=f"output folder (default: {folder}/TASK)")
+    add("--limit", **INTEGER, help=f"maximum number of {limited} (default: all)")
+    add(
         "--batch-tokens",
-        type=int,
-        metavar="N",
+        **INTEGER,
         help="tokens per batch when answering questions (default: 262144 on cuda, 16384 on cpu)",
     )
 
@@ -230,8 +218,7 @@ def choose_recipe(options: argparse.Namespace, name: str) -> "FinetuneRecipe":
     suite = TASKS[first].suite if first in TASKS else first
     suite_recipe = f"{suite}-{options.recipe}"
     recipe = finetune_recipe_named(suite_recipe if suite_recipe in FINETUNE_RECIPES else options.recipe or suite)
-    changes = {field: getattr(options, field) for field in RECIPE_FIELDS if getattr(options, field) is not None}
-    return recipe.but(**{**changes, **settings(options.set)})
+    return recipe.but(**recipe_changes(options, recipe))
 
 
 def describe_experiment(

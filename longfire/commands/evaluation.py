@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from longfire.atomic_io import write_json
 from longfire.commands.downstream import NAMES, add_tasks
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands, path_slug
+from longfire.commands.parser import DTYPES, INTEGER, INTEGERS, PATHS, Commands, path_slug
 
 if TYPE_CHECKING:
     from longfire.evaluation.perplexity_plan import PerplexityPlan
@@ -54,58 +54,47 @@ def add_perplexity(subjects: Commands) -> None:
         "the loss by position, for any causal language model of transformers. Ctrl-C keeps the lengths measured so "
         "far.",
     )
-    parser.add_argument("checkpoint", type=Path, help="folder written by save_pretrained, with a tokenizer")
-    parser.add_argument(
+    add = parser.add_argument
+    add("checkpoint", type=Path, help="folder written by save_pretrained, with a tokenizer")
+    add(
         "--corpus",
-        nargs="+",
-        metavar="PATH",
+        **PATHS,
         help="files or folders of text, or hub:NAME (default: sources and docs of Python's standard library)",
     )
-    parser.add_argument("--field", metavar="NAME", help="text field in .jsonl and .parquet files (default: text)")
-    parser.add_argument("--validation", nargs="+", metavar="PATH", help="held-out text, if separate from the corpus")
-    parser.add_argument(
+    add("--field", metavar="NAME", help="text field in .jsonl and .parquet files (default: text)")
+    add("--validation", **PATHS, help="held-out text, if separate from the corpus")
+    add(
         "--split",
         choices=["validation", "dev", "train", "all"],
         default="validation",
         help="split of the corpus; all is for text the model never saw, and warns if it did",
     )
-    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer (default: the checkpoint's)")
-    parser.add_argument(
+    add("--tokenizer", type=Path, metavar="FOLDER", help="tokenizer (default: the checkpoint's)")
+    add(
         "--lengths",
-        type=int,
-        nargs="+",
-        metavar="N",
+        **INTEGERS,
         help="test lengths (default: 512 … 8192; for longfire models trained at less than 512, 1, 2, 4, 8 and 16 times "
         "the training length)",
     )
-    parser.add_argument(
+    add(
         "--protocol",
         choices=["paper", "paired"],
         default="paper",
         help="paper: cut documents to each length; paired: score the same tokens at all lengths",
     )
-    parser.add_argument("--tokens", type=int, metavar="N", help="maximum tokens at each length (default: all)")
-    parser.add_argument(
-        "--scored",
-        type=int,
-        metavar="N",
-        help="tokens to score in each paired window (default: half the shortest length)",
-    )
-    parser.add_argument(
-        "--batch-tokens", type=int, metavar="N", help="tokens per forward pass (default: 65536 on cuda, 8192 on cpu)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for sampled sequences and intervals")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if available)")
-    parser.add_argument(
-        "--dtype", choices=["bfloat16", "float16", "float32"], help="dtype of the weights (default: as saved)"
-    )
-    parser.add_argument(
+    add("--tokens", **INTEGER, help="maximum tokens at each length (default: all)")
+    add("--scored", **INTEGER, help="tokens to score in each paired window (default: half the shortest length)")
+    add("--batch-tokens", **INTEGER, help="tokens per forward pass (default: 65536 on cuda, 8192 on cpu)")
+    add("--seed", **INTEGER, default=0, help="seed for sampled sequences and intervals")
+    add("--device", help="cpu, cuda, cuda:1, … (default: cuda if available)")
+    add("--dtype", choices=DTYPES, help="dtype of the weights (default: as saved)")
+    add(
         "--out",
         type=Path,
         metavar="FILE",
         help="JSON file to write (default: evaluate/perplexity-CHECKPOINT-PROTOCOL.json)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, then exit")
+    add("--dry-run", action="store_true", help="print the plan, then exit")
     parser.set_defaults(run=run_perplexity)
 
 
@@ -127,7 +116,9 @@ def run_perplexity(options: argparse.Namespace) -> int:
         print(f"{planned}\nto be written to {out}")
         return 0
     record = planned.run(partial(write_json, out))
-    print(f"{perplexity_table(record)}\n\nRecord: {out}")
+    print(perplexity_table(record))
+    if record["rows"]:
+        print(f"\nRecord: {out}")
     if record.get("interrupted"):
         return INTERRUPTED
     return int(any("failed" in row for row in record["rows"]))

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
+from longfire.commands.parser import DTYPES, Commands
 
 
 def add_generate(commands: Commands) -> None:
@@ -28,7 +28,7 @@ def add_generate(commands: Commands) -> None:
     add("--top-k", type=int, metavar="K", help="sample from the K most likely tokens")
     add("--seed", type=int, metavar="N", help="random seed for sampling")
     add("--device", help="cpu, cuda, cuda:1, … (default: cuda if available)")
-    add("--dtype", choices=["bfloat16", "float16", "float32"], help="dtype of the weights (default: as saved)")
+    add("--dtype", choices=DTYPES, help="dtype of the weights (default: as saved)")
     add(
         "--cache",
         choices=["dynamic", "static", "none"],

@@ -10,6 +10,17 @@ from longfire.validation import hint
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+Settings = dict[str, Any]
+"""Arguments of `add_argument`."""
+INTEGER: Settings = {"type": int, "metavar": "N"}
+INTEGERS: Settings = {**INTEGER, "nargs": "+"}
+LIST: Settings = {"nargs": "+", "action": "extend", "default": []}
+"""Can be repeated."""
+NUMBER: Settings = {"type": float, "metavar": "X"}
+NAMES: Settings = {"nargs": "+", "metavar": "NAME"}
+PATHS: Settings = {"nargs": "+", "metavar": "PATH"}
+DTYPES = ("bfloat16", "float16", "float32")
+
 INVALID_CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 """argparse's own message."""
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from longfire.commands.compare import (
     run_comparison,
 )
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
-from longfire.commands.training import add_corpus_options, corpus_options, option_flag
+from longfire.commands.parser import INTEGERS, NAMES, Commands
+from longfire.commands.training import TEXT_OPTIONS, add_corpus_options, corpus_options, option_flag
 from longfire.lab.tables import ENTRIES, Entry, LengthEntry, SpeedEntry, TaskEntry, TheoremEntry
 from longfire.tasks.placeholder import PLACEHOLDER
 from longfire.validation import hint
@@ -27,14 +28,6 @@ if TYPE_CHECKING:
 
 SMOKE_TOKENS = 512
 """Tokens per batch of the speed benchmark at the smoke scale."""
-CORPUS_OPTIONS = ("corpus", "field", "validation", "tokenizer", "vocab_size", "max_documents", "skip_bad")
-UNUSED: dict[type[Entry], tuple[str, ...]] = {
-    TheoremEntry: ("seeds", "encodings", "also", "data", "jobs", *CORPUS_OPTIONS),
-    SpeedEntry: ("seeds", "also", "data", "jobs", *CORPUS_OPTIONS),
-    LengthEntry: ("data",),
-    TaskEntry: (),
-}
-"""Options that each kind of entry refuses, because it would ignore them."""
 
 
 def add_reproduce(commands: Commands) -> None:
@@ -45,23 +38,22 @@ def add_reproduce(commands: Commands) -> None:
         description="Reproduce a table or figure of the paper (longfire reproduce --list lists them). Entries share "
         "their trained models. Interrupted runs resume; completed runs are skipped.",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="table or figure; see --list")
-    parser.add_argument("--list", action="store_true", help="list all tables and figures")
-    parser.add_argument(
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help="table or figure; see --list")
+    add("--list", action="store_true", help="list all tables and figures")
+    add(
         "--scale",
         default="smoke",
         help="smoke: two minutes on a laptop; small: one GPU, a minute per run; paper: needs a cluster",
     )
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", metavar="N", help="random seeds (default: the scale's; for tasks, its first)"
-    )
-    parser.add_argument("--encodings", nargs="+", metavar="NAME", help="encodings to train (default: the entry's)")
-    parser.add_argument(
+    add("--seeds", **INTEGERS, help="random seeds (default: the scale's; for tasks, its first)")
+    add("--encodings", **NAMES, help="encodings to train (default: the entry's)")
+    add(
         "--data",
         metavar="FOLDER",
         help="task data, as for longfire finetune (default: placeholder rows at smoke scale)",
     )
-    parser.add_argument("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
+    add("--out", type=Path, default=Path("reproduce"), metavar="FOLDER", help="output folder")
     add_comparison_options(parser)
     add_corpus_options(parser)
     parser.set_defaults(run=run_reproduce)
@@ -81,23 +73,16 @@ def run_reproduce(options: argparse.Namespace) -> int:
         raise ValueError(f"there is no table or figure named {options.name!r}. {hint(options.name, ENTRIES)}")
     check_jobs(options)
     entry, scale = ENTRIES[options.name], scale_named(options.scale)
-    unused = [*UNUSED[type(entry)], *(["also"] if isinstance(entry, LengthEntry) and not entry.texts else [])]
+    reproduce, unused = RUNNERS[type(entry)]
+    if isinstance(entry, LengthEntry) and not entry.texts:
+        unused = (*unused, "also")
     if ignored := [name for name in unused if getattr(options, name)]:
         flags = " and ".join(map(option_flag, ignored))
         raise ValueError(f"{entry.name} does not use {flags}. Leave {'it' if len(ignored) == 1 else 'them'} out.")
-    match entry:
-        case TheoremEntry():
-            return reproduce_theorem(options, entry)
-        case SpeedEntry():
-            return reproduce_speed(options, entry, scale)
-        case TaskEntry():
-            return reproduce_tasks(options, entry, scale)
-        case LengthEntry():
-            return reproduce_lengths(options, entry, scale)
-    raise TypeError(f"cannot reproduce a {type(entry).__name__}.")
+    return reproduce(options, entry, scale)
 
 
-def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry) -> int:
+def reproduce_theorem(options: argparse.Namespace, entry: TheoremEntry, scale: "Scale") -> int:
     """Check Theorem 3.1; the same at every scale."""
     from longfire.lab.theorem_check import check_theorem
     from longfire.report.reproduce import theorem_table
@@ -127,6 +112,8 @@ def reproduce_speed(options: argparse.Namespace, entry: SpeedEntry, scale: "Scal
         return 0
     file = options.out / scale.name / entry.name / "model.json"
     record = setting.run(partial(write_json, file))
+    if not record["rows"]:
+        return INTERRUPTED
     plot_model(record, file.with_suffix(".png"))
     print(f"{speed_table(record)}\n\nNumbers: {file}   Plot: {file.with_suffix('.png')}")
     return INTERRUPTED if record.get("interrupted") else int(any("failed" in row for row in record["rows"]))
@@ -176,6 +163,15 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     return run_plans([plan(experiment, checkpoints, results)], size=RECIPES[entry.recipe].size)
 
 
+RUNNERS: dict[type[Entry], tuple[Callable[..., int], tuple[str, ...]]] = {
+    TheoremEntry: (reproduce_theorem, ("seeds", "encodings", "also", "data", "jobs", *TEXT_OPTIONS)),
+    SpeedEntry: (reproduce_speed, ("seeds", "also", "data", "jobs", *TEXT_OPTIONS)),
+    LengthEntry: (reproduce_lengths, ("data",)),
+    TaskEntry: (reproduce_tasks, ()),
+}
+"""How to reproduce each kind of entry, and the options that it refuses, because it would ignore them."""
+
+
 def entry_comparison(
     options: argparse.Namespace, entry: LengthEntry, scale: "Scale", seeds: Any
 ) -> "tuple[Comparison, Path]":
@@ -202,18 +198,19 @@ def show_lengths(entry: LengthEntry, results: Path, record: dict[str, Any]) -> N
     """Print our table and the paper's, draw the plots and write the report."""
     from longfire.encodings.labels import label_file_name
     from longfire.lab.reported import reported
-    from longfire.report.biases import plot_biases
-    from longfire.report.compare_plot import plot_compare
-    from longfire.report.reproduce import heading, reproduced_page, reproduced_table
+    from longfire.report.compare import compare_table
+    from longfire.report.compare_plot import plot_biases, plot_compare
+    from longfire.report.page import report_page
+    from longfire.report.reproduce import heading, papers_numbers
 
-    paper = reported(entry.reported) if entry.reported else []
+    theirs = papers_numbers(reported(entry.reported) if entry.reported else [])
     title = heading(entry.shows, entry.what, record)
-    print(f"{title}\n\n{reproduced_table(record, paper, bold=sys.stdout.isatty())}")
+    print(f"{title}\n\n{compare_table(record, bold=sys.stdout.isatty())}\n\n{theirs}")
     plot_compare(record, results)
     for label, curves in record["biases"].items() if entry.draws_biases else ():
         plot = plot_biases(curves, results / f"biases-{label_file_name(label)}.png")
         print(f"\nLearned biases of {label}: {plot}")
-    page = reproduced_page(record, results / "report.html", title, paper)
+    page = report_page(record, results / "report.html", title, theirs)
     if entry.texts and not record["setting"]["also"]:
         print("\nThe paper also tests on other texts. To do the same, pass --also latex=papers/ code=src/")
     print(f"\nReport: {page}   Numbers: {results / 'compare.json'}")

@@ -4,18 +4,17 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longfire.atomic_io import write_json
-from longfire.commands.compare import ALL, CPU_TEST_TOKENS, parse_test_tokens
+from longfire.commands.compare import TEST_TOKENS, chosen_test_tokens
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
-from longfire.commands.training import add_corpus_options, corpus_options, settings
+from longfire.commands.parser import INTEGER, INTEGERS, LIST, NUMBER, Commands
+from longfire.commands.training import add_corpus_options, recipe_changes, text_options
 
 if TYPE_CHECKING:
     from longfire.lab.retrofit_plan import RetrofitPlan
 
-RECIPE_OPTIONS = ("length", "steps", "batch_size", "learning_rate", "seed", "precision")
 PLAN_OPTIONS = ("model", "encoding", "training_length", "lora", "lengths", "evaluate_at")
 
 
@@ -28,75 +27,50 @@ def add_retrofit(commands: Commands) -> None:
         "and measure perplexity by length before and after. Prints a verdict and a table, and writes a page. Ctrl-C "
         "saves a checkpoint; the same command resumes.",
     )
-    parser.add_argument(
-        "model", metavar="MODEL", help="folder written by save_pretrained, with a tokenizer, or hub name"
-    )
-    parser.add_argument("out", type=Path, metavar="OUT", help="output folder; the result is in OUT/model")
-    parser.add_argument(
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="folder written by save_pretrained, with a tokenizer, or hub name")
+    add("out", type=Path, metavar="OUT", help="output folder; the result is in OUT/model")
+    add(
         "--encoding",
         metavar="NAME",
         help="new encoding, with options after a colon: fire:init=kerple_log, kerple_log, nope (default: fire)",
     )
-    parser.add_argument(
-        "--training-length", type=int, metavar="N", help="length to set the encoding up for (default: the model's)"
-    )
+    add("--training-length", **INTEGER, help="length to set the encoding up for (default: the model's)")
     add_corpus_options(parser, tokenizer=None)
-    parser.add_argument("--tokenizer", help=argparse.SUPPRESS)
-    parser.set_defaults(vocab_size=None)
-    recovery = parser.add_argument_group("recovery")
-    recovery.add_argument(
-        "--lora", action="store_true", help="train adapters (PEFT) and the encoding instead of all parameters"
-    )
-    recovery.add_argument("--steps", type=int, metavar="N", help="training steps; 0 only converts (default: 1000)")
-    recovery.add_argument(
-        "--length", type=int, metavar="N", help="tokens in a sequence (default: the training length, at most 2048)"
-    )
-    recovery.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="sequences per step (default: 32)")
-    recovery.add_argument("--learning-rate", type=float, metavar="X", help="peak learning rate (default: the recipe's)")
-    recovery.add_argument("--seed", type=int, metavar="N", help="seed for the encoding and the data order (default: 0)")
-    recovery.add_argument("--precision", help="auto, bfloat16 or float32")
-    recovery.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="any field of the recipe"
-    )
-    tests = parser.add_argument_group("tests")
-    tests.add_argument(
+    add("--tokenizer", help=argparse.SUPPRESS)
+    add = parser.add_argument_group("recovery").add_argument
+    add("--lora", action="store_true", help="train adapters (PEFT) and the encoding instead of all parameters")
+    add("--steps", **INTEGER, help="training steps; 0 only converts (default: 1000)")
+    add("--length", **INTEGER, help="tokens in a sequence (default: the training length, at most 2048)")
+    add("--batch", dest="batch_size", **INTEGER, help="sequences per step (default: 32)")
+    add("--learning-rate", **NUMBER, help="peak learning rate (default: the recipe's)")
+    add("--seed", **INTEGER, help="seed for the encoding and the data order (default: 0)")
+    add("--precision", help="auto, bfloat16 or float32")
+    add("--set", **LIST, metavar="FIELD=VALUE", help="any field of the recipe")
+    add = parser.add_argument_group("tests").add_argument
+    add(
         "--lengths",
-        type=int,
-        nargs="+",
-        metavar="N",
+        **INTEGERS,
         help="test lengths (default: a quarter of the sequence length, the length, twice and four times it)",
     )
-    tests.add_argument(
-        "--test-tokens",
-        type=parse_test_tokens,
-        metavar="N",
-        help=f"tokens to score at each length, or {ALL} (default: {ALL} on a GPU, {CPU_TEST_TOKENS} on a CPU)",
-    )
-    tests.add_argument(
-        "--evaluate-at", type=int, nargs="+", default=[], metavar="STEP", help="also test after these steps"
-    )
+    add("--test-tokens", **TEST_TOKENS)
+    add("--evaluate-at", type=int, nargs="+", default=[], metavar="STEP", help="also test after these steps")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, then exit")
     parser.set_defaults(resumes=True, run=run_retrofit)
 
 
 def plan(options: argparse.Namespace) -> "RetrofitPlan":
     """The checked plan for the options."""
-    import torch
-
     from longfire.lab.retrofit_plan import RetrofitPlan
+    from longfire.training.recovery import RetrofitRecipe
 
     if options.tokenizer is not None:
         raise ValueError(f"--tokenizer {options.tokenizer}: a retrofit keeps the model's tokenizer. Omit the option.")
-    chosen: dict[str, Any] = {name: getattr(options, name) for name in RECIPE_OPTIONS}
-    limits = {None: None if torch.cuda.is_available() else CPU_TEST_TOKENS, ALL: None}
-    corpus = corpus_options(options, "", None)
-    del corpus["tokenizer"]
-    corpus.pop("vocab_size", None)
     return RetrofitPlan(
         **{name: getattr(options, name) for name in PLAN_OPTIONS},
-        changes={name: value for name, value in chosen.items() if value is not None} | settings(options.set),
-        corpus=corpus,
-        tokens=limits.get(options.test_tokens, options.test_tokens),
+        changes=recipe_changes(options, RetrofitRecipe),
+        corpus=text_options(options),
+        tokens=chosen_test_tokens(options),
     )
 
 

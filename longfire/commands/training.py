@@ -4,21 +4,17 @@ import argparse
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import read_json, refuse_unwritable
 from longfire.commands.interrupt import INTERRUPTED
-from longfire.commands.parser import Commands
+from longfire.commands.parser import INTEGER, LIST, NUMBER, PATHS, Commands
 
 if TYPE_CHECKING:
     from longfire.training import Recipe
 
-OWN_OPTIONS = (
-    *("length", "batch_size", "steps", "learning_rate", "seed", "precision", "tokenizer", "vocab_size"),
-    *("share_position_encoding", "init_from", "extend_to", "task", "packing"),
-)
-"""Recipe fields with their own option; --set takes any field."""
 TEXT_OPTIONS = ("corpus", "field", "validation", "tokenizer", "max_documents", "vocab_size", "skip_bad")
 """Options of `add_corpus_options`, which a synthetic task does not have."""
 VOCABULARIES = {"bytes": 257, "gpt2": 50257}
@@ -33,50 +29,39 @@ def add_pretrain(commands: Commands) -> None:
         description="Train a model from a recipe. Ctrl-C saves a checkpoint; the same command resumes. On several "
         "GPUs: torchrun --nproc-per-node 8 -m longfire pretrain …",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "recipe",
         metavar="RECIPE",
         help="tiny, small, base, large or base-512; for tasks: task-tiny, task-small or addition",
     )
-    parser.add_argument("--out", type=Path, help="output folder (default: runs/RECIPE-ENCODING-SEED)")
+    add("--out", type=Path, help="output folder (default: runs/RECIPE-ENCODING-SEED)")
     add_corpus_options(parser)
     add_recipe_options(parser)
-    parser.add_argument(
+    add(
         "--encoding",
         metavar="NAME",
         help="position encoding: fire, fire-s (shared across layers), rope, …, with options after a colon "
         "(fire:horizon=512,init=kerple_log)",
     )
-    parser.add_argument(
-        "--share", dest="share_position_encoding", action="store_true", default=None, help=argparse.SUPPRESS
-    )
-    parser.add_argument("--seed", type=int, help="seed for initialisation and data order")
-    parser.add_argument(
+    add("--share", dest="share_position_encoding", action="store_true", default=None, help=argparse.SUPPRESS)
+    add("--seed", type=int, help="seed for initialisation and data order")
+    add(
         "--from",
         dest="init_from",
         metavar="FOLDER",
         help="checkpoint to continue from; size, encoding and tokenizer must match",
     )
-    parser.add_argument(
-        "--extend-to",
-        type=int,
-        metavar="N",
-        help="target length for --encoding rope_pi or yarn, with --from a rope checkpoint",
-    )
-    parser.add_argument("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
-    parser.add_argument(
-        "--fsdp", action="store_true", help="shard the model across GPUs (FSDP2) instead of replicating it"
-    )
-    parser.add_argument(
+    add("--extend-to", **INTEGER, help="target length for --encoding rope_pi or yarn, with --from a rope checkpoint")
+    add("--tracker", default="tensorboard", help="tensorboard, wandb, trackio or none")
+    add("--fsdp", action="store_true", help="shard the model across GPUs (FSDP2) instead of replicating it")
+    add(
         "--context-parallel",
-        type=int,
+        **INTEGER,
         default=1,
-        metavar="N",
         help="split each sequence over N processes of torchrun, for lengths that do not fit on one GPU",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the full recipe, parameters and tokens, then exit"
-    )
+    add("--dry-run", action="store_true", help="print the full recipe, parameters and tokens, then exit")
     parser.set_defaults(resumes=True, run=run_pretrain)
 
 
@@ -84,51 +69,44 @@ def add_corpus_options(
     parser: argparse.ArgumentParser, tokenizer: str | None = "the recipe's", vocab: str = "the recipe's"
 ) -> None:
     """Add the corpus options. `tokenizer` and `vocab` describe their defaults; None adds no options for them."""
-    text = parser.add_argument_group("text")
-    text.add_argument(
+    add = parser.add_argument_group("text").add_argument
+    add(
         "--corpus",
-        nargs="+",
-        metavar="PATH",
+        **PATHS,
         help="files or folders (.txt .md .py .rst .tex .jsonl .jsonl.gz .jsonl.zst .parquet), or hub:NAME (default: "
         "sources and docs of Python's standard library)",
     )
-    text.add_argument("--field", metavar="NAME", help="text field in .jsonl and .parquet files (default: text)")
-    text.add_argument(
-        "--validation", nargs="+", metavar="PATH", help="held-out text to test on (default: part of the corpus)"
-    )
+    add("--field", metavar="NAME", help="text field in .jsonl and .parquet files (default: text)")
+    add("--validation", **PATHS, help="held-out text to test on (default: part of the corpus)")
     if tokenizer is not None:
-        text.add_argument(
+        add(
             "--tokenizer",
             help=f"bytes, bpe (trained on the corpus), or a Hugging Face tokenizer (default: {tokenizer})",
         )
-        text.add_argument(
-            "--vocab", dest="vocab_size", type=int, metavar="N", help=f"vocabulary size for bpe (default: {vocab})"
-        )
-    text.add_argument("--max-documents", type=int, metavar="N", help="read at most the first N documents")
-    text.add_argument("--skip-bad", action="store_true", help="skip and count unreadable lines instead of stopping")
+        add("--vocab", dest="vocab_size", **INTEGER, help=f"vocabulary size for bpe (default: {vocab})")
+    add("--max-documents", **INTEGER, help="read at most the first N documents")
+    add("--skip-bad", action="store_true", help="skip and count unreadable lines instead of stopping")
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that override a recipe."""
-    overrides = parser.add_argument_group("recipe overrides")
-    overrides.add_argument(
+    add = parser.add_argument_group("recipe overrides").add_argument
+    add(
         "--task",
         metavar="NAME",
         help="a synthetic task instead of text: copy, reverse, sort, parity, addition-hints, mqar, passkey, …",
     )
-    overrides.add_argument("--length", type=int, metavar="N", help="training length")
-    overrides.add_argument("--batch", dest="batch_size", type=int, metavar="N", help="sequences per step")
-    overrides.add_argument("--steps", type=int, metavar="N", help="training steps")
-    overrides.add_argument("--learning-rate", type=float, metavar="X", help="peak learning rate")
-    overrides.add_argument("--precision", help="auto, bfloat16 or float32")
-    overrides.add_argument(
+    add("--length", **INTEGER, help="training length")
+    add("--batch", dest="batch_size", **INTEGER, help="sequences per step")
+    add("--steps", **INTEGER, help="training steps")
+    add("--learning-rate", **NUMBER, help="peak learning rate")
+    add("--precision", help="auto, bfloat16 or float32")
+    add(
         "--packing",
         choices=("segments",),
         help="segments: tokens attend within their own document, where a sequence has several (default: to all before)",
     )
-    overrides.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help="any field of the recipe"
-    )
+    add("--set", **LIST, metavar="FIELD=VALUE", help="any field of the recipe")
 
 
 def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
@@ -136,16 +114,24 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
     from longfire.encodings.labels import check_label
     from longfire.training import recipe_named
 
-    values = {field: getattr(options, field, None) for field in OWN_OPTIONS}
-    if values["share_position_encoding"]:
+    if getattr(options, "share_position_encoding", None):
         message = "--share is now --encoding fire-s (or NAME-s); the next release drops the old option."
         warnings.warn(message, FutureWarning, stacklevel=2)
-    changes = {field: value for field, value in values.items() if value is not None} | settings(options.set)
     recipe = recipe_named(name)
+    changes = recipe_changes(options, recipe)
     if (label := getattr(options, "encoding", None)) is None:
         return recipe.but(**changes)
     check_label(label)
     return recipe.with_encoding(label, **changes)
+
+
+def recipe_changes(options: argparse.Namespace, recipe: Any) -> dict[str, Any]:
+    """The fields of a recipe (or class of recipes) that have an option of the same name, or that --set sets."""
+    names = [
+        field.name for field in fields(recipe) if field.name != "encoding"
+    ]  # a label, which is more than the field
+    own = {name: getattr(options, name, None) for name in names}
+    return {name: value for name, value in own.items() if value is not None} | settings(options.set)
 
 
 def settings(assignments: Sequence[str]) -> dict[str, Any]:
@@ -172,27 +158,27 @@ def refuse_text_options(options: argparse.Namespace, task: str, *others: str) ->
         raise ValueError(f"the task {task} generates its own data: omit {', '.join(unusable)}.")
 
 
-def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
-    """Arguments for `longfire.data.load_corpus`. Refuses missing paths, so that a dry run does too."""
-    from longfire.data import is_saved
+def text_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The text for `longfire.data.load_corpus`. Refuses missing paths, so that a dry run does too."""
     from longfire.data.corpus import local_paths
 
     for source in (options.corpus, options.validation):
         local_paths(source)
-    arguments: dict[str, Any] = {
-        "source": options.corpus,
-        "field": options.field,
-        "validation": options.validation,
-        "skip_bad": options.skip_bad,
-        "max_documents": options.max_documents,
-    }
-    saved = is_saved(options.corpus)
+    names = ("field", "validation", "skip_bad", "max_documents")
+    return {"source": options.corpus, **{name: getattr(options, name) for name in names}}
+
+
+def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
+    """All arguments for `longfire.data.load_corpus`: the text and its tokenizer."""
+    from longfire.data import is_saved
+
+    text, saved = text_options(options), is_saved(options.corpus)
     if options.vocab_size is not None and (saved or tokenizer != "bpe"):
         has = "the saved tokens already have" if saved else f"{tokenizer!r} already has"
         raise ValueError(f"--vocab {options.vocab_size} is for --tokenizer bpe; {has} a vocabulary.")
     if saved:  # with their tokenizer
-        return {**arguments, "tokenizer": options.tokenizer}
-    return {**arguments, "tokenizer": tokenizer, "vocab_size": vocab_size if tokenizer == "bpe" else None}
+        return {**text, "tokenizer": options.tokenizer}
+    return {**text, "tokenizer": tokenizer, "vocab_size": vocab_size if tokenizer == "bpe" else None}
 
 
 def run_pretrain(options: argparse.Namespace) -> int:

@@ -15,13 +15,13 @@ Differences between lengths are then measured on the same tokens, far more preci
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from tqdm import tqdm
 
 from longfire.data import TokenSplit
 from longfire.evaluation.bootstrap import by_unit, mean_interval
@@ -154,7 +154,8 @@ def _score(
     offsets = [start - windows.first for start, _ in windows.bins()]
     batch, done, sums = max(1, batch_tokens // n), 0, np.empty((M, len(offsets)))
     started = time.perf_counter()
-    with _bar(M * n, n, progress) as advance:
+    hidden = None if progress else True
+    with tqdm(total=M * n, desc=f"{n:,} tokens", unit=" tokens", unit_scale=True, leave=False, disable=hidden) as bar:
         while done < M:
             ids = windows.ids(done, done + batch)
             try:
@@ -166,7 +167,7 @@ def _score(
                 continue
             sums[done : done + len(ids)] = np.add.reduceat(losses, offsets, axis=1)
             done += len(ids)
-            advance(ids.numel())
+            bar.update(ids.numel())
     row |= {"batch": batch, "seconds": round(time.perf_counter() - started, 3)}
     if not np.isfinite(sums).all():
         raise ValueError(
@@ -223,18 +224,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return f"out of memory with one window at a time: {error_summary(error)}"
     return str(error).strip().splitlines()[0] if isinstance(error, ValueError) and str(error) else error_summary(error)
-
-
-@contextmanager
-def _bar(total: int, n: int, progress: bool) -> Iterator[Callable[[int], object]]:
-    """A progress bar of tokens, if stderr is a terminal."""
-    if not progress:
-        yield lambda tokens: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, desc=f"{n:,} tokens", unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
-        yield bar.update
 
 
 def _line(row: dict[str, Any]) -> str:

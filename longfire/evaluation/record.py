@@ -11,11 +11,15 @@ FEW_DOCUMENTS, FEW_TOKENS = 10, 30_000
 
 @contextmanager
 def interruptible(record: dict[str, Any], save: Save) -> Iterator[None]:
-    """Mark a record as `interrupted` until the block ends, then save it. Ctrl-C ends the block early."""
+    """Mark a record as `interrupted` until the block ends, then save it. Ctrl-C ends the block early.
+
+    A record without any rows or runs is not saved: it would overwrite an earlier one with nothing.
+    """
     record["interrupted"] = True
     try:
         yield
         del record["interrupted"]
     except KeyboardInterrupt:
         pass
-    save(record)
+    if record.get("rows") or record.get("runs"):
+        save(record)

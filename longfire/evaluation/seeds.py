@@ -10,15 +10,11 @@ COMPARED = (
 )
 
 
-def alike(one: Row, other: Row) -> bool:
-    """Whether two rows agree in everything but the seed."""
-    return all(one.get(name) == other.get(name) for name in COMPARED) and _finetuning(one) == _finetuning(other)
-
-
 def are_seeds(rows: Sequence[Row]) -> bool:
     """Whether rows differ only in their pretraining seeds, all distinct. Such rows share a label."""
     seeds = [row.get("seed") for row in rows]
-    return None not in seeds and len(set(seeds)) == len(seeds) and all(alike(row, rows[0]) for row in rows)
+    same = all(_without_seed(row) == _without_seed(rows[0]) for row in rows)
+    return None not in seeds and len(set(seeds)) == len(seeds) and same
 
 
 def with_seed(row: Row) -> str:
@@ -26,6 +22,7 @@ def with_seed(row: Row) -> str:
     return f"{row['label']}, seed {row['seed']}"
 
 
-def _finetuning(row: Row) -> dict[str, Any]:
-    """How the checkpoint was fine-tuned before, without the seed."""
-    return {name: value for name, value in (row.get("finetuned") or {}).items() if name != "seed"}
+def _without_seed(row: Row) -> dict[str, Any]:
+    """What the row's checkpoint is, and how it was fine-tuned before."""
+    finetuned = {name: value for name, value in (row.get("finetuned") or {}).items() if name != "seed"}
+    return {**{name: row.get(name) for name in COMPARED}, "finetuned": finetuned}

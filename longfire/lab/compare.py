@@ -7,14 +7,12 @@ Interrupted comparisons resume; completed runs are skipped. On a CPU several run
 numbers do not depend on how many cores there are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from longfire.evaluation.record import interruptible
-from longfire.lab.comparison import Comparison
-from longfire.lab.comparison_plan import ComparisonPlan, plan_comparison
+from longfire.evaluation.record import Save, interruptible
+from longfire.lab.comparison_plan import ComparisonPlan
 from longfire.lab.pool import run_in_processes
 from longfire.lab.progress import ProgressBar, print_finished
 from longfire.lab.train_and_test import train_and_test
@@ -23,27 +21,7 @@ from longfire.provenance import merge_provenance, provenance
 LOST = "its process was killed twice, probably for lack of memory: use fewer --jobs"
 
 
-def compare(
-    comparison: Comparison,
-    out: Path,
-    *,
-    jobs: int | None = None,
-    save: Callable[[dict[str, Any]], object] = lambda record: None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Plan and run a comparison; return the record.
-
-    Args:
-        comparison: what to compare.
-        out: output folder.
-        jobs: runs at a time. None: one per core on a CPU, one on a GPU.
-        save: called with the record after each run.
-        options: passed to `longfire.training.pretrain`.
-    """
-    return run_plan(plan_comparison(comparison, out, jobs=jobs, **options), save)
-
-
-def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = lambda record: None) -> dict[str, Any]:
+def compare(plan: ComparisonPlan, save: Save = lambda record: None) -> dict[str, Any]:
     """Train and test every incomplete run; return the record, which is saved after each run."""
     comparison = plan.comparison
     record: dict[str, Any] = {
@@ -61,11 +39,7 @@ def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = la
     order = [(run.label, run.seed) for run in plan.runs]
     provenances: list[dict[str, Any]] = []
 
-    def save_runs(record: dict[str, Any]) -> None:
-        if record["runs"]:  # do not overwrite an earlier record with an empty one
-            save(record)
-
-    with interruptible(record, save_runs):
+    with interruptible(record, save):
         for run in _results(plan):
             record["runs"].append(run)
             record["runs"].sort(key=lambda result: order.index((result["encoding"], result["seed"])))
@@ -74,7 +48,7 @@ def run_plan(plan: ComparisonPlan, save: Callable[[dict[str, Any]], object] = la
             if "provenance" in run:  # of the machine that tested the run
                 provenances.append(run.pop("provenance"))
                 record["provenance"] = merge_provenance(provenances)
-            save_runs(record)
+            save(record)
             if plan.options.get("progress", True):
                 print_finished(run, comparison.recipe.length, f"{len(record['runs'])} of {len(order)}")
     return record
@@ -96,7 +70,6 @@ def _results(plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
                 quiet,
                 stage,
                 plan.jobs,
-                has_begun=lambda run: (run.folder / "recipe.json").exists(),
                 tick=lambda unfinished: bar.update([run.folder for run in unfinished]),
             ):
                 key = {"encoding": run.label, "label": run.title, "seed": run.seed}

@@ -69,7 +69,11 @@ class ComparisonPlan:
 def plan_comparison(comparison: Comparison, out: Path, *, jobs: int | None = None, **options: Any) -> ComparisonPlan:
     """Load the text and check that every run is feasible. Writes nothing but the token cache.
 
-    Takes the arguments of `longfire.lab.compare.compare`.
+    Args:
+        comparison: what to compare.
+        out: output folder.
+        jobs: runs at a time. None: one per core on a CPU, one on a GPU.
+        options: passed to `longfire.training.pretrain`.
     """
     if world_size() > 1:
         raise ValueError(

@@ -8,12 +8,10 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 import torch
@@ -28,13 +26,28 @@ MAX_ATTEMPTS = 2
 """A task fails once its process has died this many times."""
 
 
+class Worker:
+    """A process that works on one task after another, as they arrive on its pipe, and sends the results back."""
+
+    def __init__(self, work: Callable[[Any, Any], Any], shared: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, work, shared))
+        with _ignored_interrupts():  # inherited: only the parent handles Ctrl-C
+            self.process.start()
+        theirs.close()  # so that the pipe ends with the process
+
+    def begin(self, task: Any) -> None:
+        with suppress(BrokenPipeError):  # killed while idle: its pipe has ended
+            self.pipe.send(task)
+
+
 def run_in_processes(
     work: Callable[[Shared, Task], Result],
     shared: Shared,
     tasks: Sequence[Task],
     jobs: int,
     *,
-    has_begun: Callable[[Task], bool],
     tick: Callable[[list[Task]], None] = lambda unfinished: None,
 ) -> Iterator[tuple[Task, Result | None]]:
     """Yield each task with its result as it finishes; the result is None if its process died twice.
@@ -44,74 +57,60 @@ def run_in_processes(
         shared: sent to each process once.
         tasks: independent tasks.
         jobs: number of processes.
-        has_begun: whether a task had begun; called when a process dies, because the pool does not say whose it was.
-        tick: called about twice a second with the unfinished tasks.
+        tick: called about twice a second with the unfinished tasks, those that have begun first.
     """
-    failures: Counter[Task] = Counter()
-    waiting = list(tasks)
-    while waiting:
-        finished: set[Task] = set()
-        try:
-            for task, result in _run_pool(work, shared, waiting, jobs, tick):
-                finished.add(task)
-                yield task, result
-        except BrokenProcessPool:  # one killed process breaks the whole pool
-            unfinished = [task for task in waiting if task not in finished]
-            suspects = [task for task in unfinished if has_begun(task)] or unfinished  # never empty, or we might loop
-            failures.update(suspects)
-            for task in suspects:
-                if failures[task] == MAX_ATTEMPTS:
-                    finished.add(task)
-                    yield task, None
-        waiting = [task for task in waiting if task not in finished]
-
-
-def _run_pool(
-    work: Callable[[Shared, Task], Result],
-    shared: Shared,
-    tasks: Sequence[Task],
-    jobs: int,
-    tick: Callable[[list[Task]], None],
-) -> Iterator[tuple[Task, Result]]:
-    pool = ProcessPoolExecutor(
-        jobs,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(os.getpid(), shared),
-    )
+    waiting, deaths = list(tasks), Counter[Task]()
+    idle: list[Worker] = []
+    busy: dict[Any, tuple[Worker, Task]] = {}  # by pipe
     try:
-        with _ignore_interrupts():  # inherited by the workers: only this process handles Ctrl-C
-            waiting: dict[Future[Result], Task] = {pool.submit(_run_task, work, task): task for task in tasks}
-        while waiting:
-            done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-            finished = [(waiting.pop(future), future) for future in done]
-            tick(list(waiting.values()))
-            for task, future in finished:
-                yield task, future.result()
-    except (KeyboardInterrupt, GeneratorExit, BrokenPipeError):
-        _interrupt(pool)
+        while waiting or busy:
+            while waiting and len(busy) < jobs:
+                worker, task = idle.pop() if idle else Worker(work, shared), waiting.pop(0)
+                worker.begin(task)
+                busy[worker.pipe] = worker, task
+            for pipe in wait(list(busy), timeout=0.5):
+                worker, task = busy.pop(pipe)
+                try:
+                    result = worker.pipe.recv()
+                except (EOFError, OSError):  # the process has ended
+                    worker.process.join()
+                    deaths[task] += 1
+                    if deaths[task] < MAX_ATTEMPTS:
+                        waiting.insert(0, task)
+                    else:
+                        yield task, None
+                    continue
+                idle.append(worker)
+                if isinstance(result, Exception):
+                    raise result
+                yield task, result
+            tick([*(task for _, task in busy.values()), *waiting])
+    except BaseException:
+        _interrupt([worker.process for worker, _ in busy.values()])
         raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for worker in idle:
+            worker.pipe.close()
+            worker.process.join()
 
 
-def _interrupt(pool: ProcessPoolExecutor) -> None:
-    """Interrupt running tasks, drop the others, and wait. A second Ctrl-C kills the processes."""
-    workers = list((pool._processes or {}).values())
-    for worker in workers:
-        worker.terminate()
+def _interrupt(processes: Sequence[Any]) -> None:
+    """Interrupt running tasks, and wait for them. A second Ctrl-C kills the processes."""
+    for process in processes:
+        process.terminate()
     with suppress(BrokenPipeError):
         tqdm.write("\nlongfire: saving checkpoints; press Ctrl-C again to stop at once.", file=sys.stderr)
     try:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for process in processes:
+            process.join()
     except KeyboardInterrupt:
-        for worker in workers:
-            worker.kill()
+        for process in processes:
+            process.kill()
         raise
 
 
 @contextmanager
-def _ignore_interrupts() -> Iterator[None]:
+def _ignored_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -122,42 +121,30 @@ def _ignore_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Worker:
-    """State of a worker process. The first SIGTERM interrupts its task; an idle worker ignores it."""
-
-    shared: Any = None
-    busy = stopped = False
-
-    def on_sigterm(self, *_: object) -> None:
-        first, self.stopped = not self.stopped, True
-        if self.busy and first:
-            raise KeyboardInterrupt
-
-
-_worker = _Worker()
-
-
-def _start_worker(parent: int, shared: Any) -> None:
-    """Use one core, draw no progress bars, and exit if the parent dies."""
-    signal.signal(signal.SIGTERM, _worker.on_sigterm)
-    _worker.shared = shared
+def _serve(pipe: Any, work: Callable[[Any, Any], Any], shared: Any) -> None:
+    """A worker: use one core, draw no progress bars, and exit if the parent does. SIGTERM interrupts the task."""
+    signal.signal(signal.SIGTERM, _stop)
     torch.set_num_threads(1)
     disable_progress_bar()
     tqdm.set_lock(threading.RLock())  # tqdm's own lock is a named semaphore, which leaks when the process is killed
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    with suppress(EOFError, KeyboardInterrupt):
+        while True:
+            task = pipe.recv()
+            try:
+                result = work(shared, task)
+            except Exception as error:
+                result = error
+            pipe.send(result)
 
-    def watch_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
 
-    threading.Thread(target=watch_parent, daemon=True).start()
+def _stop(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a scheduler signals every process, and then the parent does again
+    raise KeyboardInterrupt
 
 
-def _run_task(work: Callable[[Any, Task], Result], task: Task) -> Result:
-    _worker.busy = True
-    try:
-        if _worker.stopped:
-            raise KeyboardInterrupt
-        return work(_worker.shared, task)
-    finally:
-        _worker.busy = False
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -49,7 +49,7 @@ def retrofit_and_recover(
         work.require_points()
     if plan.recipe.steps:
         text_sequences(work.corpus, plan.recipe.length, plan.recipe.batch_size)
-    with interruptible(work.record, work.save_tests):
+    with interruptible(work.record, save):
         work.run()
     return work.record
 
@@ -153,8 +153,3 @@ class Work:
                 f"training in {self.out} is past step {lost[0]}, which was not tested like this: its model is gone. "
                 f"Omit it from --evaluate-at, or choose another folder."
             )
-
-    def save_tests(self, record: dict[str, Any]) -> None:
-        """Save the record, but do not overwrite an earlier one with an empty one."""
-        if record["runs"]:
-            self.save(record)

@@ -9,17 +9,18 @@ from longfire.provenance import provenance
 from longfire.theorem import as_fire
 
 NAMES = ("alibi", "kerple_log", "kerple_power", "t5", "sandwich")
+HEADS, HEAD_DIM = 12, 64
 
 
 @torch.no_grad()
-def check_theorem(max_length: int = 2048, num_heads: int = 12, head_dim: int = 64) -> dict[str, Any]:
+def check_theorem(max_length: int) -> dict[str, Any]:
     """The maximum error over all pairs of positions below `max_length`, relative to the largest bias, in float64."""
     rows = []
     positions = torch.arange(max_length)
     for name in NAMES:
         torch.manual_seed(0)
         options = ENCODINGS[name].example
-        encoding = build_encoding(name, num_heads=num_heads, head_dim=head_dim, **options).double()
+        encoding = build_encoding(name, num_heads=HEADS, head_dim=HEAD_DIM, **options).double()
         for parameter in encoding.parameters():
             parameter.add_(torch.rand_like(parameter))  # as if trained
         fire = as_fire(encoding, max_length)

@@ -20,7 +20,7 @@ from longfire.data import Corpus, TokenSplit
 from longfire.encodings import position_parameters
 from longfire.encodings.labels import label_title
 from longfire.evaluation.accuracy import accuracy_by_length
-from longfire.evaluation.learned import learned_by_layer
+from longfire.evaluation.learned import bias_of, learned_by_layer
 from longfire.evaluation.perplexity import perplexity_by_length
 from longfire.lab.comparison import EXTENSION_SOURCE, Comparison, PlannedRun
 from longfire.lab.comparison_plan import ComparisonPlan
@@ -145,19 +145,16 @@ def bias_queries(comparison: Comparison) -> list[int]:
     return sorted({min(NEAR_QUERY, longest), min(comparison.recipe.sequence_length, longest), longest})
 
 
-@torch.no_grad()
 def _sample_biases(model: LongfireForCausalLM, queries: list[int]) -> list[dict[str, Any]]:
-    """The bias of each layer and head, at geometrically spaced distances."""
+    """The bias of each layer and head, at geometrically spaced distances. `queries` count from 1, the rows from 0."""
     rows = []
-    device = next(model.parameters()).device
-    for query in (number - 1 for number in queries):
-        distances = torch.logspace(0, math.log2(query + 1), 64, base=2, device=device).round().long().unique() - 1
-        keys = (query - distances).flip(0)
+    for query in queries:
+        distances = (torch.logspace(0, math.log2(query), 64, base=2).round().long().unique() - 1).flip(0).tolist()
+        positions = [query - 1 - distance for distance in distances]
         for layer, encoding in enumerate(model.model.encodings):
-            bias = encoding(torch.tensor([query], device=device), keys) if encoding.has_bias else None
-            for head, values in enumerate([] if bias is None else bias[:, 0].tolist()):
-                values = [round(value, 4) for value in values]
+            for head, bias in enumerate(bias_of(encoding, query, distances).tolist() if encoding.has_bias else ()):
+                values = [round(value, 4) for value in bias]
                 rows.append(
-                    {"layer": layer, "head": head, "query": query, "positions": keys.tolist(), "values": values}
+                    {"layer": layer, "head": head, "query": query - 1, "positions": positions, "values": values}
                 )
     return rows

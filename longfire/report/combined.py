@@ -11,7 +11,7 @@ from longfire.report.description import description, fire_options
 from longfire.report.failures import failures
 from longfire.report.html import colors_css, section, write_page
 from longfire.report.page import chart_data, chart_legend
-from longfire.report.summary import Record, assign_colors, join_words, label_of, lengths_of, lines_of, metric_of
+from longfire.report.summary import Record, assign_colors, join_words, label_of, lines_of, measured_lengths, metric_of
 from longfire.report.table import Table
 from longfire.report.verdict import verdict
 
@@ -31,7 +31,7 @@ def summary_table(records: Records, *, mark: str = "Bold") -> Table:
     heads = _heads(records)
     cells, highlights = [], set()
     for j, record in enumerate(records.values(), 1):
-        lines, far = lines_of(record), _longest(record)
+        lines, far = lines_of(record), max(measured_lengths(record), default=None)
         column = {line.label: line.cell(far) for line in lines} if far else {}
         cells.append([column.get(label, "–") for label in labels])
         highlights |= {(labels.index(label), j) for label in (best_at(record, lines, far) if far else ())}
@@ -91,7 +91,7 @@ def _heads(records: Records) -> list[str]:
     """`log perplexity at 16×`, `copy at 4×`; followed by the folder where that is not unique."""
     heads = {}
     for folder, record in records.items():
-        far, metric = _longest(record), metric_of(record)
+        far, metric = max(measured_lengths(record), default=None), metric_of(record)
         name = _corpus(record) if metric.is_accuracy else metric.name
         heads[folder] = f"{name} at {far / record['setting']['trained_length']:.3g}×" if far else name
     times = Counter(heads.values())
@@ -105,11 +105,6 @@ def _encodings(records: Records) -> dict[str, str]:
         for run in record["runs"]:
             encodings.setdefault(label_of(run), str(run["encoding"]))
     return encodings
-
-
-def _longest(record: Record) -> int | None:
-    """The longest length with a result."""
-    return max((n for n in lengths_of(record) if any(line.values(n) for line in lines_of(record))), default=None)
 
 
 def _corpus(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""Plots of a comparison: perplexity or exact match by length, and training loss."""
+"""Plots of a comparison: perplexity or exact match by length, training loss, and learned biases."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,6 +29,10 @@ MAX_LINES, MAX_LABEL = 8, 24
 """With more lines, or longer labels, use a legend instead of labels at the line ends."""
 LABEL_GAP = 0.05
 """Minimum distance between labels, as a fraction of the axis."""
+MAX_POINTS = 240
+"""Of a loss curve."""
+MAX_LAYERS = 4
+"""Maximum number of layers whose biases are drawn, evenly spaced."""
 
 
 def plot_compare(record: Record, folder: Path) -> list[Path]:
@@ -86,11 +90,11 @@ def _label_ends(axes: Any) -> None:
         )  # fmt: skip
 
 
-def spread_apart(places: Sequence[float], gap: float, low: float = 0.0, high: float = 1.0) -> list[float]:
-    """Move ascending places up and down equally, within [low, high], until they are at least `gap` apart."""
+def spread_apart(places: Sequence[float], gap: float) -> list[float]:
+    """Move ascending places up and down equally, within [0, 1], until they are at least `gap` apart."""
     middle = [fmean(pair) for pair in zip(_pushed_up(places, gap), _pushed_down(places, gap), strict=True)]
-    inside = _pushed_up([max(low, place) for place in middle], gap)
-    return _pushed_down([min(high, place) for place in inside], gap)
+    inside = _pushed_up([max(0.0, place) for place in middle], gap)
+    return _pushed_down([min(1.0, place) for place in inside], gap)
 
 
 def _pushed_up(places: Sequence[float], gap: float) -> list[float]:
@@ -176,11 +180,11 @@ def _draw_losses(record: Record, axes: Any) -> None:
     axes.set_title(f"Training loss{scratch}{over}")
 
 
-def loss_curve(line: Line, points: int = 240) -> list[tuple[float, float, float, float]]:
-    """(step, mean, min, max over seeds) of training from scratch; more than `points` steps are averaged."""
+def loss_curve(line: Line) -> list[tuple[float, float, float, float]]:
+    """(step, mean, min, max over seeds) of training from scratch; more than `MAX_POINTS` steps are averaged."""
     by_step: dict[float, list[float]] = {}
     for run in [run for run in line.runs if not run.get("extended")]:
-        for step, loss in thinned([pair for pair in run.get("losses", ()) if is_number(pair[1])], points):
+        for step, loss in thinned([pair for pair in run.get("losses", ()) if is_number(pair[1])], MAX_POINTS):
             by_step.setdefault(step, []).append(loss)
     return [(step, fmean(values), min(values), max(values)) for step, values in sorted(by_step.items())]
 
@@ -190,3 +194,35 @@ def thinned(pairs: Sequence[Sequence[float]], points: int) -> list[tuple[float, 
     size = -(-len(pairs) // points) or 1
     groups = [pairs[start : start + size] for start in range(0, len(pairs), size)]
     return [(fmean(step for step, _ in group), fmean(loss for _, loss in group)) for group in groups]
+
+
+def plot_biases(curves: list[dict[str, Any]], path: Path) -> Path:
+    """Draw learned biases by key, a line per head; layers are rows, queries columns.
+
+    `curves` are an encoding's `biases` in a comparison's record.
+    """
+    from matplotlib.figure import Figure
+
+    queries = sorted({curve["query"] for curve in curves})
+    all_layers = sorted({curve["layer"] for curve in curves})
+    layers = sorted({all_layers[i * (len(all_layers) - 1) // (MAX_LAYERS - 1)] for i in range(MAX_LAYERS)})
+    figure = Figure(figsize=(5.2 * len(queries), 2.3 * len(layers)), layout="constrained")
+    grid = figure.subplots(len(layers), len(queries), squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
+        for axes, query in zip(row, queries, strict=True):
+            for curve in curves:
+                if (curve["layer"], curve["query"]) == (layer, query):
+                    keys = [position + 1 for position in curve["positions"]]
+                    axes.plot(keys, curve["values"], linewidth=1.3)
+            axes.set_title(f"layer {layer + 1} of {len(all_layers)}, query {query + 1:,}", fontsize=10)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("Learned bias of each head, first seed")
+    for axes in grid[-1]:
+        axes.set_xlabel("key")
+    for row in grid:
+        row[0].set_ylabel("bias")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    return path

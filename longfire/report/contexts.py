@@ -8,7 +8,7 @@ from typing import Any
 from longfire.report.compare_plot import MARKERS
 from longfire.report.downstream import METRICS
 from longfire.report.summary import FIRES, assign_colors
-from longfire.report.task_rows import Record, scores_on, seed_counts, training_lengths, with_means
+from longfire.report.task_rows import Record, scores_on, seed_count, training_lengths, with_means
 from longfire.tasks import TASKS
 
 OFFSET = 1.018
@@ -21,7 +21,7 @@ def plot_contexts(record: Record, task: str, path: Path) -> Path:
 
     figure = Figure(figsize=(9, 5.2), layout="constrained")
     axes: Any = figure.subplots()
-    bars = "mean and range over seeds" if seed_counts(record["rows"]) else "with 95 % intervals"
+    bars = "mean and range over seeds" if seed_count(record["rows"]) not in ("", "1") else "with 95 % intervals"
     record = with_means(record)
     axes.set_ylim(0, _ceiling(record, task))
     _draw(axes, record, task)

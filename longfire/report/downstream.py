@@ -5,6 +5,7 @@ from typing import Any
 
 from longfire.evaluation.metrics import average
 from longfire.report.description import INTERRUPTED, changes_in_rows
+from longfire.report.metric import fixed
 from longfire.report.summary import amounts, join_words
 from longfire.report.table import Block, Table, render_text, width
 from longfire.report.task_rows import (
@@ -16,7 +17,7 @@ from longfire.report.task_rows import (
     papers_size,
     scores_at,
     scores_on,
-    seed_counts,
+    seed_count,
     with_seeds,
 )
 from longfire.tasks import SUITES, TASKS
@@ -147,7 +148,9 @@ def _score_rows(label: str, scores: Sequence[Record | None], means: Sequence[str
 def describe_tasks(record: Record) -> str:
     """Checkpoints, fine-tuning and evaluation in a paragraph."""
     setting, rows = record["setting"], record["rows"]
-    parts = [f"{', '.join(by_label(rows))}{seed_counts(rows)}: {describe_models(rows)}."]
+    seeds = seed_count(rows)
+    each = f", {seeds} seeds each" if seeds not in ("", "1") else ""
+    parts = [f"{', '.join(by_label(rows))}{each}: {describe_models(rows)}."]
     if changed := changes_in_rows(rows):
         parts.append(f"Not as published: {changed}.")
     if setting["kind"] == "finetune":
@@ -231,4 +234,4 @@ def interval(score: Record | None) -> str:
 
 def _number(value: float | None) -> str:
     """A score, with room for a mark after it."""
-    return f"{DASH} " if value is None else f"{value:.2f} "
+    return f"{fixed(value, 2)} "

@@ -61,18 +61,13 @@ class LearnedBias:
 def read_checkpoint(folder: Path) -> LearnedBias:
     """Read the encodings from a folder written by `save_pretrained`, or from a run's folder."""
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
+    from longfire.model.generate import quiet_transformers
     from longfire.model.loading import find_checkpoint  # the import registers longfire's models
 
     checkpoint = find_checkpoint(folder)
-    had_progress_bar = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
+    with quiet_transformers(keep_warnings=True):
         model: Any = load_without_code(AutoModelForCausalLM, checkpoint, dtype="auto", local_files_only=True)
-    finally:
-        if had_progress_bar:
-            logging.enable_progress_bar()
     encodings = [module for module in model.modules() if isinstance(module, PositionEncoding)]
     name = next((name for name, cls in ENCODINGS.items() if encodings and type(encodings[0]) is cls), None)
     if not any(encoding.has_bias for encoding in encodings):

@@ -53,6 +53,14 @@ def facts_table(facts: Mapping[str, Any]) -> str:
     return f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div>'
 
 
+def settings_section(blocks: Mapping[str, Mapping[str, Any]]) -> str:
+    """The last section of a page: tables of facts, by title. Empty ones are left out."""
+    shown = "".join(
+        f"<details><summary>{title}</summary>{facts_table(facts)}</details>" for title, facts in blocks.items() if facts
+    )
+    return section("settings", "Settings and versions", "", shown)
+
+
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in facts.items():
         if isinstance(value, Mapping) and value:

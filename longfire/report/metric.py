@@ -11,12 +11,15 @@ def mean_and_deviation(values: Iterable[float]) -> tuple[float | None, float | N
     return (fmean(numbers) if numbers else None), (stdev(numbers) if len(numbers) > 1 else None)
 
 
+def fixed(value: float | None, places: int) -> str:
+    """A number with so many decimals; a dash for None."""
+    return "–" if value is None else f"{value:.{places}f}"
+
+
 def over_seeds(values: Iterable[float], places: int = 3) -> str:
     """Mean ± deviation, or a dash."""
     mean, deviation = mean_and_deviation(values)
-    if mean is None:
-        return "–"
-    return f"{mean:.{places}f}" + ("" if deviation is None else f" ± {deviation:.{places}f}")
+    return fixed(mean, places) + ("" if deviation is None else f" ± {deviation:.{places}f}")
 
 
 def percent(value: float) -> str:

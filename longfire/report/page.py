@@ -10,7 +10,7 @@ from longfire.report.compare import comparison_tables
 from longfire.report.compare_plot import loss_curve
 from longfire.report.description import description, extensions
 from longfire.report.failures import failures
-from longfire.report.html import colors_css, facts_table, section, write_page
+from longfire.report.html import colors_css, section, settings_section, write_page
 from longfire.report.summary import (
     COLORS,
     Line,
@@ -189,11 +189,9 @@ def _body(record: Record, data: dict[str, Any], title: str, reference: Table | s
 
 
 def _settings(record: Record) -> str:
-    setting, provenance = dict(record["setting"]), dict(record.get("provenance") or {})
+    setting, provenance = dict(record["setting"]), record.get("provenance") or {}
     recipe, corpus = setting.pop("recipe", None) or {}, setting.pop("corpus", None) or {}
     data = "Task" if metric_of(record).is_accuracy else "Text"
-    blocks = {"Comparison": setting, "Recipe": recipe, data: corpus, "Hardware and versions": provenance}
-    shown = "".join(
-        f"<details><summary>{name}</summary>{facts_table(facts)}</details>" for name, facts in blocks.items() if facts
+    return settings_section(
+        {"Comparison": setting, "Recipe": recipe, data: corpus, "Hardware and versions": provenance}
     )
-    return section("settings", "Settings and versions", "", shown)

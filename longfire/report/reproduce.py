@@ -1,11 +1,9 @@
-"""Reports of reproduced tables and figures, next to the paper's numbers."""
+"""The paper's numbers, for reports of reproduced tables and figures."""
 
-from pathlib import Path
 from typing import Any
 
 from longfire.encodings.registry import title_of
-from longfire.report.compare import compare_table
-from longfire.report.page import report_page
+from longfire.report.metric import fixed
 from longfire.report.summary import Record, amount
 from longfire.report.table import Table, places
 
@@ -13,26 +11,14 @@ PAPERS_MODELS = "The paper's models: 125M parameters, 315 billion tokens of C4."
 PAPERS_RECIPES = ("base", "large", "base-512")
 NO_NUMBERS = "The paper shows this as a figure, without numbers."
 
-PaperRows = list[dict[str, Any]]
 
-
-def reproduced_table(record: Record, paper: PaperRows, bold: bool = False) -> str:
-    """Our report for a terminal, then the paper's numbers."""
-    return f"{compare_table(record, bold=bold)}\n\n{papers_table(paper) or NO_NUMBERS}"
-
-
-def reproduced_page(record: Record, path: Path, title: str, paper: PaperRows) -> Path:
-    """Write the same as report.html and return its path."""
-    return report_page(record, path, title, papers_table(paper) or NO_NUMBERS)
-
-
-def papers_table(paper: PaperRows) -> Table | None:
-    """The paper's numbers; None if it has none."""
+def papers_numbers(paper: list[dict[str, Any]]) -> Table | str:
+    """The paper's numbers, or that it has none."""
     if not paper:
-        return None
+        return NO_NUMBERS
     lengths, digits = [key for key in paper[0] if key.isdigit()], places(paper)
     rows = [
-        [row["label"], *("–" if row[n] is None else f"{row[n]:.{digits}f}" for n in lengths)]
+        [row["label"], *(fixed(row[n], digits) for n in lengths)]
         for row in paper
         if any(row[n] is not None for n in lengths)
     ]

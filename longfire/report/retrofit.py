@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from longfire.evaluation.record import FEW_DOCUMENTS, FEW_TOKENS
-from longfire.report.html import colors_css, facts_table, section, write_page
+from longfire.report.html import colors_css, section, settings_section, write_page
+from longfire.report.metric import fixed
 from longfire.report.page import POSITIONS, curves_data
 from longfire.report.summary import COLORS, SPARE, Record, amount
 from longfire.report.table import Table, render_text
@@ -78,7 +79,7 @@ def _table(record: Record) -> Table:
     rows = []
     for run in record["runs"]:
         losses = _losses(run)
-        values = [f"{losses[n]:.3f}" if n in losses else "–" for n in lengths]
+        values = [fixed(losses.get(n), 3) for n in lengths]
         rows.append([_label(run, record), f"{run['tokens_seen']:,}", *values])
     shown = record["runs"][-1]["perplexity"]["rows"] if record["runs"] else []
     scored = [
@@ -128,9 +129,6 @@ def retrofit_page(record: Record, path: Path) -> Path:
         "Retrofit": setting,
         "Hardware and versions": record["provenance"],
     }
-    facts = "".join(
-        f"<details><summary>{name}</summary>{facts_table(block)}</details>" for name, block in blocks.items()
-    )
     verdict = f'<h1>{TITLE}</h1><p class="verdict">{escape(retrofit_verdict(record))}</p>'
     body = [
         verdict,
@@ -139,7 +137,7 @@ def retrofit_page(record: Record, path: Path) -> Path:
         section("method", "How it was run", "", f"<p>{escape(_method(record))}</p>"),
         section("losses", "Training loss", "") if any(one["losses"] for one in data["series"]) else "",
         section("positions", "Loss by position", POSITIONS.format("")),
-        section("settings", "Settings and versions", "", facts),
+        settings_section(blocks),
     ]
     style = colors_css({f"s{i}": pair for i, pair in enumerate([*first, COLORS["recommended"]])})
     write_page(path, title=TITLE, body="\n".join(filter(None, body)), data=data, scripts=("report.js",), style=style)

@@ -165,6 +165,12 @@ def lengths_of(record: Record) -> list[int]:
     return sorted(record["setting"]["lengths"])
 
 
+def measured_lengths(record: Record) -> list[int]:
+    """The test lengths at which some encoding has a result, ascending."""
+    lines = lines_of(record)
+    return [n for n in lengths_of(record) if any(line.values(n) for line in lines)]
+
+
 def seeds_of(record: Record) -> list[int]:
     """The requested seeds or, if the record does not list them, those of the runs."""
     return list(record["setting"].get("seeds") or dict.fromkeys(run["seed"] for run in record["runs"]))

@@ -36,12 +36,10 @@ def with_means(record: Record) -> Record:
     return {**record, "rows": rows}
 
 
-def seed_counts(rows: Sequence[Record]) -> str:
-    """`, 3 seeds each`, or `, 1 to 3 seeds each`; empty if every encoding has one."""
-    counts = sorted({len(same) for same in by_label(rows).values()})
-    if counts in ([], [1]):
-        return ""
-    return f", {' to '.join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))} seeds each"
+def seed_count(rows: Sequence[Record]) -> str:
+    """The number of seeds: `3`, or `1 to 3` if encodings differ."""
+    counts = sorted(map(len, by_label(rows).values()))
+    return " to ".join(str(n) for n in dict.fromkeys([*counts[:1], *counts[-1:]]))
 
 
 def scores_at(row: Row, length: int) -> dict[str, Record]:
@@ -81,8 +79,8 @@ def papers_size(record: Row) -> str:
 
 def papers_rows(record: Row, paper: Sequence[Row], size: str) -> list[Row]:
     """The paper's rows of a size for the record's encodings."""
-    ours = [papers_row(row, paper, size) for row in record["rows"]]
-    return [one for one in paper if any(one is own for own in ours)]
+    ours = set(map(encoding_of, record["rows"]))
+    return [one for one in paper if one["size"] == size and one["encoding"] in ours]
 
 
 def papers_row(row: Row, paper: Sequence[Row], size: str) -> Row | None:

@@ -14,6 +14,7 @@ from longfire.report.summary import (
     join_words,
     lengths_of,
     lines_of,
+    measured_lengths,
     metric_of,
     seeds_of,
     some_names,
@@ -32,8 +33,7 @@ def verdict(record: Record) -> str:
     lines = lines_of(record)
     if not lines:
         return NO_RUNS
-    measured = [n for n in lengths_of(record) if any(line.values(n) for line in lines)]
-    if not measured:
+    if not (measured := measured_lengths(record)):
         return "No result: every run failed."
     trained = record["setting"]["trained_length"]
     base = max((n for n in measured if n <= trained), default=measured[0])

@@ -4,8 +4,9 @@ import pytest
 
 from benchmarks.claims import CLAIMS
 from benchmarks.claims_page import claims_markdown
-from benchmarks.score_operators import seed_count, seed_rows
+from benchmarks.score_operators import seed_rows
 from benchmarks.verdicts import FAILS, HOLDS, MISSING, OPEN
+from longfire.report.task_rows import seed_count
 from tests.benchmarks.test_claims import PAPERS, PROVENANCE, finding, line_of, verdict
 
 ABOUT = ("size", "encoding", "label", "average", "extended_to")
@@ -28,7 +29,7 @@ def on_tasks(table, seeds=3, near=(), half=0.0001, size="base", change=lambda en
         about = {"encoding": of["encoding"], "extended_to": target and int(target), "finetuned_on": [table]}
         about["parameters"] = {"base": 125_000_000, "large": 350_000_000}[size]
         for seed in range(seeds) if columns else ():
-            names = {"label": f"{of['label']} (runs/{seed})", "checkpoint": f"runs/{of['encoding']}-{seed}"}
+            names = {"label": of["label"], "seed": seed, "checkpoint": f"runs/{of['encoding']}-{seed}"}
             rows.append({**about, **names, "scores": [one(of, key, value, seed) for key, value in columns.items()]})
     tasks = list(dict.fromkeys(one["task"] for one in rows[0]["scores"]))
     lengths = sorted({one["length"] for one in rows[0]["scores"]})
@@ -77,7 +78,7 @@ def test_unpublished_fire_decides_nothing():
         row |= {"start": "kerple_log" if row["encoding"] == "fire" else None, "horizon": None}
     found = finding(BEST, record)
     assert found.verdict == OPEN
-    assert found.why.startswith("not as published: FIRE (runs/0)")
+    assert found.why.startswith("not as published: FIRE")
 
 
 @pytest.mark.parametrize("keep", [lambda row: [], lambda row: [{**row, "scores": []}]], ids=["no row", "no scores"])
@@ -186,34 +187,14 @@ def test_lengths_are_multiples_of_the_fine_tuning_length():
     assert [line.partition(":")[0] for line in above.numbers] == ["512", "2,048", "4,096", "8,192"]
 
 
-@pytest.mark.parametrize(
-    "same",
-    [
-        lambda row: row | {"checkpoint": "runs/one"},
-        lambda row: row | {"checkpoint": None},
-        lambda row: row | {"key": "fire-88d2c880"},  # the same weights in several folders
-        lambda row: row | {"scores": [one | {"score": 50.0} for one in row["scores"]]},  # the same to the last digit
-        lambda row: row | {"tokens_seen": row["checkpoint"][-1]},  # trained for longer
-        lambda row: row | {"label": f"FIRE (horizon={row['checkpoint'][-1]})"},
-    ],
-)
-def test_rows_that_are_not_seeds(same):
+def test_rows_with_another_label_are_not_seeds():
+    """Such as checkpoints that were trained for longer."""
     record = on_tasks("scrolls")
-    assert seed_count(record) == "3 seeds"
-    record["rows"] = [same(row) if row["encoding"] == "fire" else row for row in record["rows"]]
+    for row in rows_with(record, "fire"):
+        row["label"] += f" ({row['checkpoint']})"
     assert [len(rows) for rows in seed_rows(record, "fire")] == [1]
-    assert seed_count(record) == "1 to 3 seeds"
+    assert seed_count(record["rows"]) == "1 to 3"
     assert verdict(BEST, record) == OPEN
-
-
-def test_seeds_of_pretraining_or_fine_tuning_distinguish_rows():
-    record = on_tasks("scrolls")
-    for row in record["rows"]:
-        row |= {"seed": row["checkpoint"][-1], "checkpoint": "runs/one"}
-    assert verdict(BEST, record) == HOLDS
-    for row in record["rows"]:
-        row |= {"finetuned": {"seed": row.pop("seed")}}
-    assert verdict(BEST, record) == HOLDS
 
 
 def test_variants_of_fire_on_glue():
@@ -231,9 +212,7 @@ def test_variants_of_fire_on_glue():
             added.append({**row, "options": {"init_L": 512.0, **options}, "scores": scores})
     record["rows"] = [*added, *fire]
     assert [verdict(one, record) for one in (log, threshold)] == [HOLDS, HOLDS]
-    assert seed_count(record) == "3 seeds"
-    record["rows"] = [*added[:3], *({**row, "scores": fire[0]["scores"]} for row in fire)]
-    assert verdict(threshold, record) == OPEN
+    assert {len(rows) for one in ("fire", "fire:threshold=None") for rows in seed_rows(record, one)} == {3}
 
 
 @pytest.mark.parametrize("without", [None, "record"])
@@ -249,6 +228,6 @@ def test_averages_on_the_page(without):
     assert "(`downstream/glue`, one seed)" in line
     if without:
         assert "<br>mean of the 14 tasks we have: RoPE 72.91; Kerple 71.80; T5 72.39; FIRE 72.88 |" in line
-        assert "| 8,192, mean of the 14 tasks that all have: FIRE (runs/0) 72.8" in line
+        assert "| 8,192, mean of the 14 tasks that all have: FIRE 72.8" in line
     else:
-        assert "| 8,192: FIRE (runs/0) 71.15 (71.15 to 71.15); RoPE (runs/0) 71.15" in line
+        assert "| 8,192: FIRE 71.15 (71.15 to 71.15); RoPE 71.15" in line

@@ -14,6 +14,7 @@ import pytest
 from filelock import FileLock
 
 from longfire.lab.compare import LOST, compare
+from longfire.lab.comparison_plan import plan_comparison
 from longfire.lab.progress import ProgressBar, describe_finished
 from longfire.provenance import cpu_name
 from longfire.report.compare import compare_table
@@ -22,8 +23,8 @@ from longfire.training.checkpoints import last_complete
 from tests.lab.comparisons import RECIPE, comparison
 
 
-def run(asked, out, **options):
-    return compare(asked, out, **{"jobs": 1, "progress": False, **options})
+def run(asked, out, save=lambda record: None, **options):
+    return compare(plan_comparison(asked, out, **{"jobs": 1, "progress": False, **options}), save)
 
 
 def perplexities(found):

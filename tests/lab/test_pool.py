@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -13,36 +12,29 @@ import pytest
 from longfire.lab.pool import run_in_processes
 
 
-def die_once(folder, task):
-    """Kill this process the first time it gets the task `once`."""
+def die(folder, task):
+    """Kill this process the first time it gets the task `once`, and whenever it gets `always`."""
     begun = Path(folder) / task
-    if task == "once" and not begun.exists():
+    if task == "always" or (task == "once" and not begun.exists()):
         begun.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return f"{task} done"
+    return f"{task} done by {os.getpid()}"
 
 
-def test_a_task_whose_process_is_killed_starts_again(tmp_path):
-    found = run_in_processes(
-        die_once, tmp_path, ["once", "other"], 1, has_begun=lambda task: (tmp_path / task).exists()
-    )
-    assert dict(found) == {"once": "once done", "other": "other done"}
+def test_a_killed_process_costs_its_own_task_an_attempt(tmp_path):
+    found = dict(run_in_processes(die, tmp_path, ["once", "always", "first", "second"], 1))
+    assert found["once"].startswith("once done")
+    assert found["always"] is None
+    assert found["first"].split()[-1] == found["second"].split()[-1]  # one process after another task's
 
 
-@pytest.mark.parametrize(
-    ("begun", "expected"), [({"bad"}, {"bad": None, "good": 1}), (set(), {"bad": None, "good": None})]
-)
-def test_a_task_whose_process_dies_twice_fails(begun, expected, monkeypatch):
-    """If none had begun, all fail: a script without `if __name__ == "__main__"` must not be retried forever."""
+def refuse(shared, task):
+    raise ValueError(f"{shared} {task}")
 
-    def run_pool(work, shared, tasks, jobs, tick):
-        if "bad" in tasks:
-            raise BrokenProcessPool
-        yield from ((task, 1) for task in tasks)
 
-    monkeypatch.setattr("longfire.lab.pool._run_pool", run_pool)
-    found = run_in_processes(len, None, ["bad", "good"], 2, has_begun=lambda task: task in begun)
-    assert dict(found) == expected
+def test_an_error_ends_all_tasks():
+    with pytest.raises(ValueError, match="shared task"):
+        list(run_in_processes(refuse, "shared", ["task", "other"], 1))
 
 
 def sleep(folder, task):
@@ -51,7 +43,7 @@ def sleep(folder, task):
 
 
 def sleep_in_pool(folder):
-    list(run_in_processes(sleep, folder, ["task"], 1, has_begun=bool))
+    list(run_in_processes(sleep, folder, ["task"], 1))
 
 
 def test_workers_do_not_outlive_a_killed_parent(tmp_path):

@@ -24,7 +24,7 @@ def test_default_lengths():
 
 
 def test_a_comparison(tmp_path):
-    record = compare(comparison(lengths=(4, 8)), tmp_path, jobs=1, progress=False)
+    record = compare(plan_comparison(comparison(lengths=(4, 8)), tmp_path, jobs=1, progress=False))
     assert record["setting"]["trained_length"] == 4
     assert record["setting"]["corpus"]["name"] == "copy"
     assert [run["encoding"] for run in record["runs"]] == ["fire", "alibi"]
@@ -37,7 +37,7 @@ def test_a_comparison(tmp_path):
     assert queries == {10, 18}  # the last tokens of rows of 4 and 8 symbols
 
     before = (tmp_path / "runs" / "fire-0" / "done.json").stat().st_mtime_ns
-    again = compare(comparison(lengths=(4, 8)), tmp_path, jobs=1, progress=False)
+    again = compare(plan_comparison(comparison(lengths=(4, 8)), tmp_path, jobs=1, progress=False))
     assert (tmp_path / "runs" / "fire-0" / "done.json").stat().st_mtime_ns == before
     assert [run["accuracy"] for run in again["runs"]] == [run["accuracy"] for run in record["runs"]]
     with pytest.raises(ValueError, match=r"already contains different runs.*'copy' there, 'reverse' here"):
