@@ -50,8 +50,7 @@ def assert_same(request, *learned):
         torch.autograd.grad(out, inputs, weight, retain_graph=True, materialize_grads=True) if out.requires_grad else []
         for out in (ours, reference)
     ]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*map(tuple, gradients))
     with torch.no_grad():
         torch.testing.assert_close(Chunked().run(request), reference)
 
@@ -232,8 +231,7 @@ def test_parameters_of_a_functional_call():
         )
         for engine in (Chunked(), Reference())
     )
-    for one, other in zip(ours, reference, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(ours, reference)
 
 
 @pytest.mark.parametrize("which", ["q", "a parameter", "the bias"])
@@ -254,8 +252,7 @@ def test_second_derivatives():
     for engine in (Chunked(), Reference()):
         (first,) = torch.autograd.grad(engine.run(ask(q, k, v, t5)).square().sum(), q, create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), [q, k, v, t5.table]))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*found)
 
 
 def test_a_single_chunk_is_not_recomputed(monkeypatch):
