@@ -114,7 +114,8 @@ def test_sampling_depends_on_the_generator_alone():
     [*(("fire", i) for i in IMPLEMENTATIONS), ("rope", "longfire"), ("t5", "longfire"), ("sinusoidal", "longfire")],
 )
 def test_a_compiled_step_with_a_static_cache(name, implementation):
-    model = small_model(name, implementation, sliding_window=6 if name == "fire" else None)
+    window = 6 if name == "fire" else None
+    model = small_model(name, implementation, sliding_window=window, num_hidden_layers=1)
     ids = tokens(2, 9)
     mask = left_padded(ids)
     expected = generated(model, ids, attention_mask=mask, new=4, use_cache=False)
