@@ -7,8 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from longfire import FIRE, prepare_bias
 from longfire.engines import chunked
@@ -17,6 +15,7 @@ from longfire.engines.reference import Reference
 from longfire.engines.request import Request
 from longfire.engines.sdpa import SDPA
 from tests.engines import oracle
+from tests.memory import Largest, elements
 from tests.samples import ADDITIVE, HEADS, LENGTH, make, sides
 
 LENGTHS = [1, 63, 257]
@@ -137,23 +136,6 @@ def test_dropout():
     torch.manual_seed(5)
     assert torch.equal(weights, Chunked().run(request))
     assert not torch.equal(weights, Chunked().run(request))
-
-
-def elements(tensor):
-    """Size of its memory in float64 numbers."""
-    return tensor.untyped_storage().nbytes() // 8
-
-
-class Largest(TorchDispatchMode):
-    """Track the largest tensor that any operation allocates."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        sizes = [elements(leaf) for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-        self.elements = max([self.elements, *sizes])
-        return out
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
