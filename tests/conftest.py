@@ -43,7 +43,22 @@ def pytest_terminal_summary(terminalreporter, config):
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
+TESTS = Path(__file__).parent
+SLOWEST = {
+    *(TESTS / "engines" / "fused" / "test_compilation.py", TESTS / "engines" / "test_attention.py"),
+    *(TESTS / "lab" / "test_compare.py", TESTS / "lab" / "downstream" / "test_run.py"),
+    *(TESTS / "model" / "test_training.py", TESTS / "test_documents.py", TESTS / "test_parallel.py"),
+    *(TESTS / "training" / f"test_{name}.py" for name in ("context_parallel", "kill_points", "two_processes")),
+}
+"""Files that take ten seconds or more. They start first, or one process would have them when the other is done."""
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # to pytest-xdist, the slowest file is the one with most tests
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path not in SLOWEST)
     if torch.cuda.is_available():
         return
     for item in items:

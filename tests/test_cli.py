@@ -152,12 +152,13 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"longfire {__version__}\n"
 
 
-def test_a_broken_pipe_is_not_a_success(tmp_path):
+def test_a_broken_pipe_is_not_a_success():
     """As with `| head -n 1`: no message, and the status of SIGPIPE."""
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "longfire", "explore", "--out", str(tmp_path)]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "longfire", "reproduce", "--list"], stdout=write, stderr=subprocess.PIPE, text=True
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
 

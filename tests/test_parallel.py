@@ -3,19 +3,18 @@
 Four processes are started once and run every case, in one group of four and in two groups of two.
 """
 
-import multiprocessing
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 from longfire import PositionEncoding, attention, build_encoding, parallel, prepare_bias
 from longfire.engines import chunked
 from longfire.model import LongfireConfig, LongfireForCausalLM, LongfireForMaskedLM
 from tests.engines.oracle import random
+from tests.ranks import start_ranks
 from tests.samples import ADDITIVE, HEADS, increasing, make, sides
 
 B, L, D, WORLD = 2, 48, 8, 4
@@ -212,23 +211,12 @@ def work(rank, folder):
     dist.destroy_process_group()
 
 
-def start(function, folder, processes):
-    """Run function(rank, folder) in several processes, forked from one that has imported this file."""
-    multiprocessing.set_forkserver_preload([__name__])
-    mp.start_processes(function, (str(folder),), nprocs=processes, start_method="forkserver")
-
-
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What each process found."""
     folder = tmp_path_factory.mktemp("ranks")
-    start(work, folder, WORLD)
+    start_ranks(work, (str(folder),), WORLD)
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
-
-
-def assert_all_close(found, expected, **tolerance):
-    for tensor, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(tensor, other, **tolerance)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -238,13 +226,13 @@ def test_attention(name, size, ranks):
     expected = result(attention, CASES[name])
     low = {"rtol": 0.04, "atol": 0.06} if name == "bfloat16" else {}
     for rank in ranks:
-        assert_all_close(rank[name, size], expected, **low)
+        torch.testing.assert_close(rank[name, size], expected, **low)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_gradients_summed_by_the_caller(size, ranks):
     for rank in ranks:
-        assert_all_close(rank["summed by the caller", size], result(attention, CASES["fire"]))
+        torch.testing.assert_close(rank["summed by the caller", size], result(attention, CASES["fire"]))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -253,13 +241,13 @@ def test_model(name, size, ranks):
     """Loss and gradients; labels belong to the next token of the sequence, on whichever rank it is."""
     expected, _ = model_result(name)
     for rank in ranks:
-        assert_all_close(rank["model", name, size][0], expected)
+        torch.testing.assert_close(rank["model", name, size][0], expected)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_given_number_of_labels(size, ranks):
     for rank in ranks:
-        assert_all_close(rank["items", size][0], model_result("fire", items=7)[0])
+        torch.testing.assert_close(rank["items", size][0], model_result("fire", items=7)[0])
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -414,7 +402,7 @@ def gpu_result(attend, name, window, group=None):
 @pytest.mark.gpu
 def test_fused_on_a_shared_gpu(tmp_path):
     """Errors are relative to the result; those of the parameters' gradients to the largest, since some are 0."""
-    start(work_on_gpu, tmp_path, 2)
+    start_ranks(work_on_gpu, (str(tmp_path),), 2)
     for rank in range(2):
         for (name, window), found in torch.load(tmp_path / f"{rank}.pt").items():
             expected = gpu_result(attention, name, window)

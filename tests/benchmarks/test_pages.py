@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import cache
 
 import pytest
 from PIL import Image
@@ -27,9 +28,18 @@ from benchmarks.update import update
 from longfire.lab.reported import reported
 from longfire.lab.tables import ENTRIES
 from longfire.provenance import kernel_hash
+from longfire.report.explore import effects
 from longfire.report.speed import speed_table
 from longfire.report.verdict import verdict
 from tests.report.records import attention_record, compare_record, layout_record, with_other_texts
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _initial_biases_once():
+    """They are the same whenever the pictures are listed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarks.pictures.effects", cache(effects))
+        yield
 
 
 @pytest.fixture

@@ -25,24 +25,13 @@ def test_a_dry_run(capsys):
     ("arguments", "messages"),
     [
         (["--encodings", "fier"], ["Did you mean 'fire'"]),
-        (["--encodings", "fire:horizon=-1"], ["fire:horizon=-1: horizon must be at least 1, not -1"]),
         (
             ["--encodings", "fire-s:log=False"],
             ["fire-s:log=False: init='kerple_log' needs log=True", "add init=random", "fire-s:log=False,init=random."],
         ),
-        (["--encodings", "fire:start=alibi"], ["init='alibi' needs log=False"]),
-        (["--encodings", "fire:init=alibi,start=alibi"], ["sets 'init' twice"]),
-        (["--encodings", "fire:init=kerple"], ["Did you mean 'kerple_log'?"]),
-        (
-            ["--recipe", "small", "--encodings", "fire:init_L=8192"],
-            ["init_L is 8192, above the horizon of 512 tokens", "fire:init_L=8192,horizon=None."],
-        ),
-        (["--lengths", "0"], ["a test length must be at least 2, not 0"]),
         (["--jobs", "0"], ["--jobs must be at least 1, not 0"]),
-        (["--test-tokens", "0"], ["tokens to test on must be at least 1, not 0"]),
         (["--corpus", "nowhere"], ["there is no file or folder nowhere"]),
         (["--also", "play"], ["--also takes NAME=PATH, such as latex=papers/, not 'play'"]),
-        (["--also", "gone=none", "--also", "tests=."], ["--also gone=none: there is no file or folder none"]),
         (["--also", "play=.", "--also", "play=/"], ["play: listed more than once"]),
     ],
 )

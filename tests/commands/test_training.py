@@ -45,11 +45,6 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
             "--set takes FIELD=VALUE, such as steps=100, not 'steps'",
         ),
         (["pretrain", "tiny", "--dry-run", "--set", "stpes=3"], "a recipe has no field 'stpes'. Did you mean 'steps'"),
-        (
-            ["pretrain", "tiny", "--set", "horizn=3"],
-            "Did you mean 'horizon'? Known: name, length, batch_size, steps",
-        ),
-        (["pretrain", "tiny", "--dry-run", "--encoding", "fire:horizn=3"], "fire has no option 'horizn'. Did you mean"),
         (["pretrain", "tiny", "--corpus", "nowhere", "--tracker", "none"], "there is no file or folder nowhere"),
         (["pretrain", "tiny", "--dry-run", "--corpus", "nowhere"], "there is no file or folder nowhere"),
         (["pretrain", "tiny", "--dry-run", "--validation", "no*"], "no file matches no*"),

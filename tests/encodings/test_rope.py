@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from longfire.encodings import RoPE, RoPEPI, YaRN
 
@@ -72,18 +70,6 @@ def test_yarn_at_the_ends_of_its_range(head_dim, trained):
     theirs = hugging_face(x, POSITIONS, head_dim, trained, **rope)
     ours = YaRN(head_dim, trained_length=trained, target_length=2 * trained)
     torch.testing.assert_close(ours.rotate(x, POSITIONS), theirs, rtol=1e-6, atol=1e-6)
-
-
-@given(st.integers(0, 10_000_000), st.integers(0, 1000), st.sampled_from([RoPE, RoPEPI, YaRN]))
-def test_product_depends_only_on_the_distance(start, distance, cls):
-    options = {} if cls is RoPE else {"trained_length": 64, "target_length": 256}
-    rope = cls(16, **options)
-    q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
-
-    def product(i, j):
-        return (rope.rotate(q, torch.tensor([i])) * rope.rotate(k, torch.tensor([j]))).sum()
-
-    torch.testing.assert_close(product(start + distance, start), product(distance, 0), rtol=1e-6, atol=1e-6)
 
 
 def test_interpolation_maps_the_target_onto_the_trained_length():

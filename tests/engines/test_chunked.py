@@ -7,8 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from longfire import FIRE, prepare_bias
 from longfire.engines import chunked
@@ -17,6 +15,7 @@ from longfire.engines.reference import Reference
 from longfire.engines.request import Request
 from longfire.engines.sdpa import SDPA
 from tests.engines import oracle
+from tests.memory import Largest, elements
 from tests.samples import ADDITIVE, HEADS, LENGTH, make, sides
 
 LENGTHS = [1, 63, 257]
@@ -50,8 +49,7 @@ def assert_same(request, *learned):
         torch.autograd.grad(out, inputs, weight, retain_graph=True, materialize_grads=True) if out.requires_grad else []
         for out in (ours, reference)
     ]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*map(tuple, gradients))
     with torch.no_grad():
         torch.testing.assert_close(Chunked().run(request), reference)
 
@@ -140,23 +138,6 @@ def test_dropout():
     assert not torch.equal(weights, Chunked().run(request))
 
 
-def elements(tensor):
-    """Size of its memory in float64 numbers."""
-    return tensor.untyped_storage().nbytes() // 8
-
-
-class Largest(TorchDispatchMode):
-    """Track the largest tensor that any operation allocates."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        sizes = [elements(leaf) for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-        self.elements = max([self.elements, *sizes])
-        return out
-
-
 @pytest.mark.parametrize("name", ADDITIVE)
 @pytest.mark.parametrize("learning", [True, False])
 def test_nothing_as_large_as_queries_by_keys(name, learning):
@@ -232,8 +213,7 @@ def test_parameters_of_a_functional_call():
         )
         for engine in (Chunked(), Reference())
     )
-    for one, other in zip(ours, reference, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(ours, reference)
 
 
 @pytest.mark.parametrize("which", ["q", "a parameter", "the bias"])
@@ -254,8 +234,7 @@ def test_second_derivatives():
     for engine in (Chunked(), Reference()):
         (first,) = torch.autograd.grad(engine.run(ask(q, k, v, t5)).square().sum(), q, create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), [q, k, v, t5.table]))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*found)
 
 
 def test_a_single_chunk_is_not_recomputed(monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from longfire import attention, attention_plan, build_encoding, prepare_bias, random_positions
 from longfire.engines import chunked
@@ -13,7 +14,6 @@ from tests.engines.oracle import by_hand, random
 from tests.samples import HEADS, make, sides
 
 ENGINES = ["reference", "sdpa", "chunked"]
-LENGTHS = [1, 63, 111, 257]
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +41,6 @@ def with_gradients(q, k, v, encoding, impl, **options):
     out = attention(*inputs, encoding, impl=impl, **options)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=out.dtype)
     return [out, *torch.autograd.grad(out, inputs + learned, weight, allow_unused=True, materialize_grads=True)]
-
-
-def assert_all_close(results, expected):
-    for result, other in zip(results, expected, strict=True):
-        torch.testing.assert_close(result, other)
 
 
 @pytest.mark.parametrize("impl", ENGINES)
@@ -77,12 +72,11 @@ def oracle(options: dict) -> dict:
     return {name: value for name, value in options.items() if not name.endswith("positions")}
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("window", [None, 1, 30, 1000])
+@pytest.mark.parametrize("length", [1, 63, 257])
+@pytest.mark.parametrize("window", [None, 1, 30])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", ["fire", "t5", "kerple_log"])
-@pytest.mark.parametrize("impl", ["sdpa", "chunked"])
-def test_engines_agree_with_gradients(impl, name, causal, window, length):
+def test_engines_agree_with_gradients(name, causal, window, length):
     q, k, v = random(2, 4, 2, length)
     encoding = build_encoding(name, num_heads=4, **sides(name, causal)).double()
     options = {
@@ -92,20 +86,20 @@ def test_engines_agree_with_gradients(impl, name, causal, window, length):
         "key_mask": torch.rand(2, length) < 0.9,
     }
     expected = with_gradients(q, k, v, encoding, "reference", **options)
-    assert_all_close(with_gradients(q, k, v, encoding, impl, **options), expected)
+    for impl in ("sdpa", "chunked"):
+        torch.testing.assert_close(with_gradients(q, k, v, encoding, impl, **options), expected)
 
 
-@pytest.mark.parametrize("impl", ENGINES)
 @pytest.mark.parametrize("name", ["fire", "alibi"])
 @pytest.mark.parametrize("window", [None, 13])
-def test_a_segment_alone_equals_the_segment_in_the_pack(name, window, impl):
+def test_a_segment_alone_equals_the_segment_in_the_pack(name, window):
     q, k, v = random(T=111)
     segment_ids, encoding = segments(111, 7), make(name, torch.float64)
-    packed = with_gradients(q, k, v, encoding, impl, segment_ids=segment_ids, window=window)
+    packed = attention(q, k, v, encoding, impl="reference", segment_ids=segment_ids, window=window)
     for row, tokens in documents(segment_ids):
         alone = [tensor[row : row + 1, :, tokens] for tensor in (q, k, v)]
         out = attention(*alone, encoding, window=window, impl="reference")
-        torch.testing.assert_close(packed[0][row : row + 1, :, tokens], out)
+        torch.testing.assert_close(packed[row : row + 1, :, tokens], out)
 
 
 @pytest.mark.parametrize("impl", ENGINES)
@@ -245,21 +239,17 @@ def test_positions_must_increase_within_a_segment():
 
 
 def test_a_compiled_graph_checks_segments_and_does_not_recompile():
-    graphs = []
+    (q, k, v), encoding, counter = random(dtype=torch.float32), make("fire"), CompileCounterWithBackend("eager")
 
-    def count(graph, _):
-        graphs.append(graph)
-        return graph.forward
+    def attend(ids):
+        return attention(q, k, v, encoding, segment_ids=ids, window=3)
 
-    q, k, v = random(dtype=torch.float32)
-    encoding = make("fire")
     torch.compiler.reset()
-    compiled = torch.compile(lambda ids: attention(q, k, v, encoding, segment_ids=ids, window=3), fullgraph=True,
-                             backend=count)  # fmt: skip
+    compiled = torch.compile(attend, fullgraph=True, backend=counter)
     for parts in (1, 3, 5):
         ids = segments(7, parts)
-        torch.testing.assert_close(compiled(ids), attention(q, k, v, encoding, segment_ids=ids, window=3))
-    assert len(graphs) == 1
+        torch.testing.assert_close(compiled(ids), attend(ids))
+    assert counter.frame_count == 1
     with pytest.raises(RuntimeError, match="segment_ids must not decrease"):
         compiled(torch.tensor([[0, 0, 1, 1, 0, 0, 0]] * 2))
 

@@ -14,7 +14,7 @@ from longfire.evaluation import answers as module
 from longfire.evaluation.answers import answer, write_predictions
 from longfire.evaluation.metrics import Answered
 from longfire.tasks import Example, Task, prompt_ids
-from tests.evaluation.test_scoring import Sizes
+from tests.memory import Largest
 from tests.model.checkpoints import byte_tokenizer
 from tests.model.models import SHAPE, small_model
 
@@ -253,13 +253,13 @@ def test_no_quadratic_mask(name, monkeypatch):
     """Padded prompts are prefilled in chunks."""
     T, examples = 1000, examples_of(1200, 1200, 700)
     monkeypatch.setattr(module, "MAX_MASK_ENTRIES", 3 * T * 64)
-    with Sizes() as sizes:
+    with Largest() as made:
         answered(MODELS[name](), examples, length=T)
-    assert sizes.largest < 3 * T * T / 5
+    assert made.elements < 3 * T * T / 5
     monkeypatch.setattr(module, "MAX_MASK_ENTRIES", 3 * T * T)
-    with Sizes() as sizes:
+    with Largest() as made:
         answered(MODELS[name](), examples, length=T)
-    assert sizes.largest >= 3 * T * T / 2  # the check above can fail
+    assert made.elements >= 3 * T * T / 2  # the check above can fail
 
 
 @pytest.mark.parametrize(("make", "where"), [(longfire("learned"), "Learned"), (gpt2, "wpe")], ids=["ours", "gpt2"])

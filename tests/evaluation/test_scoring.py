@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
 from longfire.evaluation.scoring import HEAD, REPLAY, WHOLE, Scorer, position_limit, replaced_outputs
@@ -22,6 +21,7 @@ from tests.evaluation.foreign_models import (
     split_of,
     whole_pieces,
 )
+from tests.memory import Largest
 from tests.model.models import small_model, tokens
 
 
@@ -63,19 +63,6 @@ def test_token_losses_by_the_kernel():
     torch.testing.assert_close(losses_and_gradient(logits.clone(), labels, False), logit_losses(logits, labels))
 
 
-class Sizes(TorchDispatchMode):
-    """The largest tensor that any operation returns."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        out = function(*arguments, **(options or {}))
-        for tensor in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(tensor, torch.Tensor):
-                self.largest = max(self.largest, tensor.numel())
-        return out
-
-
 @pytest.mark.parametrize("make", [small_model, gemma], ids=["head", "replay"])
 def test_logits_are_never_all_in_memory(make, monkeypatch):
     many, n = 50021, 256
@@ -84,13 +71,13 @@ def test_logits_are_never_all_in_memory(make, monkeypatch):
     if make is gemma:
         model.resize_token_embeddings(many)
     split = split_of(2 * n)
-    with Sizes() as sizes:
+    with Largest() as made:
         (row,) = evaluate(model, split, lengths=(n,))["rows"]
-    assert sizes.largest < n * many / 4
+    assert made.elements < n * many / 4
     assert row["log_perplexity"] == pytest.approx(plain_losses(model, whole_pieces(split, n)).mean().item(), rel=1e-5)
-    with Sizes() as sizes:
+    with Largest() as made:
         plain_losses(model, whole_pieces(split, n))
-    assert sizes.largest >= n * many / 4  # it would be noticed
+    assert made.elements >= n * many / 4  # it would be noticed
 
 
 def test_a_soft_cap_counts():

@@ -160,7 +160,7 @@ def test_longfire_decodes_past_the_window():
 
 
 def test_compiled():
-    new, ids = retrofitted(tiny("StableLm")), tokens(2, 13)
+    new, ids = retrofitted(tiny("StableLm", num_hidden_layers=1)), tokens(2, 13)
     new.set_attn_implementation("sdpa")
     torch.compiler.reset()
     with torch.no_grad():

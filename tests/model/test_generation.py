@@ -15,7 +15,7 @@ def logits(model, ids, **options):
         return model(ids, **options).logits
 
 
-def generated(model, ids, new=12, **options):
+def generated(model, ids, new=8, **options):
     options = {"do_sample": False, "max_new_tokens": new, "pad_token_id": 0, **options}
     return model.generate(ids, **options)[:, ids.shape[1] :]
 
@@ -31,7 +31,7 @@ def left_padded(ids, padding=4, row=1):
 def test_tokens_vary_and_depend_on_position(name):
     """Otherwise the tests below would prove little."""
     model = small_model(name)
-    assert generated(model, tokens(6, 9)).unique().numel() > 12
+    assert generated(model, tokens(6, 9), new=12).unique().numel() > 12
     if name != "nope":
         ids = tokens(1, 16)
         swapped = ids[:, [3, 1, 2, 0, *range(4, 16)]]  # without positions, the last token would hardly notice
@@ -82,7 +82,7 @@ def test_generate_in_padded_batches_with_every_cache(name, implementation):
 def test_beyond_the_training_length(name):
     """Nothing is cropped: changing the first of 60 tokens changes the logits of the last."""
     model, ids = small_model(name, max_position_embeddings=16), tokens(1, 60)
-    assert torch.equal(generated(model, ids, new=8), generated(model, ids, new=8, use_cache=False))
+    assert torch.equal(generated(model, ids), generated(model, ids, use_cache=False))
     changed = ids.clone()
     changed[0, 0] = (ids[0, 0] + 1) % 61
     assert not torch.equal(logits(model, ids)[:, -1], logits(model, changed)[:, -1])
@@ -91,7 +91,7 @@ def test_beyond_the_training_length(name):
 @pytest.mark.parametrize("name", ["fire", "alibi", "rope", "learned"])
 def test_beams(name):
     model, ids = small_model(name), tokens(2, 9)
-    options = {"num_beams": 3, "new": 8}
+    options = {"num_beams": 3}
     expected = torch.cat([generated(model, part, **options, use_cache=False) for part in (ids[:1, 3:], ids[1:])])
     for cache in ({"use_cache": False}, {}, STATIC):
         assert torch.equal(generated(model, ids, attention_mask=left_padded(ids, 3, 0), **options, **cache), expected)
@@ -114,7 +114,8 @@ def test_sampling_depends_on_the_generator_alone():
     [*(("fire", i) for i in IMPLEMENTATIONS), ("rope", "longfire"), ("t5", "longfire"), ("sinusoidal", "longfire")],
 )
 def test_a_compiled_step_with_a_static_cache(name, implementation):
-    model = small_model(name, implementation, sliding_window=6 if name == "fire" else None)
+    window = 6 if name == "fire" else None
+    model = small_model(name, implementation, sliding_window=window, num_hidden_layers=1)
     ids = tokens(2, 9)
     mask = left_padded(ids)
     expected = generated(model, ids, attention_mask=mask, new=4, use_cache=False)

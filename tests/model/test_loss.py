@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from longfire.model import loss as module
 from longfire.model.loss import IGNORED, linear_cross_entropy
+from tests.memory import Largest
 from tests.model.models import small_model, tokens
 from tests.tolerance import assert_as_accurate
 
@@ -109,23 +109,10 @@ def test_under_autocast():
         assert_as_accurate(*three, what=what)
 
 
-class Sizes(TorchDispatchMode):
-    """The largest tensor that any operation returns."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        out = function(*arguments, **(options or {}))
-        for tensor in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(tensor, torch.Tensor):
-                self.largest = max(self.largest, tensor.numel())
-        return out
-
-
 def largest_tensor(call):
-    with Sizes() as sizes:
+    with Largest() as made:
         call()
-    return sizes.largest
+    return made.elements
 
 
 def test_the_full_logits_never_exist(monkeypatch):

@@ -102,7 +102,7 @@ def test_alibi_has_the_same_logits(name, heads):
 def test_alibi_generates_the_same(name):
     model, ids = original(name), tokens(2, 11)
     new = retrofit(model, training_length=LENGTH)
-    assert generated(model, tokens(6, 9)).unique().numel() > 12
+    assert generated(model, tokens(6, 9), new=12).unique().numel() > 12
     mask = left_padded(ids)
     for options in ({}, {"attention_mask": mask}, {"attention_mask": mask, "num_beams": 3}):
         expected = generated(model, ids, **options)
@@ -122,18 +122,6 @@ def test_beyond_the_training_length_alibi_is_interpolated():
     difference = (logits(new, ids) - logits(model, ids)).abs().amax((0, 2))
     assert difference[:48].max() <= 1e-4
     assert difference[48:].max() > 1e-2
-
-
-@pytest.mark.parametrize("name", LLAMA_LIKE)
-def test_only_the_position_encoding_changes(name):
-    """With a FIRE of 0, the model equals the original with the identity as its rotation."""
-    model = original(name)
-    new, ids = retrofit(model, training_length=LENGTH), tokens(2, 33)
-    with torch.no_grad():
-        for parameter in position_parameters(new):
-            parameter.zero_()
-    model.model.rotary_emb.register_forward_hook(lambda *_: (torch.ones(1, 33, 1), torch.zeros(1, 33, 1)))
-    assert (logits(model, ids) - logits(new, ids)).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -82,17 +82,6 @@ def test_the_same_logits(name, encoding):
     assert not any(one.bidirectional for one in find_encodings(new.decoder))
 
 
-@pytest.mark.parametrize("shape", [(32, 128), (12, 20), (8, 300), (64, 40)])
-@pytest.mark.parametrize("both_ways", [False, True])
-def test_buckets_are_hugging_faces(shape, both_ways):
-    own = hf.models.t5.modeling_t5.T5Attention._relative_position_bucket
-    encoding = T5(1, num_buckets=shape[0], max_distance=shape[1], bidirectional=both_ways)
-    encoding.table.data = torch.arange(float(shape[0]))[:, None]
-    positions = torch.arange(400)
-    expected = own(positions - positions[:, None], both_ways, *shape)
-    assert torch.equal(encoding(positions, positions)[0].long(), expected)
-
-
 @pytest.mark.parametrize("encoding", [None, "fire"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_class_saved_and_loaded(name, encoding, tmp_path):
@@ -159,7 +148,7 @@ def test_generates_the_same(name, encoding):
     new = retrofit(model, encoding, training_length=LENGTH)
     del batch["decoder_input_ids"]
     for options in ({}, {"num_beams": 3}):
-        options |= {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
+        options |= {"do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
         expected = model.generate(**batch, **options)
         assert expected.unique().numel() > 4
         for implementation in ("longfire", "sdpa"):

@@ -50,7 +50,7 @@ def assert_same(found, expected):
 def test_one_compiled_graph_serves_all_lengths(name, share, checkpointing):
     """Plus one for the first length, before the compiler knows that lengths vary."""
     torch.compiler.reset()
-    model = training_model(name, share_position_encoding=share, num_hidden_layers=2 if share else 1)
+    model = training_model(name, share_position_encoding=share, num_hidden_layers=1)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     expected = {T: gradients(model, model, tokens(2, T)) for T in LENGTHS}
@@ -210,23 +210,17 @@ def padded_batch(left):
     return ids, mask, labels, (ids[:1], short)
 
 
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-@pytest.mark.parametrize(
-    ("name", "share", "compiled"),
-    [
-        *((name, share, False) for name in NAMES for share in (False, True)),
-        ("fire", False, True),
-        ("fire", True, True),
-    ],
-)
-def test_padding_changes_no_gradient(name, share, compiled, left):
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in NAMES), ("fire", True)])
+def test_padding_changes_no_gradient(name, compiled, share):
     torch.compiler.reset()
     model = training_model(name, share_position_encoding=share, num_hidden_layers=1 if compiled else 2)
-    ids, mask, labels, alone = padded_batch(left)
-    apart = [gradients(model, model, sequence, num_items_in_batch=16 + 11) for sequence in alone]
-    expected = {key: apart[0][key] + apart[1][key] for key in apart[0]}
     run = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
-    assert_same(gradients(model, run, ids, labels, attention_mask=mask), expected)
+    for left in (True, False):
+        ids, mask, labels, alone = padded_batch(left)
+        apart = [gradients(model, model, sequence, num_items_in_batch=16 + 11) for sequence in alone]
+        expected = {key: apart[0][key] + apart[1][key] for key in apart[0]}
+        assert_same(gradients(model, run, ids, labels, attention_mask=mask), expected)
 
 
 def test_hugging_faces_trainer(tmp_path):

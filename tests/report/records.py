@@ -26,8 +26,6 @@ def attention_record():
         for (encoding, engine), (forward, both, memory) in TIMES.items():
             row = {"encoding": encoding, "engine": engine, "n": n, "batch": batch}
             row["errors"] = {"output": [2e-3, 3e-3]}
-            if "shared" in encoding:
-                row["layers"] = 12
             row["forward"] = {"ms": forward * factor, "fastest": 1.0, "slowest": 2.0, "calls": 10}
             if engine == "sdpa" and n == 32768:
                 row["not run"] = "forward + backward: out of memory (151 GB)"

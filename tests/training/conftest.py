@@ -27,6 +27,15 @@ def corpus(text, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def documents(tmp_path_factory):
+    """A corpus of short documents, several to a sequence."""
+    folder = tmp_path_factory.mktemp("documents")
+    for n in range(60):
+        (folder / f"{n}.txt").write_text("".join(chr(97 + (n + k * k) % 23) for k in range(5 + n % 40)))
+    return load_corpus(folder, tokenizer="bytes", cache_dir=folder / "cache", progress=False)
+
+
+@pytest.fixture(scope="session")
 def undisturbed(corpus, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "undisturbed"
     pretrain(RECIPE, corpus, run, **QUIET)

@@ -3,19 +3,17 @@
 Four processes are started once and train several runs.
 """
 
-import multiprocessing
 import os
 import re
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from longfire.cli import main
-from longfire.data import load_corpus
 from longfire.training import pretrain
 from longfire.training.context_parallel import own_share
+from tests.ranks import start_ranks
 from tests.training.runs import QUIET, RECIPE, StopError, assert_same_to_rounding, at_step, raises
 
 WORLD = 4
@@ -46,20 +44,10 @@ def work(rank, corpus, documents, folder):
 
 
 @pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    """A corpus of short documents, several to a sequence."""
-    folder = tmp_path_factory.mktemp("documents")
-    for n in range(60):
-        (folder / f"{n}.txt").write_text("".join(chr(97 + (n + k * k) % 23) for k in range(5 + n % 40)))
-    return load_corpus(folder, tokenizer="bytes", cache_dir=folder / "cache", progress=False)
-
-
-@pytest.fixture(scope="module")
 def trained(corpus, documents, tmp_path_factory):
     """The folder of the runs in four processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.set_forkserver_preload([__name__])
-    mp.start_processes(work, (corpus, documents, folder), nprocs=WORLD, start_method="forkserver")
+    start_ranks(work, (corpus, documents, folder), WORLD)
     return folder
 
 

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from longfire.data import load_corpus
 from longfire.model import LongfireForCausalLM
 from longfire.training import RECIPES, pretrain
 from longfire.training.pretrain import compiles_pretraining, training_sequences
@@ -14,20 +13,12 @@ from tests.training.runs import QUIET, RECIPE, losses
 SEGMENTS = RECIPE.but(packing="segments", batch_size=8)
 
 
-@pytest.fixture(scope="module")
-def short_documents(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("documents")
-    for n in range(60):
-        (folder / f"{n}.txt").write_text("".join(chr(97 + (n + k * k) % 23) for k in range(5 + n % 40)))
-    return load_corpus(folder, tokenizer="bytes", cache_dir=folder / "cache", progress=False)
-
-
-def test_documents_of_a_sequence_do_not_see_each_other(short_documents, tmp_path):
-    pretrain(SEGMENTS, short_documents, tmp_path / "apart", **QUIET)
-    pretrain(SEGMENTS.but(packing=None), short_documents, tmp_path / "together", **QUIET)
+def test_documents_of_a_sequence_do_not_see_each_other(documents, tmp_path):
+    pretrain(SEGMENTS, documents, tmp_path / "apart", **QUIET)
+    pretrain(SEGMENTS.but(packing=None), documents, tmp_path / "together", **QUIET)
     assert losses(tmp_path / "apart") != losses(tmp_path / "together")
     model = LongfireForCausalLM.from_pretrained(tmp_path / "apart" / "model").eval()
-    row = training_sequences(SEGMENTS, short_documents)[-2]
+    row = training_sequences(SEGMENTS, documents)[-2]
     ids, positions = row["input_ids"][None], row["position_ids"][None]
     last = int((positions[0] == 0).nonzero()[-1])
     assert last > 0

@@ -1,8 +1,6 @@
-"""Pretraining: the result of a run, in one process and in two, accumulated, and as CUDA graphs."""
+"""Pretraining: the result of a run, accumulated, and as CUDA graphs."""
 
 import json
-import os
-import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from longfire.data import load_corpus
 from longfire.training import pretrain
 from longfire.training.pretrain import uses_cuda_graphs
-from tests.training.runs import QUIET, RECIPE, TORCHRUN, command, losses, weights
+from tests.training.runs import QUIET, RECIPE, losses
 
 
 def test_a_run(undisturbed, corpus):
@@ -48,17 +46,6 @@ def test_too_little_text(tmp_path):
     with pytest.raises(ValueError, match="training sequences of 512 tokens, but a step needs 4"):
         pretrain(RECIPE.but(length=512), corpus, tmp_path / "run", **QUIET)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="NCCL refuses two processes on one GPU")
-def test_two_processes_have_the_losses_of_one(text, undisturbed, tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LONGFIRE_CACHE": str(tmp_path), "TRITON_INTERPRET": "0"}
-    own = [*TORCHRUN, *command(text, tmp_path / "two")[1:]]
-    finished = subprocess.run(own, env=environment, capture_output=True, text=True, timeout=240)
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    for found, expected in zip(losses(tmp_path / "two"), losses(undisturbed), strict=True):
-        assert found == pytest.approx(expected, rel=2e-3)
-    assert set(weights(tmp_path / "two" / "model")) == set(weights(undisturbed / "model"))
 
 
 def test_accumulation_changes_nothing_over_epochs(tmp_path):

@@ -12,7 +12,7 @@ from longfire.tasks.synthetic import IGNORED, PAD, SYNTHETIC
 from longfire.training import RECIPES, pretrain
 from longfire.training.pretrain import identity, task_collator, training_sequences
 from longfire.training.task_data import TaskData
-from tests.training.runs import QUIET, StopError, at_step, losses, raises, same_weights, weights
+from tests.training.runs import QUIET, StopError, at_step, raises, same_result
 
 RECIPE = RECIPES["task-tiny"].but(size="demo", length=4, steps=6, batch_size=4, log_every=1, checkpoint_every=2)
 COPY = TaskData("copy")
@@ -42,8 +42,7 @@ def test_resumed_runs_see_the_same_rows(undisturbed, tmp_path):
     with pytest.raises(StopError), at_step(3, raises(StopError)):
         pretrain(RECIPE, COPY, run, **QUIET)
     pretrain(RECIPE, COPY, run, **QUIET)
-    assert losses(run) == losses(undisturbed)
-    same_weights(weights(run / "model"), weights(undisturbed / "model"))
+    assert same_result(run, undisturbed)
 
 
 def test_rows_are_padded_and_never_repeat():

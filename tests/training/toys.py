@@ -1,12 +1,7 @@
-"""A toy task for fine-tuning (the answer is the question's first letter) and a checkpoint to start from.
-
-`python -m tests.training.toys CHECKPOINT RUN CHANGES` fine-tunes it in its own process.
-"""
+"""A toy task for fine-tuning (the answer is the question's first letter) and a checkpoint to start from."""
 
 import json
 import random
-import sys
-from pathlib import Path
 
 import torch
 
@@ -52,7 +47,7 @@ def accuracy(model, step=0):
     return count / 40
 
 
-def tune(source, run, *, score=accuracy, identity=None, options=None, questions=None, dev_rows=None, **changes):
+def tune(source, run, *, score=accuracy, identity=None, questions=None, dev_rows=None, **changes):
     """`finetune` on the toy task, with changes to the recipe."""
     return finetune(
         RECIPE.but(**changes),
@@ -65,7 +60,6 @@ def tune(source, run, *, score=accuracy, identity=None, options=None, questions=
         dev_rows=dev_rows,
         tracker="none",
         progress=False,
-        **(options or {}),
     )
 
 
@@ -78,8 +72,3 @@ def scores(run):
 
 def done(run):
     return json.loads((run / "done.json").read_text())
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    tune(Path(sys.argv[1]), Path(sys.argv[2]), **json.loads(sys.argv[3]))

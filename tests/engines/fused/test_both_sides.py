@@ -1,4 +1,4 @@
-"""Attention that is not causal, in awkward layouts. The kernels themselves are tested in `cases.KERNEL_CASES`."""
+"""Attention that is not causal, in awkward layouts. The kernels themselves are tested in test_kernels.py."""
 
 import pytest
 import torch

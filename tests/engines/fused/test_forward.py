@@ -1,16 +1,11 @@
-"""The forward kernel against the specification, with masks, dropout and extreme biases."""
+"""The forward kernel with masks, dropout and extreme biases. test_kernels.py compares it with the specification."""
 
 import pytest
 import torch
 
 from longfire import T5, attention
 from longfire.encodings import DistanceBias
-from tests.engines.fused.cases import KERNEL_CASES, assert_as_specified, both, close, device, kinked, padded, sloped
-
-
-@pytest.mark.parametrize("case", KERNEL_CASES)
-def test_output(case):
-    assert_as_specified(case, "out")
+from tests.engines.fused.cases import both, close, device, kinked, padded, sloped
 
 
 def test_left_padding_changes_nothing():
