@@ -210,15 +210,6 @@ def per_head(name: str, values: Sequence[float], num_heads: int) -> list[float]:
     return numbers
 
 
-def check_sides(encoding: PositionEncoding, saved: bool, where: str, errors: list[str]) -> None:
-    """Report a state dict saved with the other value of `bidirectional`."""
-    if saved != encoding.bidirectional:
-        errors.append(
-            f"{where or type(encoding).__name__} was saved with bidirectional={saved}, but this "
-            f"{type(encoding).__name__} has bidirectional={encoding.bidirectional}. Build it with {saved}."
-        )
-
-
 def at_least_float32() -> torch.dtype:
     """The dtype of new parameters: at least float32, even if torch's default dtype is bfloat16."""
     return torch.promote_types(torch.get_default_dtype(), torch.float32)

@@ -23,7 +23,6 @@ from longfire.encodings.base import (
     EncodingLinear,
     PositionEncoding,
     at_least_float32,
-    check_sides,
     full_precision,
     per_head,
 )
@@ -74,7 +73,10 @@ class FIRE(PositionEncoding):
     """
 
     takes = ("num_heads",)
-    shown = ("num_heads", "log", "threshold", "init", "first_position", "eps", "bidirectional")
+    shown = (
+        "num_heads", "log", "threshold", "init", "activation", "final_activation", "first_position", "eps",
+        "bidirectional",
+    )  # fmt: skip
     free = ("horizon", "init", "smooth_beyond")
     aliases: ClassVar[dict[str, str]] = {"mlp_width": "width"}
     init_L: Tensor
@@ -113,6 +115,8 @@ class FIRE(PositionEncoding):
         one_of("init", init, (RANDOM, *STARTS))
         if init_c is not None:
             positive("init_c", init_c)
+            if not log:
+                raise ValueError(f"init_c={init_c} has no effect with log=False, where ψ(x) = x. Omit it.")
         positive("init_L", init_L)
         positive("eps", eps, zero_too=True)
         if horizon is not None:
@@ -129,6 +133,7 @@ class FIRE(PositionEncoding):
         self.num_heads, self.first_position, self.eps, self.horizon = num_heads, first_position, eps, horizon
         self.smooth_beyond, self.bidirectional = smooth_beyond, bidirectional
         self.log, self.threshold, self.init, self.init_c = log, threshold, init, init_c
+        self.activation, self.final_activation = activation, final_activation
         self.starting_L = init_L  # loading weights overwrites the buffer init_L
 
         sizes = [1, *[width] * hidden_layers, 2 * num_heads if bidirectional else num_heads]
@@ -299,8 +304,7 @@ class FIRE(PositionEncoding):
         return self
 
     def extra_repr(self) -> str:
-        not_saved = f"horizon={self.horizon}, smooth_beyond={self.smooth_beyond}"
-        return f"{super().extra_repr()}; not in the state dict: {not_saved}"
+        return f"{super().extra_repr()}; free to change: horizon={self.horizon}, smooth_beyond={self.smooth_beyond}"
 
 
 def is_later(q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -328,5 +332,10 @@ def _check_sides(module: nn.Module, state: dict[str, Any], prefix: str, *rest: A
     """Refuse a state dict saved with the other value of `bidirectional`."""
     assert isinstance(module, FIRE)
     saved = state.get(f"{prefix}mlp.{2 * len(module.linears) - 2}.weight")
-    if isinstance(saved, Tensor) and len(saved) in (module.num_heads, 2 * module.num_heads):
-        check_sides(module, len(saved) == 2 * module.num_heads, prefix.rstrip("."), rest[-1])
+    other = module.num_heads * (1 if module.bidirectional else 2)
+    if isinstance(saved, Tensor) and len(saved) == other:
+        where = prefix.rstrip(".") or type(module).__name__
+        rest[-1].append(
+            f"{where} was saved with {other} outputs of its MLP, one per head or, with bidirectional=True, two. This "
+            f"one has num_heads={module.num_heads}, bidirectional={module.bidirectional}."
+        )

@@ -58,7 +58,6 @@ class KerplePower(Kerple):
 
     title = "Kerple-power"
     init_range = (1.0, 2.0)
-    smooth_beyond = 128  # curvature ≤ 2 · |bias| / distance²
 
     def of_distance(self, distance: Tensor) -> Tensor:
         dtype = self.compute_dtype

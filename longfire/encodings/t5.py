@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longfire.encodings.base import DistanceBias, at_least_float32, check_sides
+from longfire.encodings.base import DistanceBias, at_least_float32
 from longfire.encodings.registry import register
 from longfire.validation import at_least, one_of
 
@@ -73,8 +73,13 @@ def _check_sides(module: nn.Module, state: dict[str, Any], prefix: str, *rest: A
     assert isinstance(module, T5)
     buckets = state.get(f"{prefix}buckets")
     sizes = {module.max_distance + 1: False, 2 * module.max_distance + 1: True}
-    if isinstance(buckets, Tensor) and len(buckets) in sizes:
-        check_sides(module, sizes[len(buckets)], prefix.rstrip("."), rest[-1])
+    saved = sizes.get(len(buckets)) if isinstance(buckets, Tensor) else None
+    if saved is not None and saved != module.bidirectional:
+        where = prefix.rstrip(".") or type(module).__name__
+        rest[-1].append(
+            f"{where} was saved with bidirectional={saved}, but this T5 has bidirectional={module.bidirectional}. "
+            f"Build it with {saved}."
+        )
 
 
 def bucket_of_distance(num_buckets: int, max_distance: int) -> Tensor:

@@ -16,6 +16,7 @@ from longfire.engines.fused.layout import counts_segments
 from longfire.engines.fused.segments import segment_table
 from longfire.engines.fused.zones import Zones, decode_nodes
 from longfire.engines.layout import Span, check_segment_ids, check_window, segment_positions
+from longfire.validation import one_of
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -152,6 +153,7 @@ def prepare_bias(
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"encoding must be a PositionEncoding, not {type(encoding).__name__}.")
     encoding.refuse_without_bias()
+    one_of("causal", causal, (True, False))
     if not causal:
         encoding.refuse_causal_only()
     check_pair(q_positions, k_positions)

@@ -33,6 +33,7 @@ from longfire.engines.layout import (
 )
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.value_checks import holds
+from longfire.validation import one_of
 
 Bias = PositionEncoding | PreparedBias | Tensor | None
 
@@ -314,14 +315,16 @@ class Request:
         if not isinstance(self.key_mask, Tensor):
             raise TypeError(f"key_mask must be a bool tensor, not {type(self.key_mask).__name__}.")
         if self.key_mask.dtype != torch.bool:
+            convert = "mask == 0 if it is added to the logits" if self.key_mask.is_floating_point() else ".bool()"
             raise TypeError(
-                f"key_mask must be bool (True to keep), not {self.key_mask.dtype}: convert it with .bool()."
+                f"key_mask must be bool (True to keep), not {self.key_mask.dtype}: convert it with {convert}."
             )
         if tuple(self.key_mask.shape) != (B, S):
             raise ValueError(f"key_mask must have shape (B, S) = {(B, S)}, not {tuple(self.key_mask.shape)}.")
         check_same_device("key_mask is", self.key_mask, "q", self.q)
 
     def _check_layout(self) -> None:
+        one_of("causal", self.causal, (True, False))
         check_window(self.window)
         if self.q_segment_ids is not None and self.segment_ids is None:
             raise ValueError("q_segment_ids need segment_ids, those of the keys.")

@@ -150,7 +150,7 @@ def test_gradients(options):
     st.sampled_from([{}, {"log": False}, {"threshold": None}, {"first_position": 0}, {"eps": 0.0}]),
 )
 def test_mlp_input_is_in_the_unit_interval(query, c, L, options):
-    fire = FIRE(2, init_c=c, init_L=L, **options)
+    fire = FIRE(2, init_c=c if options.get("log", True) else None, init_L=L, **options)
     keys = torch.linspace(0, query, 50, dtype=torch.float64).long().unique()
     x = fire.normalized_distance(torch.tensor([query]), keys)[0]
     assert torch.isfinite(x).all()
@@ -227,7 +227,7 @@ def test_a_threshold_above_the_horizon_learns_nothing_and_warns():
 def test_horizon_and_smooth_beyond_are_not_in_the_state_dict():
     near, far = FIRE(2, init_L=8.0, horizon=8), FIRE(2, init_L=8.0, smooth_beyond=64)
     far.load_state_dict(near.state_dict())
-    assert "not in the state dict: horizon=8, smooth_beyond=128" in repr(near)
+    assert "free to change: horizon=8, smooth_beyond=128" in repr(near)
     assert "not in the state dict" in FIRE.__doc__
     assert [FIRE(2, smooth_beyond=W).smooth_beyond for W in (64, 500, None)] == [64, 500, None]
     assert FIRE(2).smooth_beyond == build_encoding("fire", num_heads=2).smooth_beyond == 128
@@ -407,6 +407,7 @@ class TestInit:
         ({"hidden_layers": 1.5}, TypeError, "whole number, not 1.5"),
         ({"width": 0}, ValueError, "width must be at least 1"),
         ({"init_c": 0.0}, ValueError, "init_c must be above 0"),
+        ({"init_c": 0.5, "log": False}, ValueError, "init_c=0.5 has no effect with log=False"),
         ({"init_L": float("nan")}, ValueError, "init_L"),
         ({"horizon": 0}, ValueError, "horizon must be at least 1, not 0"),
         ({"smooth_beyond": 63}, ValueError, "smooth_beyond must be at least 64, not 63"),

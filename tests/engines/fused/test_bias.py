@@ -58,7 +58,8 @@ def limited(keys):
     [
         (FIRE(1), 10, None, torch.float32, True),
         (T5(1), 4096, None, torch.bfloat16, True),
-        (KerplePower(1), 9999, 5000, torch.float16, True),
+        (KerpleLog(1), 9999, 5000, torch.float16, True),
+        (KerplePower(1), 9999, None, torch.float16, False),
         (T5(1), 4095, None, torch.bfloat16, False),
         (T5(1), 9999, 1024, torch.bfloat16, False),
         (T5(1), 9999, None, torch.float32, False),
@@ -72,15 +73,13 @@ def test_a_bias_of_the_distance_is_interpolated_where_that_is_faster(encoding, k
     assert interpolates(encoding, keys, window, dtype) == expected
 
 
-@pytest.mark.parametrize(("make", "most"), [(T5, 0.0), (KerpleLog, 2e-4), (KerplePower, 4e-3)])
+@pytest.mark.parametrize(("make", "most"), [(T5, 0.0), (KerpleLog, 1e-4)])
 def test_interpolating_by_distance_is_nearly_exact(make, most):
-    """T5 is constant from `smooth_beyond` on. Of Kerple-power, only biases with a weight matter: 1 to 20 here."""
+    """T5 is constant from `smooth_beyond` on."""
     encoding = make(4).to(device)
     with torch.no_grad():
         for parameter in encoding.parameters():
             parameter.copy_(torch.linspace(0.3, 1, parameter.numel(), device=device).view_as(parameter))
-        if make is KerplePower:
-            encoding.r2.mul_(0.3)
     bias = sample_bias(encoding, 5000, 0, torch.device(device), tabulate=False)
     assert bias.zones.has_far
     assert interpolation_error(encoding, bias)[0] <= most
