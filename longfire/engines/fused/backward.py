@@ -26,6 +26,7 @@ from longfire.engines.fused.bias_kernels import (
     Blocks,
     load_near,
     near_index,
+    node_offsets,
     node_weights,
     tile_index,
     transposed,
@@ -206,16 +207,8 @@ def walk_keys(
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
     DIAGONAL: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, TABLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add the contribution of the keys in reach to dq; store the gradients of their nodes unless dNodes is None.
-
-    Nodes of several tiles are stored at once: their columns share an accumulator.
-    """
+    """Add the contribution of the keys in reach to dq; store the gradients of their nodes unless dNodes is None."""
     i = row0 + tl.arange(0, BM)
-    if dNodes is not None:
-        PACKED: tl.constexpr = 16 // NODES
-        packed = tl.zeros([BM, 16], tl.float32)
-        across = tl.trans(zone.columns).to(q.dtype)  # [BN, 16]
-        down = tl.trans(zone.rows).to(q.dtype)  # [≥16, BM], divided by the scale
     for start in range(reach.lo, reach.hi, BN):
         if not CAUSAL:
             start += tl.where(start < reach.gap, 0, reach.skip)
@@ -230,47 +223,24 @@ def walk_keys(
         low = ds.to(k.dtype)
         dq = tl.dot(low, k, dq, input_precision=PRECISION)  # [BM, BN] · [BN, DP]
         if dNodes is not None:
+            across = tl.trans(zone.columns).to(k.dtype)
             columns = tl.dot(low, across, input_precision=PRECISION)  # [BM, BN] · [BN, 16]
-            number = start // BN % PACKED
-            packed = tl.where((tl.arange(0, 16) // NODES == number)[None, :], columns, packed)
-            following = start + BN
-            if (number == PACKED - 1) | (following >= reach.hi + reach.skip) | (following == reach.gap):
-                total = tl.dot(down, packed.to(k.dtype), input_precision=PRECISION)  # [≥16, BM] · [BM, 16]
-                at, there = node_grads_at(
-                    dNodes, dnodes_after, zone.blocks, tl.maximum(row0, 0), start, reach, BM, BN, NODES, CAUSAL
-                )
-                tl.store(at, (total * zone.scale).to(dNodes.dtype.element_ty), mask=there)  # [≥16, 16]
+            rows = tl.trans(zone.rows).to(k.dtype)  # divided by the scale
+            total = tl.dot(rows, columns.to(k.dtype), input_precision=PRECISION) * zone.scale  # [≥16, BM] · [BM, 16]
+            at, there = node_grad_at(dNodes, dnodes_after, zone.blocks, tl.maximum(row0, 0), start, BM, NODES, CAUSAL)
+            tl.store(at, total.to(dNodes.dtype.element_ty), mask=there)  # [≥16, 16]
     return dq
 
 
 @triton.jit
-def node_grads_at(
-    dNodes, after, blocks, row0, start, reach,
-    BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
-    """Where the gradients of nodes of the tile at `start`, and of those that it is packed with, are stored [≥16, 16].
-
-    With later positions down, as they are collected.
-    """
-    PACKED: tl.constexpr = 16 // NODES
-    N: tl.constexpr = 16 if BM // TILE * NODES < 16 else BM // TILE * NODES
-    row = tl.arange(0, N)[:, None]
-    column = tl.arange(0, 16)[None, :]
-    tile = row0 // TILE + row // NODES
-    key = (start // (PACKED * BN) * PACKED + column // NODES) * BN
-    visited = ((key >= reach.lo) & (key < reach.gap)) | (
-        (key >= reach.gap + reach.skip) & (key < reach.hi + reach.skip)
-    )
-    there = (row < BM // TILE * NODES) & visited
-    row, column = row % NODES, column % NODES
-    if CAUSAL:
-        offsets = tile_index(blocks, tile, key // TILE, NODES != 16) * (NODES * NODES) + row * NODES + column
-    else:
-        later, earlier = tl.maximum(tile, key // TILE), tl.minimum(tile, key // TILE)
-        index = tile_index(blocks, later, earlier, NODES != 16) * (NODES * NODES)
-        after_query = key > row0
-        offsets = index + tl.where(after_query, column * NODES + row, row * NODES + column)
-        offsets = offsets + tl.where(after_query, after, 0)
+def node_grad_at(dNodes, after, blocks, row0, start, BM: tl.constexpr, NODES: tl.constexpr, CAUSAL: tl.constexpr):
+    """Where the gradients of a tile's nodes are stored [≥16, 16]: with later positions down, as they are collected."""
+    offsets, there = node_offsets(blocks, row0, start, BM, NODES, CAUSAL)
+    if not CAUSAL:
+        row = tl.arange(0, offsets.shape[0])[:, None] % NODES
+        column = tl.arange(0, 16)[None, :]
+        turned = offsets + (column - row) * (NODES - 1)
+        offsets = tl.where(start > row0, after + turned, offsets.to(tl.int64))
     return dNodes + offsets, there
 
 

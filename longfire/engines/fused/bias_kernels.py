@@ -417,11 +417,8 @@ def expand_tiles(
 
 
 @triton.jit
-def hats(X: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, REPEATED: tl.constexpr = False):
-    """Weight of each of N nodes at each of X positions, linear between nodes: [X, N].
-
-    REPEATED: of one tile's nodes, as often as they fit into N.
-    """
+def hats(X: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr):
+    """Weight of each of N nodes at each of X positions, linear between nodes: [X, N]."""
     x = tl.arange(0, X)[:, None]
     node = tl.arange(0, N)[None, :]
     p = node % NODES
@@ -432,7 +429,7 @@ def hats(X: tl.constexpr, NODES: tl.constexpr, N: tl.constexpr, REPEATED: tl.con
     rising = (inside - before).to(tl.float32) / (here - before).to(tl.float32)
     falling = (after - inside).to(tl.float32) / (after - here).to(tl.float32)
     weight = tl.maximum(tl.where(inside <= here, rising, falling), 0.0)
-    return weight if REPEATED else tl.where(x // TILE == node // NODES, weight, 0.0)
+    return tl.where(x // TILE == node // NODES, weight, 0.0)
 
 
 @triton.jit
@@ -440,7 +437,7 @@ def node_weights(scale, BM: tl.constexpr, BN: tl.constexpr, NODES: tl.constexpr,
     """Weights from nodes to a tile's biases: over rows [BM, ≥16], divided by the scale; over columns [16, BN]."""
     N: tl.constexpr = 16 if BM // TILE * NODES < 16 else BM // TILE * NODES
     rows = (hats(BM, NODES, N) / scale).to(DTYPE)
-    columns = tl.trans(hats(BN, NODES, 16, True)).to(DTYPE)
+    columns = tl.trans(hats(BN, NODES, 16)).to(DTYPE)
     return rows, columns
 
 
