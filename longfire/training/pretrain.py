@@ -172,7 +172,7 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
             return {}
         refuse_non_finite_weights(cast(Any, self.model), "at the end")
         recipe, corpus = self.recipe, self.corpus
-        corpus.save_tokenizer(folder)
+        corpus.tokenizer.save_pretrained(folder)
         corpus.save_description(folder, None if recipe.init_from is None else find_checkpoint(recipe.init_from))
         return {
             "recipe": asdict(recipe),

@@ -148,7 +148,7 @@ class RecoveryTrainer(RecipeTrainer[RetrofitRecipe]):
             model.save_pretrained(self.monitor.run / "adapter")
             model = model.merge_and_unload()
         model.to(self.dtype).save_pretrained(folder)
-        self.corpus.save_tokenizer(folder)
+        self.corpus.tokenizer.save_pretrained(folder)
         self.corpus.save_description(folder, self.source)
         return {
             "recipe": asdict(self.recipe),
