@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -189,10 +188,8 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
         if not first:
             return {}
         return {
-            "recipe": asdict(self.recipe),
             "chosen_by": self.best.metric,
             "tokens": int(self.tokens[-1]),
-            **self.training_summary(),
             **best,
             **self.add_files(folder),
         }
