@@ -96,9 +96,6 @@ class Corpus:
         if contents is not None and len(every := np.unique(contents)) <= MAX_DOCUMENTS:
             np.save(folder / "corpus.npy", every)
 
-    def save_tokenizer(self, folder: str | Path) -> None:
-        self.tokenizer.save_pretrained(folder)
-
 
 def load_corpus(
     source: Paths | None = None,

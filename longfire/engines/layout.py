@@ -133,11 +133,9 @@ def first_return(segment_ids: Tensor) -> str:
     """Where segment ids first decrease, as the end of a message."""
     if is_transformed(segment_ids):
         return ""
-    for row, ids in enumerate(segment_ids.tolist()):
-        for before, after in pairwise(ids):
-            if after < before:
-                return f", but in row {row} {after} follows {before}"
-    return ""
+    row, first = (segment_ids.diff() < 0).nonzero()[0].tolist()
+    before, after = segment_ids[row, first : first + 2].tolist()
+    return f", but in row {row} {after} follows {before}"
 
 
 def segment_starts(segment_ids: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Attention with torch's scaled_dot_product_attention, passing bias and mask as attn_mask."""
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,18 +32,10 @@ class SDPA(Engine):
         return f"{kernel}, no bias{', the mask as a dense tensor' if request.hides_keys else ' and no mask to build'}"
 
     def run(self, request: Request) -> Tensor:
-        attend = partial(
-            F.scaled_dot_product_attention,
-            request.q,
-            request.k,
-            request.v,
-            dropout_p=request.dropout_p,
-            scale=request.scale,
-        )
-        if (
-            request.group > 1
-        ):  # not enable_gqa=group > 1: when compiling, the number of heads may be symbolic, but the flag may not
-            attend = partial(attend, enable_gqa=True)
+        # not enable_gqa=group > 1: in a compiled graph, the number of heads may be symbolic, but the flag may not
+        grouped = {"enable_gqa": True} if request.group > 1 else {}
+        options: dict[str, Any] = {"dropout_p": request.dropout_p, "scale": request.scale, **grouped}
+        attend = partial(F.scaled_dot_product_attention, request.q, request.k, request.v, **options)
         if _is_plain_causal(request):
             return attend(is_causal=True).to(request.q.dtype)
         mask, blind = _mask(request)

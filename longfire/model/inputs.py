@@ -141,9 +141,7 @@ def find_layout(
             "with random_positions, packed documents need position_ids: pass longfire.random_positions of each."
         )
     if limit is not None:
-        position_ids = draw_positions(limit, x, past, slots, attention_mask, training)
-    if limit is not None and position_ids is not None and attention_mask is None:
-        layout = Layout(position_ids, position_ids)  # nothing to check, no device synchronisation
+        layout = draw_positions(limit, x, past, slots, attention_mask, training)
     else:
         layout = find_positions(x, past, slots, attention_mask, position_ids, segments, cached=cache is not None)
     if by_query is not None:
@@ -242,8 +240,8 @@ def find_positions(
 
 def draw_positions(
     limit: int, x: Tensor, past: int | Tensor, slots: int, attention_mask: Tensor | None, training: bool
-) -> Tensor:
-    """Random positions (B, T) below `limit` for the tokens x (B, T, C).
+) -> Layout:
+    """Random positions below `limit` of the tokens x (B, T, C).
 
     In training they come from torch's default generator. In evaluation they come from a fixed seed, so that the same
     batch has the same output.
@@ -261,7 +259,10 @@ def draw_positions(
         )
     mask = None if attention_mask is None else _check_mask(attention_mask, B, T, 0, slots)[:, :T].bool().to(x.device)
     generator = None if training else torch.Generator(x.device).manual_seed(EVALUATION_SEED)
-    return random_positions(B, T, limit, mask=mask, generator=generator, device=x.device)
+    drawn = random_positions(B, T, limit, mask=mask, generator=generator, device=x.device)
+    if attention_mask is None:
+        return Layout(drawn, drawn)  # nothing to check, no device synchronisation
+    return find_positions(x, past, slots, attention_mask, drawn)
 
 
 def is_traced(x: Tensor) -> bool:

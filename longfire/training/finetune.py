@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +21,7 @@ from longfire.training.best_checkpoint import BestCheckpoint, refuse_non_finite_
 from longfire.training.callbacks import TrainingMonitor, refuse_non_finite_weights
 from longfire.training.finetune_recipes import FinetuneRecipe
 from longfire.training.initial_model import digest, finetuning_model, pretrained_by
-from longfire.training.rows import FixedOrderSampler, PaddingCollator, Row, batch_order, checked_lengths
+from longfire.training.rows import PaddingCollator, Row, batch_order, checked_lengths
 from longfire.training.run import as_json, run_training
 from longfire.training.trainer import RecipeTrainer, compiles_layers, training_arguments
 
@@ -121,8 +120,9 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
         if compiles_layers(recipe, self.args):
             cast(Any, self.model).model.compile_layers()
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> FixedOrderSampler:
-        return FixedOrderSampler(self.order)
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """The rows of the whole run, in a fixed order."""
+        return self.order.ravel().tolist()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Called by Trainer: evaluate the model, and keep it if it is the best so far."""
@@ -189,10 +189,8 @@ class FinetuneTrainer(RecipeTrainer[FinetuneRecipe]):
         if not first:
             return {}
         return {
-            "recipe": asdict(self.recipe),
             "chosen_by": self.best.metric,
             "tokens": int(self.tokens[-1]),
-            **self.training_summary(),
             **best,
             **self.add_files(folder),
         }

@@ -1,7 +1,6 @@
 """Pretrain a model from a recipe, on a corpus or a synthetic task."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -172,14 +171,12 @@ class PretrainTrainer(RecipeTrainer[Recipe]):
             return {}
         refuse_non_finite_weights(cast(Any, self.model), "at the end")
         recipe, corpus = self.recipe, self.corpus
-        corpus.save_tokenizer(folder)
+        corpus.tokenizer.save_pretrained(folder)
         corpus.save_description(folder, None if recipe.init_from is None else find_checkpoint(recipe.init_from))
         return {
-            "recipe": asdict(recipe),
             "corpus": corpus.describe(),
             "tokens_seen": recipe.tokens,
             "unique_tokens": recipe.tokens
             if isinstance(corpus, TaskData)
             else min(recipe.tokens, corpus.train.num_tokens),
-            **self.training_summary(),
         }

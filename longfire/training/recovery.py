@@ -6,7 +6,7 @@ RUN/model/    the model, with merged adapters, in the precision that the origina
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -142,17 +142,11 @@ class RecoveryTrainer(RecipeTrainer[RetrofitRecipe]):
 
     def save_result(self, folder: Path) -> dict[str, Any]:
         model: Any = self.model
-        summary = self.training_summary()
         refuse_non_finite_weights(model, "at the end")
         if self.recipe.lora_rank:
             model.save_pretrained(self.monitor.run / "adapter")
             model = model.merge_and_unload()
         model.to(self.dtype).save_pretrained(folder)
-        self.corpus.save_tokenizer(folder)
+        self.corpus.tokenizer.save_pretrained(folder)
         self.corpus.save_description(folder, self.source)
-        return {
-            "recipe": asdict(self.recipe),
-            "corpus": self.corpus.describe(),
-            "tokens_seen": self.recipe.tokens,
-            **summary,
-        }
+        return {"corpus": self.corpus.describe(), "tokens_seen": self.recipe.tokens}

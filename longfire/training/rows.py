@@ -1,14 +1,13 @@
 """Check, order and pad fine-tuning rows of different lengths."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
 
 from longfire.model.loss import IGNORED
 
@@ -65,19 +64,6 @@ def batch_order(lengths: npt.NDArray[np.int64], batch_size: int, steps: int, see
         pool = pool[np.argsort(-lengths[pool], kind="stable")]
         batches.append(random.permutation(pool.reshape(-1, batch_size)))
     return np.concatenate(batches)
-
-
-class FixedOrderSampler(Sampler[int]):
-    """Samples the rows of the whole run in a fixed order."""
-
-    def __init__(self, order: npt.NDArray[np.int64]) -> None:
-        self.order = order
-
-    def __len__(self) -> int:
-        return self.order.size
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.order.ravel().tolist())
 
 
 class PaddingCollator:

@@ -152,10 +152,10 @@ def _train(trainer: RecipeTrainer[Any], run: Path, identity: Mapping[str, Any]) 
         with Interruption() as interruption:
             trainer.add_callback(interruption)
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
-        seconds = round(time.time() - started, 2)
-        result = trainer.save_result(run / DRAFT)
+        done = {**trainer.training_summary(), "seconds": round(time.time() - started, 2)}
+        done |= trainer.save_result(run / DRAFT)
         if first:
-            _finish(run, {**result, "seconds": seconds})
+            _finish(run, done)
     except Exception as error:
         if (explained := _explain(error, run)) is None:
             raise

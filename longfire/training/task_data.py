@@ -70,9 +70,6 @@ class TaskData:
             "fingerprint": self.fingerprint,
         }
 
-    def save_tokenizer(self, folder: str | Path) -> None:
-        self.tokenizer.save_pretrained(folder)
-
     def save_description(self, folder: Path, source: Path | None = None) -> None:
         """Describe the task beside a model trained on it."""
         (folder / "task.json").write_text(json.dumps(self.describe(), indent=1) + "\n", encoding="utf-8")

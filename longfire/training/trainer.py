@@ -1,5 +1,6 @@
 """Hugging Face's Trainer with a recipe's optimiser, schedule and batches."""
 
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -42,15 +43,16 @@ class RecipeTrainer(Trainer, Generic[R]):
         super().__init__(callbacks=[monitor, *callbacks], **options)
 
     def save_result(self, folder: Path) -> dict[str, Any]:
-        """Save the trained model; called on all processes. Returns its entries for done.json."""
+        """Save the trained model; called on all processes. Returns more entries for done.json."""
         raise NotImplementedError
 
     def training_summary(self) -> dict[str, Any]:
-        """Parameters, speed and final loss, for done.json."""
+        """Recipe, parameters, speed and final loss, for done.json."""
         file = self.monitor.run / LOSSES
         losses = read_losses(file) if file.exists() else []  # there is none without steps
         model: Any = self.model
         return {
+            "recipe": asdict(self.recipe),
             "parameters": sum(p.numel() for p in model.parameters()),
             "tokens/s": losses[-1]["tokens/s"] if losses else None,
             "final_loss": losses[-1]["loss"] if losses else None,

@@ -43,7 +43,7 @@ def test_described_for_records(load, tmp_path):
         "tokens": corpus.dev.num_tokens,
         "bytes": corpus.dev.bytes,
     }
-    corpus.save_tokenizer(tmp_path / "saved")
+    corpus.tokenizer.save_pretrained(tmp_path / "saved")
     assert len(AutoTokenizer.from_pretrained(tmp_path / "saved")) == 300
 
 

@@ -50,7 +50,12 @@ class Fused(Engine):
         refusal = _refuses_call(request)
         if refusal is not None or _is_decoding(request):
             return refusal
-        return _refuses_bias(request) or _refuses_positions(request)
+        if isinstance(request.bias, Tensor):
+            return "a bias passed as a tensor is already dense; use sdpa"
+        if (refusal := refuses(_encoding(request), request.shape[3])) is not None:
+            return refusal
+        refusal = _refuses_tiles(request)
+        return None if refusal is None or _looks_up(request) else refusal
 
     def declines(self, request: Request) -> str | None:
         if request.q.device.type != "cuda":
@@ -143,17 +148,6 @@ def _refuses_device(device: torch.device, wide: bool) -> str | None:
             f"{memory // 1024}; bfloat16 needs less"
         )
     return None
-
-
-def _refuses_bias(request: Request) -> str | None:
-    if not isinstance(request.bias, PositionEncoding | PreparedBias):
-        return "a bias passed as a tensor is already dense; use sdpa"
-    return refuses(_encoding(request), request.shape[3])
-
-
-def _refuses_positions(request: Request) -> str | None:
-    refusal = _refuses_tiles(request)
-    return None if refusal is None or _looks_up(request) else refusal
 
 
 def _refuses_tiles(request: Request) -> str | None:

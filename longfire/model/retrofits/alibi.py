@@ -28,9 +28,10 @@ AttentionOutput = tuple[Tensor, Tensor | None]
 class AlibiAttention(nn.Module):
     """Attention with its own FIRE."""
 
+    layer_idx: int
+
     def __init__(self, config: Any, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
-        self.config, self.layer = config, layer_idx
         self.position_encoding: PositionEncoding = config.build_encoding()
 
     def attend(
@@ -44,7 +45,7 @@ class AlibiAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """→ (B, T, H·D), and the weights if the implementation returns them."""
         q, k, v = qkv
-        k, v = update_cache(cache, self.layer, k, v, layout)
+        k, v = update_cache(cache, self.layer_idx, k, v, layout)
         out, weights = attend(
             self,
             (q, k, v),
