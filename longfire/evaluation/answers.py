@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from longfire.atomic_io import write_whole
 from longfire.evaluation.metrics import Answered
-from longfire.evaluation.scoring import evaluating, position_limit
+from longfire.evaluation.scoring import check_vocabulary, evaluating, position_limit
 from longfire.model.generate import quiet_transformers
 from longfire.tasks import Example, Task, prompt_ids
 from longfire.validation import at_least
@@ -69,7 +69,8 @@ def answer(
     with tqdm(examples, f"{task.name}: prompts", unit="prompt", leave=False, disable=hidden) as shown:
         room = length - task.max_answer
         prompts = [np.array(prompt_ids(example, tokenizer, room), np.int32) for example in shown]
-    _check_vocabulary(model, prompts)
+    largest = max((int(ids.max()) for ids in prompts if ids.size), default=0)
+    check_vocabulary(model, largest, "the tokenizer produced", "Use the tokenizer the model was trained with.")
     ends = _end_tokens(model, tokenizer)
     answered: dict[int, Answered] = {}
     with (
@@ -103,16 +104,6 @@ def prediction_line(one: Answered) -> dict[str, Any]:
 def write_predictions(path: Path, answered: Sequence[Answered]) -> None:
     """Write predictions as JSON lines, atomically."""
     write_whole(path, "".join(json.dumps(prediction_line(one)) + "\n" for one in answered))
-
-
-def _check_vocabulary(model: Any, prompts: Sequence[Ids]) -> None:
-    known = model.get_input_embeddings().num_embeddings
-    largest = max((int(ids.max()) for ids in prompts if ids.size), default=0)
-    if largest >= known:
-        raise ValueError(
-            f"the tokenizer produced token {largest}, but the model's vocabulary has {known} tokens. Use the tokenizer "
-            f"the model was trained with."
-        )
 
 
 def _end_tokens(model: Any, tokenizer: PreTrainedTokenizerFast) -> set[int]:

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from longfire.data import TokenSplit
 from longfire.evaluation.bootstrap import by_unit, mean_interval
-from longfire.evaluation.scoring import Scorer, evaluating, position_limit
+from longfire.evaluation.scoring import Scorer, check_vocabulary, evaluating, position_limit
 from longfire.evaluation.windows import Windows, find_windows
 from longfire.validation import at_least, error_summary, one_of
 
@@ -77,7 +77,8 @@ def perplexity_by_length(
     """
     check_options(lengths, protocol, tokens, scored, batch_tokens)
     lengths = sorted({*lengths})
-    _check_vocabulary(model, split)
+    largest = int(split.tokens.max(initial=0))
+    check_vocabulary(model, largest, "the corpus contains", "Tokenise it with the model's tokenizer.")
     batch_tokens = batch_tokens or BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
     last = scored or lengths[0] // 2
     with evaluating(model):
@@ -131,16 +132,6 @@ def check_options(
         raise ValueError(
             f"scored={scored} leaves no context at the shortest length, {shortest}. Score at most {shortest - 1} "
             "tokens, or drop the shortest lengths."
-        )
-
-
-def _check_vocabulary(model: Any, split: TokenSplit) -> None:
-    """Refuse tokens outside the vocabulary, which would break the CUDA context on a GPU."""
-    known, largest = model.get_input_embeddings().num_embeddings, int(split.tokens.max(initial=0))
-    if largest >= known:
-        raise ValueError(
-            f"the corpus contains token {largest}, but the model's vocabulary has {known} tokens. Tokenise it with the "
-            "model's tokenizer."
         )
 
 

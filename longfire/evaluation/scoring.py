@@ -145,6 +145,13 @@ def position_limit(model: Any) -> tuple[int, str] | None:
     return min(limits, default=None)
 
 
+def check_vocabulary(model: Any, largest: int, found: str, remedy: str) -> None:
+    """Refuse a token outside the vocabulary, which would break the CUDA context on a GPU."""
+    known = model.get_input_embeddings().num_embeddings
+    if largest >= known:
+        raise ValueError(f"{found} token {largest}, but the model's vocabulary has {known} tokens. {remedy}")
+
+
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:
     """(B, T, V) and (B, T) → (B, T)."""
     flat = logits.reshape(-1, logits.shape[-1])
