@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from longfire.atomic_io import write_whole
 from longfire.evaluation.metrics import Answered
-from longfire.evaluation.scoring import check_vocabulary, evaluating, position_limit
+from longfire.evaluation.scoring import check_position_limit, check_vocabulary, evaluating
 from longfire.model.generate import quiet_transformers
 from longfire.tasks import Example, Task, prompt_ids
 from longfire.validation import at_least
@@ -56,7 +56,7 @@ def answer(
         progress: Show progress bars if stderr is a terminal.
         save: Called with each answer, as a dictionary, as soon as it is generated, longest prompts first.
     """
-    check_positions(model, length)
+    check_position_limit(model, length)
     if length <= task.max_answer:
         raise ValueError(
             f"a length of {length} tokens leaves no room for a prompt, since answers of {task.name} may take "
@@ -84,16 +84,6 @@ def answer(
                 save(prediction_line(answered[index]))
             bar.update()
     return [answered[index] for index in range(len(examples))]
-
-
-def check_positions(model: Any, length: int) -> None:
-    """Refuse a length that the model has no positions for."""
-    at_least("the length", length, 1)
-    if (limit := position_limit(model)) is not None and length > limit[0]:
-        raise ValueError(
-            f"the model has {limit[0]} learned positions ({limit[1]}), too few for {length} tokens. Use at most "
-            f"{limit[0]} tokens, or a model that extrapolates."
-        )
 
 
 def prediction_line(one: Answered) -> dict[str, Any]:

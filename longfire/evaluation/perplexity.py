@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from longfire.data import TokenSplit
 from longfire.evaluation.bootstrap import by_unit, mean_interval
-from longfire.evaluation.scoring import Scorer, check_vocabulary, evaluating, position_limit
+from longfire.evaluation.scoring import Scorer, check_position_limit, check_vocabulary, evaluating
 from longfire.evaluation.windows import Windows, find_windows
 from longfire.validation import at_least, error_summary, one_of
 
@@ -140,8 +140,7 @@ def _score(
 ) -> npt.NDArray[np.float64]:
     """Sums of losses by window and position bin, (M, bins)."""
     M, n = len(windows), windows.length
-    if (limit := position_limit(scorer.model)) is not None and n > limit[0]:
-        raise ValueError(f"the model has {limit[0]} learned positions ({limit[1]}); {n} are needed.")
+    check_position_limit(scorer.model, n)
     offsets = [start - windows.first for start, _ in windows.bins()]
     batch, done, sums = max(1, batch_tokens // n), 0, np.empty((M, len(offsets)))
     started = time.perf_counter()
