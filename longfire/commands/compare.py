@@ -158,7 +158,7 @@ def _text_options(options: argparse.Namespace, recipe: "Recipe") -> dict[str, An
     return {
         "protocol": options.protocol or "paper",
         "tokens": chosen_test_tokens(options),
-        "corpus": tuple(corpus_options(options, recipe.tokenizer, recipe.vocab_size).items()),
+        "corpus": corpus_options(options, recipe.tokenizer, recipe.vocab_size),
         "also": parse_texts(options.also),
     }
 
@@ -186,8 +186,7 @@ def describe_comparison(comparison: "Comparison", out: Path) -> str:
     if (task := comparison.task) is not None:
         data = [f"task: {task.title} ({task.paper}), up to {comparison.recipe.length:,} {task.unit}"]
     else:
-        corpus = dict(comparison.corpus)
-        train, test = (" ".join(corpus.get(name) or ()) for name in ("source", "validation"))
+        train, test = (" ".join(comparison.corpus.get(name) or ()) for name in ("source", "validation"))
         texts = [test or "a held-out part", *(f"{name} ({source})" for name, source in comparison.also)]
         data = [f"train on: {train or 'the Python standard library'}", f"test on: {', '.join(texts)}"]
     data.append(f"test lengths: {', '.join(map(str, comparison.tested_lengths()))}")

@@ -149,7 +149,7 @@ def reproduce_tasks(options: argparse.Namespace, entry: TaskEntry, scale: "Scale
     checkpoints = entry.checkpoints(comparison, runs, experiment.trained_length)
     questions: tuple[Any, ...] = ()
     if not (options.dry_run and data in (None, HUB)):  # refuse missing and oversized rows before hours of training
-        tokenizers = [byte_tokenizer()] if dict(comparison.corpus).get("tokenizer") == "bytes" else []
+        tokenizers = [byte_tokenizer()] if comparison.corpus.get("tokenizer") == "bytes" else []
         questions = load_questions(experiment, tokenizers, experiment.test_lengths())
     if options.dry_run:
         print(_title(entry), describe_comparison(comparison, runs), f"results: {results}", "", "fine-tune:", sep="\n")
@@ -189,7 +189,7 @@ def entry_comparison(
         changes["seeds"] = tuple(seeds)
     if options.encodings:
         changes["encodings"] = tuple(options.encodings)
-    corpus = tuple(corpus_options(text, recipe.tokenizer, recipe.vocab_size).items())
+    corpus = corpus_options(text, recipe.tokenizer, recipe.vocab_size)
     comparison = entry.comparison(scale, corpus, parse_texts(options.also), **changes)
     return comparison, options.out / scale.name / recipe.name
 

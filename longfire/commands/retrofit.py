@@ -10,7 +10,7 @@ from longfire.atomic_io import write_json
 from longfire.commands.compare import TEST_TOKENS, chosen_test_tokens
 from longfire.commands.interrupt import INTERRUPTED
 from longfire.commands.parser import INTEGER, INTEGERS, LIST, NUMBER, Commands
-from longfire.commands.training import add_corpus_options, recipe_changes, text_options
+from longfire.commands.training import add_corpus_options, recipe_changes, source_options
 
 if TYPE_CHECKING:
     from longfire.lab.retrofit_plan import RetrofitPlan
@@ -69,7 +69,7 @@ def plan(options: argparse.Namespace) -> "RetrofitPlan":
     return RetrofitPlan(
         **{name: getattr(options, name) for name in PLAN_OPTIONS},
         changes=recipe_changes(options, RetrofitRecipe),
-        corpus=text_options(options),
+        corpus=source_options(options),
         tokens=chosen_test_tokens(options),
     )
 

@@ -158,7 +158,7 @@ def refuse_text_options(options: argparse.Namespace, task: str, *others: str) ->
         raise ValueError(f"the task {task} generates its own data: omit {', '.join(unusable)}.")
 
 
-def text_options(options: argparse.Namespace) -> dict[str, Any]:
+def source_options(options: argparse.Namespace) -> dict[str, Any]:
     """The text for `longfire.data.load_corpus`. Refuses missing paths, so that a dry run does too."""
     from longfire.data.corpus import local_paths
 
@@ -172,7 +172,7 @@ def corpus_options(options: argparse.Namespace, tokenizer: str, vocab_size: int 
     """All arguments for `longfire.data.load_corpus`: the text and its tokenizer."""
     from longfire.data import is_saved
 
-    text, saved = text_options(options), is_saved(options.corpus)
+    text, saved = source_options(options), is_saved(options.corpus)
     if options.vocab_size is not None and (saved or tokenizer != "bpe"):
         has = "the saved tokens already have" if saved else f"{tokenizer!r} already has"
         raise ValueError(f"--vocab {options.vocab_size} is for --tokenizer bpe; {has} a vocabulary.")

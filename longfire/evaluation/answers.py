@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from longfire.atomic_io import write_whole
 from longfire.evaluation.metrics import Answered
-from longfire.evaluation.scoring import evaluating, position_limit
+from longfire.evaluation.scoring import check_position_limit, check_vocabulary, evaluating
 from longfire.model.generate import quiet_transformers
 from longfire.tasks import Example, Task, prompt_ids
 from longfire.validation import at_least
@@ -56,7 +56,7 @@ def answer(
         progress: Show progress bars if stderr is a terminal.
         save: Called with each answer, as a dictionary, as soon as it is generated, longest prompts first.
     """
-    check_positions(model, length)
+    check_position_limit(model, length)
     if length <= task.max_answer:
         raise ValueError(
             f"a length of {length} tokens leaves no room for a prompt, since answers of {task.name} may take "
@@ -69,7 +69,8 @@ def answer(
     with tqdm(examples, f"{task.name}: prompts", unit="prompt", leave=False, disable=hidden) as shown:
         room = length - task.max_answer
         prompts = [np.array(prompt_ids(example, tokenizer, room), np.int32) for example in shown]
-    _check_vocabulary(model, prompts)
+    largest = max((int(ids.max()) for ids in prompts if ids.size), default=0)
+    check_vocabulary(model, largest, "the tokenizer produced", "Use the tokenizer the model was trained with.")
     ends = _end_tokens(model, tokenizer)
     answered: dict[int, Answered] = {}
     with (
@@ -85,16 +86,6 @@ def answer(
     return [answered[index] for index in range(len(examples))]
 
 
-def check_positions(model: Any, length: int) -> None:
-    """Refuse a length that the model has no positions for."""
-    at_least("the length", length, 1)
-    if (limit := position_limit(model)) is not None and length > limit[0]:
-        raise ValueError(
-            f"the model has {limit[0]} learned positions ({limit[1]}), too few for {length} tokens. Use at most "
-            f"{limit[0]} tokens, or a model that extrapolates."
-        )
-
-
 def prediction_line(one: Answered) -> dict[str, Any]:
     """A line of a predictions file. Omits the options, which belong to the question."""
     return {name: value for name, value in asdict(one).items() if name != "options"}
@@ -103,16 +94,6 @@ def prediction_line(one: Answered) -> dict[str, Any]:
 def write_predictions(path: Path, answered: Sequence[Answered]) -> None:
     """Write predictions as JSON lines, atomically."""
     write_whole(path, "".join(json.dumps(prediction_line(one)) + "\n" for one in answered))
-
-
-def _check_vocabulary(model: Any, prompts: Sequence[Ids]) -> None:
-    known = model.get_input_embeddings().num_embeddings
-    largest = max((int(ids.max()) for ids in prompts if ids.size), default=0)
-    if largest >= known:
-        raise ValueError(
-            f"the tokenizer produced token {largest}, but the model's vocabulary has {known} tokens. Use the tokenizer "
-            f"the model was trained with."
-        )
 
 
 def _end_tokens(model: Any, tokenizer: PreTrainedTokenizerFast) -> set[int]:

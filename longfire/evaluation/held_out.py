@@ -42,34 +42,32 @@ def contamination(checkpoint: Path, corpus: Corpus, split: TokenSplit) -> dict[s
         return {}
     same_corpus = training_corpus["fingerprint"] == corpus.fingerprint
     seen = _seen_documents(checkpoint, corpus, split, same_corpus)
+    origin = f"The model was trained on {training_corpus['source']}."
     if seen is None:
-        return {"trained_on": None, "note": f"{_ORIGIN.format(training_corpus['source'])} {_UNKNOWN}"}
+        note = (
+            f"{origin} Whether it has seen this text is unknown. To score the text held out from training, pass the "
+            "same --corpus and --validation."
+        )
+        return {"trained_on": None, "note": note}
     trained_on = {
         "documents": int(seen.sum()),
         "of_documents": split.num_documents,
         "tokens": int(np.diff(split.starts)[seen].sum()),
         "of_tokens": split.num_tokens,
     }
+    note = ""
     if trained_on["documents"]:
         note = (
             f"The model was trained on {trained_on['documents']:,} of these {trained_on['of_documents']:,} documents "
             f"({trained_on['tokens'] / trained_on['of_tokens']:.1%} of the tokens). Expect a higher perplexity on "
             "unseen text."
         )
-    else:
-        note = "" if same_corpus else f"{_ORIGIN.format(training_corpus['source'])} {_NONE}"
+    elif not same_corpus:
+        note = (
+            f"{origin} This text contains none of those documents. Only whole documents are compared: excerpts, or the "
+            "same text split differently, are not recognised."
+        )
     return {"trained_on": trained_on, **({"note": note} if note else {})}
-
-
-_ORIGIN = "The model was trained on {}."
-_UNKNOWN = (
-    "Whether it has seen this text is unknown. To score the text held out from training, pass the same --corpus and "
-    "--validation."
-)
-_NONE = (
-    "This text contains none of those documents. Only whole documents are compared: excerpts, or the same text split "
-    "differently, are not recognised."
-)
 
 
 def _seen_documents(

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from longfire.data import TokenSplit
 from longfire.evaluation.bootstrap import by_unit, mean_interval
-from longfire.evaluation.scoring import Scorer, evaluating, position_limit
+from longfire.evaluation.scoring import Scorer, check_position_limit, check_vocabulary, evaluating
 from longfire.evaluation.windows import Windows, find_windows
 from longfire.validation import at_least, error_summary, one_of
 
@@ -77,7 +77,8 @@ def perplexity_by_length(
     """
     check_options(lengths, protocol, tokens, scored, batch_tokens)
     lengths = sorted({*lengths})
-    _check_vocabulary(model, split)
+    largest = int(split.tokens.max(initial=0))
+    check_vocabulary(model, largest, "the corpus contains", "Tokenise it with the model's tokenizer.")
     batch_tokens = batch_tokens or BATCH_TOKENS["cuda" if model.device.type == "cuda" else "cpu"]
     last = scored or lengths[0] // 2
     with evaluating(model):
@@ -134,23 +135,12 @@ def check_options(
         )
 
 
-def _check_vocabulary(model: Any, split: TokenSplit) -> None:
-    """Refuse tokens outside the vocabulary, which would break the CUDA context on a GPU."""
-    known, largest = model.get_input_embeddings().num_embeddings, int(split.tokens.max(initial=0))
-    if largest >= known:
-        raise ValueError(
-            f"the corpus contains token {largest}, but the model's vocabulary has {known} tokens. Tokenise it with the "
-            "model's tokenizer."
-        )
-
-
 def _score(
     scorer: Scorer, windows: Windows, batch_tokens: int, progress: bool, row: dict[str, Any]
 ) -> npt.NDArray[np.float64]:
     """Sums of losses by window and position bin, (M, bins)."""
     M, n = len(windows), windows.length
-    if (limit := position_limit(scorer.model)) is not None and n > limit[0]:
-        raise ValueError(f"the model has {limit[0]} learned positions ({limit[1]}); {n} are needed.")
+    check_position_limit(scorer.model, n)
     offsets = [start - windows.first for start, _ in windows.bins()]
     batch, done, sums = max(1, batch_tokens // n), 0, np.empty((M, len(offsets)))
     started = time.perf_counter()

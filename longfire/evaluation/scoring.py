@@ -15,6 +15,7 @@ from longfire.custom_ops import is_plain_linear
 from longfire.model import loss
 from longfire.model.inspection import find_encodings
 from longfire.model.loss import logit_losses, token_losses
+from longfire.validation import at_least
 
 HEAD = "hidden states and the head, in blocks of tokens"
 REPLAY = "hidden states and the rest of the model after its decoder, in blocks of tokens"
@@ -143,6 +144,23 @@ def position_limit(model: Any) -> tuple[int, str] | None:
         if isinstance(module, nn.Embedding) and module is not words and ("pos" in last or last == "wpe"):
             limits.append((module.num_embeddings - int(getattr(module, "offset", 0)), name))
     return min(limits, default=None)
+
+
+def check_position_limit(model: Any, length: int) -> None:
+    """Refuse a length that the model has no positions for."""
+    at_least("the length", length, 1)
+    if (limit := position_limit(model)) is not None and length > limit[0]:
+        raise ValueError(
+            f"the model has {limit[0]} learned positions ({limit[1]}), too few for {length} tokens. Use at most "
+            f"{limit[0]} tokens, or a model that extrapolates."
+        )
+
+
+def check_vocabulary(model: Any, largest: int, found: str, remedy: str) -> None:
+    """Refuse a token outside the vocabulary, which would break the CUDA context on a GPU."""
+    known = model.get_input_embeddings().num_embeddings
+    if largest >= known:
+        raise ValueError(f"{found} token {largest}, but the model's vocabulary has {known} tokens. {remedy}")
 
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Comparison:
     """Questions to score at each length, if the recipe has a synthetic task."""
     split: str = "validation"
     """"validation", or "dev" for tuning."""
-    corpus: tuple[tuple[str, Any], ...] = ()
+    corpus: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `longfire.data.load_corpus`."""
     also: tuple[tuple[str, str], ...] = ()
     """Names and sources of other texts to test on; all splits are used."""
@@ -142,7 +142,7 @@ class Comparison:
 
     def _check_texts(self) -> None:
         """Refuse other texts that are missing or overlap with the training text."""
-        training_source = dict(self.corpus).get("source")
+        training_source = self.corpus.get("source")
         for name, source in self.also:
             try:
                 paths = local_paths(source)

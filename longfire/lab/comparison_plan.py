@@ -163,11 +163,10 @@ def load_other_text(comparison: Comparison, source: str, corpus: Corpus) -> Corp
         text = load_corpus(source)
         require_tokenizer(text, corpus.tokenizer, corpus.name)
         return text
-    corpus_options = dict(comparison.corpus)
     shared = ("cache_dir", "skip_bad", "max_documents")
-    options: dict[str, Any] = {name: corpus_options[name] for name in shared if name in corpus_options}
+    options: dict[str, Any] = {name: comparison.corpus[name] for name in shared if name in comparison.corpus}
     if re.split("[:@]", source.removeprefix("hub:"))[0] not in HUB:  # HUB lists the text field of its data sets
-        options["field"] = corpus_options.get("field")
+        options["field"] = comparison.corpus.get("field")
     return load_corpus(source, tokenizer=corpus.folder / "tokenizer", **options)
 
 

@@ -65,7 +65,8 @@ def run_in_processes(
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
-                worker, task = idle.pop() if idle else Worker(work, shared), waiting.pop(0)
+                worker = idle.pop() if idle else Worker(work, shared)
+                task = waiting.pop(0)
                 worker.begin(task)
                 busy[worker.pipe] = worker, task
             for pipe in wait(list(busy), timeout=0.5):

@@ -3,7 +3,7 @@
 Importing this module loads nothing heavy, so `longfire reproduce --list` is instant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ class LengthEntry(Entry):
     draws_biases: bool = False
 
     def comparison(
-        self, scale: "Scale", corpus: Sequence[tuple[str, Any]], also: Sequence[tuple[str, str]] = (), **changes: Any
+        self, scale: "Scale", corpus: Mapping[str, Any], also: Sequence[tuple[str, str]] = (), **changes: Any
     ) -> "Comparison":
         """The comparison at a scale, on a corpus. Entries with the same recipe share runs."""
         from longfire.lab.comparison import Comparison
@@ -69,7 +69,7 @@ class LengthEntry(Entry):
             "seeds": scale.seeds,
             "lengths": tuple(round(multiple * recipe.length) for multiple in scale.multiples),
             "tokens": scale.tokens,
-            "corpus": tuple(corpus),
+            "corpus": corpus,
             "also": tuple(also or scale.also) if self.texts else (),
         }
         return Comparison(**{"recipe": recipe, **options, **changes})

@@ -31,8 +31,6 @@ PROTOCOLS = {
 
 def description(record: Record) -> list[str]:
     """Sentences on models, training and evaluation."""
-    if not record["runs"]:
-        return [NO_RUNS]
     done = [run for run in record["runs"] if "failed" not in run]
     sentences = [
         _models(record, done),

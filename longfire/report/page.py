@@ -164,7 +164,7 @@ def chart_legend(record: Record) -> str:
 def _body(record: Record, data: dict[str, Any], title: str, reference: Table | str | None) -> str:
     several, texts = len(seeds_of(record)) > 1, data["texts"]
     failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
-    tables = [table.html() for table in comparison_tables(record, parameters=True)] if record["runs"] else []
+    tables = [table.html() for table in comparison_tables(record, parameters=True)]
     parts = [
         f'<h1>{escape(title)}</h1><p class="verdict">{escape(verdict(record))}</p>',
         section(data["chart"], f"{metric_of(record).title} by length", chart_legend(record)),

@@ -111,7 +111,7 @@ def test_a_closed_pipe_does_not_fail_a_run(arguments, tmp_path, monkeypatch, cap
 def test_an_interrupted_comparison_lists_what_is_left(arguments, tmp_path, capsys, monkeypatch):
     record = {"interrupted": True, "runs": [{"encoding": "fire", "seed": 0}, {"encoding": "fire", "seed": 1}]}
     monkeypatch.setattr("longfire.lab.compare.compare", lambda *_: record)
-    corpus = (("source", arguments[2]), ("tokenizer", "bytes"))
+    corpus = {"source": arguments[2], "tokenizer": "bytes"}
     asked, shown = Comparison(RECIPES["tiny"], ("fire", "nope"), lengths=(64,), corpus=corpus), []
     assert run_comparison(asked, tmp_path, tmp_path / "compare.json", None, shown.append) == 130
     assert shown == [record]

@@ -14,4 +14,4 @@ def corpus(tmp_path_factory):
         source = Path(sysconfig.get_paths()["stdlib"]) / f"{name}.py"
         (folder / f"{name}.txt").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
     cache = tmp_path_factory.mktemp("cache")
-    return (("source", str(folder)), ("tokenizer", "bytes"), ("cache_dir", str(cache)))
+    return {"source": str(folder), "tokenizer": "bytes", "cache_dir": str(cache)}

@@ -140,10 +140,10 @@ def test_damaged_files(compared, trained, corpus):
 def test_different_runs_in_the_folder_are_refused(trained, corpus, tmp_path):
     """Before anything is trained or written."""
     there, saved, other = sorted(trained.rglob("*")), [], tmp_path / "other"
-    shutil.copytree(dict(corpus)["source"], other)
+    shutil.copytree(corpus["source"], other)
     (other / "more.txt").write_text("Another text. " * 900, encoding="utf-8")
-    name = Path(dict(corpus)["source"]).name
-    on_other = (("source", str(other)), *corpus[1:])
+    name = Path(corpus["source"]).name
+    on_other = {**corpus, "source": str(other)}
     for asked, said in (
         (comparison(on_other), f"learned-0, 1 more: corpus name '{name}' there, 'other' here"),
         (comparison(corpus, recipe=RECIPE.but(max_grad_norm=0.5)), "max_grad_norm 1.0 there, 0.5 here"),
@@ -291,7 +291,7 @@ def test_the_line_for_a_finished_run():
 
 def test_ctrl_c(corpus, tmp_path):
     """Sent to all processes, as by a terminal: runs save a checkpoint, without tracebacks or leftover processes."""
-    out, source = tmp_path / "out", dict(corpus)["source"]
+    out, source = tmp_path / "out", corpus["source"]
     command = [sys.executable, "-m", "longfire", "compare", "--corpus", source, "--tokenizer", "bytes", "--jobs", "2"]
     command += ["--out", str(out), "--steps", "100000", "--seeds", "0", "--encodings", "alibi", "nope"]
     environment = {**os.environ, "LONGFIRE_CACHE": str(tmp_path / "cache"), "TRITON_INTERPRET": "0"}

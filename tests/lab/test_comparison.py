@@ -46,12 +46,12 @@ from tests.lab.comparisons import RECIPE, comparison
 )
 def test_bad_comparisons(changes, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        comparison((), **changes)
+        comparison({}, **changes)
 
 
 def test_options_of_an_encoding_are_part_of_its_label():
     labels = ("fire", "fire:hidden_layers=1,threshold=None", "fire-s:activation=gelu,init_L=3.5")
-    runs = comparison((), recipe=RECIPE.but(init=None), encodings=labels).runs(Path("out"))
+    runs = comparison({}, recipe=RECIPE.but(init=None), encodings=labels).runs(Path("out"))
     assert [(run.recipe.share_position_encoding, run.recipe.encoding_options) for run in runs[1:]] == [
         (False, {"hidden_layers": 1, "threshold": None}),
         (True, {"activation": "gelu", "init_L": 3.5}),
@@ -62,14 +62,14 @@ def test_options_of_an_encoding_are_part_of_its_label():
 
 
 def test_extensions_start_from_the_same_seeds_rope():
-    runs = comparison((), encodings=("yarn", "rope"), seeds=(3, 4)).runs(Path("out"))
+    runs = comparison({}, encodings=("yarn", "rope"), seeds=(3, 4)).runs(Path("out"))
     assert [(run.recipe.init_from, run.recipe.extend_to) for run in runs] == [
         ("out/runs/rope-3", 64),
         (None, None),
         ("out/runs/rope-4", 64),
         (None, None),
     ]
-    (alone,) = comparison((), encodings=("yarn:trained_length=16,target_length=32",)).runs()
+    (alone,) = comparison({}, encodings=("yarn:trained_length=16,target_length=32",)).runs()
     assert (alone.recipe.init_from, alone.is_extension) == (None, False)  # trained from scratch, as the label says
 
 
@@ -87,7 +87,7 @@ def test_other_texts_must_not_overlap_the_training_text(tmp_path):
     (source / "one.txt").touch()
     (tmp_path / "link").symlink_to(source)
     (tmp_path / "books-2").mkdir()
-    asked = comparison((("source", str(source)),))
+    asked = comparison({"source": str(source)})
     for other, how in (
         (source, "is"),
         (tmp_path / "link", "is"),
@@ -97,7 +97,7 @@ def test_other_texts_must_not_overlap_the_training_text(tmp_path):
         with pytest.raises(ValueError, match=rf"--also own=.*: this {how} the training text"):
             replace(asked, also=(("own", str(other)),))
     with pytest.raises(ValueError, match="--also own=hub:c4: this is the training text"):
-        comparison((("source", ["hub:c4"]),), also=(("own", "hub:c4"),))
+        comparison({"source": ["hub:c4"]}, also=(("own", "hub:c4"),))
     with pytest.raises(ValueError, match=r"--also gone=.*: there is no file or folder"):
         replace(asked, also=(("gone", str(tmp_path / "gone")),))
     replace(asked, also=(("other", str(tmp_path / "books-2")), ("c4", "hub:c4")))

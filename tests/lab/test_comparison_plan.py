@@ -70,7 +70,7 @@ def test_another_text_that_cannot_be_tested_on_is_refused(content, message, corp
 
 def test_a_copy_of_the_corpus_is_no_other_text(corpus, tmp_path):
     """Wherever it is, whatever newlines it ends with; its remaining documents are tested."""
-    source, copy = Path(dict(corpus)["source"]), tmp_path / "copy"
+    source, copy = Path(corpus["source"]), tmp_path / "copy"
     copy.mkdir()
     for file in source.iterdir():
         (copy / file.name).write_text(file.read_text() + "\n")
@@ -90,7 +90,7 @@ def test_other_texts_are_read_like_the_corpus(corpus, tmp_path, monkeypatch):
     """With the same field, document limit and skipping of bad lines; data sets with a known field keep it."""
     rows = [json.dumps({"body": f"{n}. All work and no play. " * 9}) for n in range(30)]
     (tmp_path / "other.jsonl").write_text("\n".join([*rows[:5], "{", *rows[5:]]))
-    asked = comparison((*corpus, ("field", "body"), ("skip_bad", True), ("max_documents", 20)))
+    asked = comparison({**corpus, "field": "body", "skip_bad": True, "max_documents": 20})
     own = plan_comparison(comparison(corpus), tmp_path).corpus
     text = load_other_text(asked, str(tmp_path / "other.jsonl"), own).describe()
     assert (sum(split["documents"] for split in text["splits"].values()), text["skipped"]) == (20, 1)

@@ -34,7 +34,7 @@ def checkpoints(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan_for(checkpoints, corpus):
-    text = {name: value for name, value in corpus if name != "tokenizer"}
+    text = {name: value for name, value in corpus.items() if name != "tokenizer"}
 
     def plan(name, changes=(), **options):
         options = {"training_length": 32, "lengths": LENGTHS, "tokens": 512, "corpus": text, **options}

@@ -28,16 +28,16 @@ def test_an_entry_trains_what_the_paper_reports(name):
 
 def test_the_papers_scale_is_the_papers():
     paper = SCALES["paper"]
-    asked = ENTRIES["perplexity-base"].comparison(paper, (("source", "hub:c4"),))
+    asked = ENTRIES["perplexity-base"].comparison(paper, {"source": "hub:c4"})
     recipe = asked.recipe
     assert asked.tested_lengths() == [512, 1024, 2048, 4096, 8192]
     assert (recipe.length, recipe.steps, recipe.batch_size, recipe.init) == (2048, 600_000, 256, None)
     assert [name for name, _ in asked.also] == ["arxiv", "github"]
     assert paper.validation == "hub:c4@validation"
-    assert not ENTRIES["sharing"].comparison(paper, ()).also
-    assert ENTRIES["perplexity-512"].comparison(paper, ()).recipe.length == 512
+    assert not ENTRIES["sharing"].comparison(paper, {}).also
+    assert ENTRIES["perplexity-512"].comparison(paper, {}).recipe.length == 512
     for name in ("perplexity-large", "scrolls-large", "glue-large"):
-        assert ENTRIES[name].comparison(paper, ()).recipe.size == "large"
+        assert ENTRIES[name].comparison(paper, {}).recipe.size == "large"
     assert ENTRIES["glue"].experiment(paper, "hub").select == "validation"
     assert ENTRIES["glue"].experiment(SCALES["small"], "data").select == "dev"
     assert ENTRIES["narrative-qa"].lengths(8192) == (512, 2048, 4096, 8192, 16384, 24576, 32768)
@@ -46,7 +46,7 @@ def test_the_papers_scale_is_the_papers():
 @pytest.mark.parametrize("scale", ["small", "smoke"])
 def test_other_scales_keep_the_papers_proportions(scale):
     base, large, short = (
-        ENTRIES[f"perplexity-{name}"].comparison(SCALES[scale], ()).recipe for name in ("base", "large", "512")
+        ENTRIES[f"perplexity-{name}"].comparison(SCALES[scale], {}).recipe for name in ("base", "large", "512")
     )
     assert len({base.name, large.name, short.name}) == 3  # each in its own folder
     assert (large.length, large.batch_size) == (base.length, base.batch_size)
@@ -56,7 +56,7 @@ def test_other_scales_keep_the_papers_proportions(scale):
 
 def test_every_seed_of_rope_is_stretched():
     entry = ENTRIES["narrative-qa"]
-    comparison = entry.comparison(SCALES["small"], (), encodings=("rope",), seeds=(0, 3))
+    comparison = entry.comparison(SCALES["small"], {}, encodings=("rope",), seeds=(0, 3))
     folders = ["small/runs/rope-0", "small/runs/rope-3"]
     stretched = [f"{folder}:rope_pi={target}" for target in (2048, 8192) for folder in folders]
     assert entry.checkpoints(comparison, Path("small"), 2048) == [*folders, *stretched]
@@ -65,7 +65,7 @@ def test_every_seed_of_rope_is_stretched():
 def test_claims_find_the_rows_of_the_ablation_on_glue():
     """Three seeds of each variant of FIRE."""
     entry = ENTRIES["glue-ablation"]
-    comparison = entry.comparison(SCALES["small"], ())
+    comparison = entry.comparison(SCALES["small"], {})
     encodings = {str(run.folder): run.recipe.position_encoding() for run in comparison.runs(Path("small"))}
     rows = []
     for i, checkpoint in enumerate(entry.checkpoints(comparison, Path("small"), 512)):

@@ -15,7 +15,7 @@ from longfire.encodings import ENCODINGS
 from longfire.encodings.fire import RANDOM
 from longfire.encodings.labels import label_title
 from longfire.encodings.registry import SHARED, changed_options, has_starts, option_names
-from longfire.evaluation.answers import check_positions
+from longfire.evaluation.scoring import check_position_limit
 from longfire.evaluation.seeds import are_seeds
 from longfire.model import LongfireConfig, LongfireForCausalLM, extend
 from longfire.model.extension import EXTENSIONS, extended_encoding
@@ -73,7 +73,7 @@ class Candidate:
     def check_length(self, length: int) -> None:
         """Refuse a length that the model has no positions for."""
         try:
-            check_positions(self._empty_model(), length)
+            check_position_limit(self._empty_model(), length)
         except ValueError as error:
             raise ValueError(f"{self.given}: {error}") from error
 
