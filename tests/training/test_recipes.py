@@ -209,11 +209,6 @@ def test_bad_recipes(change, message):
         RECIPES["small"].but(**change)
 
 
-def test_options_that_the_encoding_refuses():
-    with pytest.raises(ValueError, match=r"^horizon must be a whole number, not 'far'"):
-        RECIPES["tiny"].but(encoding_options={"horizon": "far"}).config(257)
-
-
 def test_an_init_that_conflicts_with_other_options():
     """Refused without building a model, and checking draws no random numbers, which would change a run's weights."""
     recipe, before = RECIPES["tiny"].but(encoding_options={"log": False}), torch.get_rng_state()
