@@ -34,7 +34,7 @@ NAMES = list(sources(torch.float32))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("length", [1, 2, 7, 100, 1000])
+@pytest.mark.parametrize("length", [1, 2, 7, 100])
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_everywhere(name, length, dtype):
     encoding = sources(dtype)[name]

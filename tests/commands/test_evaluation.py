@@ -11,21 +11,9 @@ from longfire.data import load_corpus
 from longfire.data.splits import content_hash
 from longfire.evaluation.perplexity import PROTOCOLS
 from longfire.evaluation.scoring import HEAD, Scorer
+from tests.commands.conftest import TEXT
 from tests.evaluation.foreign_models import evaluate, llama, plain_losses, whole_pieces
 from tests.model.checkpoints import byte_tokenizer, save_checkpoint
-
-TEXT = "The king said that the road was long, and the road was long, and nobody knew where it went after the hill. "
-
-
-@pytest.fixture
-def texts(tmp_path, monkeypatch):
-    """A folder of texts, some long, and an empty cache."""
-    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for i in range(40):
-        (folder / f"{i:02}.txt").write_text(f"{i}. " + TEXT * (1 + i % 7))
-    return folder
 
 
 @pytest.fixture

@@ -14,21 +14,16 @@ from tests.model.decoders import tiny
 from tests.report.browser import a_browser, curves, looking_at, overflow
 from tests.training.runs import at_step, raises
 
-TEXT = "The king said that the road was long, and nobody knew where it went after the hill. "
 SMALL = ["--steps", "4", "--batch", "2", "--length", "16", "--test-tokens", "256", "--lengths", "16", "64"]
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(texts, tmp_path, monkeypatch):
     """The working directory: a model with a tokenizer, and texts."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
     tokenizer = byte_tokenizer()
     tiny("Llama", vocab_size=len(tokenizer), max_position_embeddings=16).save_pretrained("llama")
     tokenizer.save_pretrained("llama")
-    (tmp_path / "texts").mkdir()
-    for i in range(40):
-        (tmp_path / "texts" / f"{i:02}.txt").write_text(f"{i}. " + TEXT * (1 + i % 7))
     return tmp_path
 
 

@@ -9,6 +9,8 @@ import pyarrow.parquet
 import zstandard
 
 from longfire.data import TokenSplit
+from longfire.data.files import find_files
+from longfire.data.source import ReadLog
 
 TEXTS = [f"Document {n}: " + " ".join(f"word{n * k}" for k in range(40)) + "\n" for n in range(60)]
 
@@ -29,6 +31,12 @@ def write(path, texts=TEXTS, field="text"):
         pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix, bytes)
         path.write_bytes(pack(lines(texts, field)))
     return path
+
+
+def read(source, field="text", **options):
+    """The documents of files, and what was skipped."""
+    log = ReadLog(**options)
+    return [text.decode() for text in find_files(source, field).documents(log)], log
 
 
 def texts_of(split):

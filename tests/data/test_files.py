@@ -7,13 +7,7 @@ import pytest
 
 from longfire.data import CorpusError
 from longfire.data.files import find_files
-from longfire.data.source import ReadLog
-from tests.data.corpora import write
-
-
-def read(source, field="text", **options):
-    log = ReadLog(**options)
-    return [text.decode() for text in find_files(source, field).documents(log)], log
+from tests.data.corpora import read, write
 
 
 def test_folders_are_read_recursively_and_in_order(tmp_path):

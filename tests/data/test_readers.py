@@ -7,15 +7,8 @@ import pytest
 import zstandard
 
 from longfire.data import CorpusError
-from longfire.data.files import find_files
 from longfire.data.readers import READERS, read_text
-from longfire.data.source import ReadLog
-from tests.data.corpora import TEXTS, lines, write
-
-
-def read(source, field="text", **options):
-    log = ReadLog(**options)
-    return [text.decode() for text in find_files(source, field).documents(log)], log
+from tests.data.corpora import TEXTS, lines, read, write
 
 
 @pytest.mark.parametrize("ending", [ending for ending, reader in READERS.items() if reader is not read_text])

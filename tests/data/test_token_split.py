@@ -114,7 +114,7 @@ def test_a_mapped_split_is_pickled_by_path(tmp_path):
     assert (again[3]["labels"] == split.sequences(250_000)[3]["labels"]).all()
 
 
-def test_loads_in_workers(tmp_path):
+def test_loads_in_workers():
     sequences = split_of([100, 3]).sequences(10)
-    batches = list(torch.utils.data.DataLoader(sequences, batch_size=4))
+    batches = list(torch.utils.data.DataLoader(sequences, batch_size=4, num_workers=2))
     assert [tuple(batch["input_ids"].shape) for batch in batches] == [(4, 10), (4, 10), (3, 10)]

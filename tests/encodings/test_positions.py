@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import longfire
 from longfire import random_positions
 
 
@@ -58,7 +57,3 @@ def test_the_range_must_have_room():
         random_positions(1, 0, 0)
     with pytest.raises(TypeError, match="whole number"):
         random_positions(1, 5, 8.0)
-
-
-def test_it_is_public():
-    assert longfire.random_positions is longfire.encodings.random_positions

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from longfire import ENCODINGS, FIRE, __version__, build_encoding, position_parameters
+from longfire import ENCODINGS, __version__, build_encoding
 from longfire.model import SIZES, LongfireConfig, LongfireForCausalLM
 from tests.model.models import NAMES, options_of, small_config, small_model, tokens
 
@@ -52,18 +52,6 @@ def test_the_default_is_the_base_model_with_the_papers_fire():
     assert (config.tie_word_embeddings, config.share_position_encoding) == (True, False)
 
 
-def test_fire_has_two_hidden_layers_by_default():
-    """As in the paper's text; public ports use one, as in its listing."""
-    model = small_model()
-    for encoding in model.model.encodings:
-        assert isinstance(encoding, FIRE)
-        assert [(layer.in_features, layer.out_features) for layer in encoding.linears] == [(1, 32), (32, 32), (32, 4)]
-        assert encoding.first_position == 1
-    assert sum(p.numel() for p in position_parameters(model)) == 2 * (64 + 1056 + 33 * 4 + 2)
-    listing = small_model(position_encoding={"name": "fire", "hidden_layers": 1, "first_position": 0})
-    assert len(listing.model.encodings[0].linears) == 2
-
-
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_any_encoding_by_name(name, share):
@@ -95,14 +83,6 @@ def test_an_encoding_is_called_once_per_forward_pass(implementation, share):
         encoding.register_forward_hook(lambda module, given, bias: calls.append(module) or 3 * bias)
     assert not torch.allclose(model(ids).logits, before)
     assert calls == model.model.encodings
-
-
-def test_an_encoding_has_all_of_the_models_heads():
-    model = small_model(hidden_size=48, num_attention_heads=6)
-    for encoding in model.model.encodings:
-        assert encoding.bias(torch.arange(3), torch.arange(5)).shape == (6, 3, 5)
-    biases = model.model.encodings[0].bias(torch.tensor([9]), torch.arange(10)).flatten(1)
-    assert len({tuple(bias.tolist()) for bias in biases}) == 6  # all different
 
 
 @pytest.mark.parametrize(

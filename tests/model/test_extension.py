@@ -54,13 +54,6 @@ def test_saved_and_loaded(name, rope, tmp_path):
     assert torch.equal(logits(loaded, ids), logits(model, ids))
 
 
-def test_interpolation_maps_positions_between_the_trained_ones(rope):
-    """At four times the length, PI rotates position 4i as RoPE rotates position i."""
-    encoding, own = extend(rope, "rope_pi", 512).model.encodings[0], rope.model.encodings[0]
-    x = torch.randn(1, 4, 128, 8)
-    assert torch.allclose(encoding.rotate(x, torch.arange(128) * 4), own.rotate(x, torch.arange(128)), atol=1e-5)
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "rope"])
 def test_only_rope_can_be_extended(name):
     reason = "already extended" if name in ("rope_pi", "yarn") else "only RoPE"

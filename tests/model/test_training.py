@@ -151,19 +151,6 @@ def test_fire_learns_the_same_through_every_implementation(implementation):
     assert_same(found, expected)
 
 
-def test_c_below_zero_does_not_give_nan():
-    """Public ports take log(c·x + 1) without |·|, and training diverges once c crosses 0."""
-    model, ids = training_model(), tokens(2, 33)
-    with torch.no_grad():
-        for encoding in model.model.encodings:
-            encoding.c.fill_(-0.1)
-    found = gradients(model, model, ids)
-    assert all(torch.isfinite(value).all() for value in found.values())
-    assert found["model.layers.0.attention.position_encoding.c"] != 0
-    mirrored = training_model()  # its c is 0.1
-    assert torch.equal(gradients(mirrored, mirrored, ids)["loss"], found["loss"])
-
-
 def test_all_layers_share_their_positions():
     """Public ports draw random positions in every layer. Here nothing is random, even in training."""
     model, ids = training_model(num_hidden_layers=4), tokens(2, 17)

@@ -7,14 +7,6 @@ from longfire import KerpleLog, attention
 from tests.engines.fused.cases import both, close, device, kinked, padded, sloped, small_t5
 
 
-def test_left_padding():
-    positions, key_mask = padded(40, [0, 13])
-    q, k, v = torch.randn(3, 2, 1, 40, 16, device=device)
-    where = {"q_positions": positions, "k_positions": positions, "key_mask": key_mask}
-    close(*both(small_t5(), q, k, v, **where))
-    close(*both(kinked(1), q, k, v, gradients=False, **where), tolerance=1e-2)  # interpolated
-
-
 def test_keys_hidden_anywhere():
     key_mask = torch.rand(2, 70, device=device) < 0.7
     key_mask[0, :20] = False  # the first queries see no key

@@ -71,20 +71,20 @@ def test_a_window_of_a_bias_prepared_for_training():
             close([out], [attention(q, k, v, encoding, window=window, impl="reference")], tolerance=2e-6)
 
 
-def test_a_window_over_more_keys_than_nodes():
+def more_keys_than_nodes():
+    """An encoding, q, k and v, and where they are after padding."""
     encoding = kinked(2)
     S = decode_nodes(encoding) + 60
     q, k, v = (torch.randn(2, heads, n, 16, device=device).half() for heads, n in ((2, 1), (1, S), (1, S)))
     positions, key_mask = padded(S, [0, 333])
     where = {"q_positions": positions[:, -1:], "k_positions": positions, "key_mask": key_mask}
-    prepared = PreparedBias(
-        encoding=encoding,
-        q_positions=positions[:, -1:],
-        k_positions=positions,
-        tensor=decode_biases([encoding], positions[:, -1:], positions, key_mask)[0][:, :, None],
-        interpolated_row=True,
-        key_mask=key_mask,
-    )
+    return encoding, S, (q, k, v), where
+
+
+def test_a_window_over_more_keys_than_nodes():
+    encoding, S, (q, k, v), where = more_keys_than_nodes()
+    (row,) = decode_biases([encoding], *where.values())
+    prepared = PreparedBias(encoding=encoding, **where, tensor=row[:, :, None], interpolated_row=True)
     expected = [attention(q, k, v, encoding, window=S - 40, impl="reference", **where)]
     for bias in (encoding, prepared):
         close([attention(q, k, v, bias, window=S - 40, impl="fused", **where)], expected, tolerance=5e-3)
@@ -92,11 +92,7 @@ def test_a_window_over_more_keys_than_nodes():
 
 def test_more_keys_than_nodes():
     """In low precision the bias is interpolated along the distance, and the plan reports its error."""
-    encoding = kinked(2)
-    S = decode_nodes(encoding) + 60
-    q, k, v = (torch.randn(2, heads, n, 16, device=device).half() for heads, n in ((2, 1), (1, S), (1, S)))
-    positions, key_mask = padded(S, [0, 333])
-    with_padding = {"q_positions": positions[:, -1:], "k_positions": positions, "key_mask": key_mask}
+    encoding, S, (q, k, v), with_padding = more_keys_than_nodes()
     far = {"q_positions": torch.tensor([99_999], device=device), "k_positions": increasing(100_000, (S,), device)}
     for options in ({}, with_padding, far):
         plan = attention_plan(q, k, v, encoding, impl="fused", **options)
