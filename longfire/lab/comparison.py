@@ -85,6 +85,7 @@ class Comparison:
         for label in self.encodings:
             check_label(label)
         object.__setattr__(self, "encodings", tuple(map(canonical_label, self.encodings)))
+        object.__setattr__(self, "corpus", dict(self.corpus))  # pairs of name and value will do
         if not self.encodings or not self.seeds:
             raise ValueError("a comparison needs at least one encoding and one seed.")
         seeds = [f"seed {seed}" for seed in self.seeds]
