@@ -77,7 +77,7 @@ def test_rows():
         assert (row["kind"], row["encoding"], row["n"], row["batch"]) == (one.kind, one.encoding, one.n, 2)
         assert 0 < row["fastest"] <= row["ms"] <= row["slowest"]
         tokens = 2 if one.kind == "decoding" else 2 * one.n
-        assert row["tokens/s"] == pytest.approx(1e3 * tokens / row["ms"], rel=0.01)
+        assert row["tokens/s"] == pytest.approx(1e3 * tokens / row["ms"], rel=0.01, abs=0.5)  # rounded
         (base,) = (other for other in rows if (other["kind"], other["encoding"]) == (one.kind, "rope"))
         assert row[f"÷ rope ({base['engine']})"] == pytest.approx(row["ms"] / base["ms"], abs=1e-3)
 
