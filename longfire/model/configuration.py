@@ -36,14 +36,14 @@ WINDOW = "pass sliding_window, the window of all layers"
 ROTATION = "pass position_encoding={'name': 'rope', …}"
 LENGTH = "pass max_position_embeddings, the training length"
 DROPOUT = "pass attention_dropout and resid_dropout"
-INSTEAD = {
+UNSUPPORTED = {
     **dict.fromkeys(("window", "layer_types", "attention_window"), WINDOW),
     **dict.fromkeys(("rope_theta", "rope_scaling", "rope_parameters"), ROTATION),
     **dict.fromkeys(("training_length", "max_length"), LENGTH),
     **dict.fromkeys(("dropout", "hidden_dropout"), DROPOUT),
-    "head_dim": "a head has hidden_size ÷ num_attention_heads",
-    "intermediate_size": "an MLP has 4 · hidden_size",
-    "hidden_act": "the activation is GELU",
+    "head_dim": "it is hidden_size ÷ num_attention_heads",
+    "intermediate_size": "it is 4 · hidden_size",
+    "hidden_act": "it is GELU",
 }
 """Fields of other models' configurations that this model would ignore, and what to do."""
 TRANSFORMERS = (
@@ -132,8 +132,8 @@ class LongfireConfig(PreTrainedConfig):
         for name, value in unknown.items():
             if value is None:
                 continue
-            if name in INSTEAD:
-                raise ValueError(f"{name}={value!r} is not supported: {INSTEAD[name]}.")
+            if name in UNSUPPORTED:
+                raise ValueError(f"{name}={value!r} is not supported: {UNSUPPORTED[name]}.")
             if owners := _encodings_with(name):
                 raise TypeError(
                     f"{name!r} is an option of {' and '.join(owners)}: pass "
@@ -154,7 +154,7 @@ class LongfireConfig(PreTrainedConfig):
         foreign = {
             name: value
             for name, value in config_dict.items()
-            if not (cls._is_known(name) or name in INSTEAD or _encodings_with(name))
+            if not (cls._is_known(name) or name in UNSUPPORTED or _encodings_with(name))
             and not get_close_matches(name, known, n=1, cutoff=0.85)
         }
         own = {name: value for name, value in config_dict.items() if name not in foreign}

@@ -106,8 +106,9 @@ class EncodingModel(PreTrainedModel):
             raise ValueError("pass either input_ids or inputs_embeds.")
         for name, given, shape in (("input_ids", input_ids, "(B, T)"), ("inputs_embeds", inputs_embeds, "(B, T, C)")):
             if given is not None and given.ndim != len(shape.split()):
-                one = f" For one sequence, pass {name}[None]." if given.ndim == len(shape.split()) - 1 else ""
-                raise ValueError(f"{name} must have shape {shape}, not {tuple(given.shape)}.{one}")
+                raise ValueError(
+                    f"{name} must have shape {shape}, not {tuple(given.shape)}. For one sequence, pass {name}[None]."
+                )
         embedded: Tensor = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         return embedded
 
@@ -119,7 +120,7 @@ class EncodingModel(PreTrainedModel):
     def check_options(self, options: Mapping[str, Any], known: Collection[str]) -> None:
         """Refuse keyword arguments of a call that would be ignored: those not `known`, besides the model's own."""
         for name, value in options.items():
-            if value is not None and (name in INSTEAD or name not in known):
+            if value is not None and name not in known:
                 remedy = INSTEAD.get(name) or hint(name, dict.fromkeys([*parameters_of(self.forward), *known]))
                 raise TypeError(f"{type(self).__name__} takes no {name}. {remedy}")
         if self.causal is not None and (asked := options.get("is_causal")) not in (None, self.causal):

@@ -82,6 +82,8 @@ def test_base_models_and_classifiers(cls, tmp_path):
         alone = model if cls.__name__ in ("BloomModel", "MptModel") else reference(model, new)
         expected, *found = (m(ids)[0] for m in (alone, new, loaded))
     assert all(torch.allclose(one, expected, atol=2e-4) for one in found)
+    with pytest.raises(TypeError, match=r"takes no token_type_ids\. Omit them"):
+        new(ids, token_type_ids=torch.zeros_like(ids))
 
 
 @pytest.mark.parametrize("name", NAMES)

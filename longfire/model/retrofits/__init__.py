@@ -54,7 +54,7 @@ def retrofit(
         model: a decoder of a supported architecture, alone or with a head for language modelling or for classification
             of sequences or tokens; any model of the T5 family; or a `LongfireForCausalLM`.
         encoding: the name of an encoding with a bias, or "nope". Default: FIRE, or T5's own bias.
-        training_length: sequence length that the result will be trained at. Only T5 with its own bias does without.
+        training_length: sequence length that the result will be trained at. T5 with its own bias takes none.
         options: of the new encoding, as in `longfire.build_encoding`.
     """
     _check_name(encoding)

@@ -17,7 +17,7 @@ from longfire.encodings import PositionEncoding
 from longfire.engines.value_checks import holds
 from longfire.model.attention import active_encoding, attend
 from longfire.model.inputs import LONGFIRE, Layout, find_layout
-from longfire.model.loading import EncodingModel, parameters_of
+from longfire.model.loading import INSTEAD, EncodingModel, parameters_of
 from longfire.model.packing import ARGUMENTS, take_packing
 
 BIASED = "longfire_biased"
@@ -56,7 +56,7 @@ class RetrofittedModel(EncodingModel):
         names: dict[str, None] = {}
         for forward in (self.forward, *forwards):
             names |= parameters_of(forward)
-        return names | dict.fromkeys(CALL_OPTIONS)
+        return {name: None for name in (*names, *CALL_OPTIONS) if name not in INSTEAD}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
