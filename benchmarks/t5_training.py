@@ -73,7 +73,7 @@ def _measure(
     model.to(torch.bfloat16)
     if implementation in RETROFITTED:
         encoding = implementation.removeprefix("longfire").strip() or None
-        model = retrofit(model, encoding, training_length=n)
+        model = retrofit(model, encoding, training_length=n if encoding else None)
     generator = torch.Generator().manual_seed(0)
     ids, labels = (
         torch.randint(2, model.config.vocab_size, (batch, length), generator=generator).to(device)

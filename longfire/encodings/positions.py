@@ -138,7 +138,12 @@ def random_positions(
     """
     at_least("batch", batch, 0)
     at_least("length", length, 0)
-    check_range(length, limit)
+    at_least("limit", limit, 1)
+    if length > limit:
+        raise ValueError(
+            f"limit={limit} positions are too few for length={length} tokens. Pass a limit of at least the longest "
+            f"sequence to test on."
+        )
     if device is None and generator is not None:
         device = generator.device
     order = torch.randint(2**63 - 1, (batch, limit), generator=generator, device=device)

@@ -32,9 +32,34 @@ SET_BY_MODEL = {
     "max_length": "max_position_embeddings",
 }
 """Encoding arguments that the model determines, and the configuration fields they come from."""
-WINDOWS = ("window", "layer_types")
-ROTATIONS = ("rope_theta", "rope_scaling", "rope_parameters")
-"""Fields of other models' configurations that say something this model would ignore."""
+WINDOW = "pass sliding_window, the window of all layers"
+ROTATION = "pass position_encoding={'name': 'rope', …}"
+LENGTH = "pass max_position_embeddings, the training length"
+DROPOUT = "pass attention_dropout and resid_dropout"
+UNSUPPORTED = {
+    **dict.fromkeys(("window", "layer_types", "attention_window"), WINDOW),
+    **dict.fromkeys(("rope_theta", "rope_scaling", "rope_parameters"), ROTATION),
+    **dict.fromkeys(("training_length", "max_length"), LENGTH),
+    **dict.fromkeys(("dropout", "hidden_dropout"), DROPOUT),
+    "head_dim": "it is hidden_size ÷ num_attention_heads",
+    "intermediate_size": "it is 4 · hidden_size",
+    "hidden_act": "it is GELU",
+}
+"""Fields of other models' configurations that this model would ignore, and what to do."""
+TRANSFORMERS = (
+    "attn_implementation",
+    "auto_map",
+    "experts_implementation",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "quantization_config",
+    "torch_dtype",
+)
+"""What transformers passes besides the fields of its dataclass, private names and token ids."""
+FOREIGN = "_foreign"
+"""The argument by which `from_dict` hands over what other tools left in a file."""
 
 
 @strict
@@ -90,7 +115,8 @@ class LongfireConfig(PreTrainedConfig):
     longfire_version: str = __version__
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._refuse_unknown(kwargs)
+        foreign = kwargs.pop(FOREIGN, {})
+        kwargs = self._refuse_unknown(kwargs)
         encoding = self.position_encoding
         if encoding is None:
             encoding = {"name": "fire", **({} if self.is_causal else {"bidirectional": True})}
@@ -98,20 +124,41 @@ class LongfireConfig(PreTrainedConfig):
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
         self.use_cache = self.use_cache and self.is_causal
-        kwargs.pop("layer_types", None)  # it is None, and here a property
-        super().__post_init__(**kwargs)
+        super().__post_init__(**kwargs, **foreign)
 
-    def _refuse_unknown(self, others: dict[str, Any]) -> None:
-        """Refuse fields that are misspelt or mean something elsewhere. Others are kept, as transformers does."""
-        known = [field.name for field in fields(self)]
-        for name, value in others.items():
-            if name in WINDOWS and value is not None:
-                raise ValueError(f"{name}={value!r} is not supported: pass sliding_window, the window of all layers.")
-            if name in ROTATIONS and value is not None:
-                raise ValueError(f"{name}={value!r} is not supported: pass position_encoding={{'name': 'rope', …}}.")
-            near = [] if name.endswith("_token_id") else get_close_matches(name, known, n=1, cutoff=0.85)
-            if near:
-                raise TypeError(f"there is no field {name!r}. Did you mean {near[0]!r}?")
+    def _refuse_unknown(self, others: dict[str, Any]) -> dict[str, Any]:
+        """The fields that transformers sets. Refuses all others that have a value."""
+        unknown = {name: value for name, value in others.items() if not self._is_known(name)}
+        for name, value in unknown.items():
+            if value is None:
+                continue
+            if name in UNSUPPORTED:
+                raise ValueError(f"{name}={value!r} is not supported: {UNSUPPORTED[name]}.")
+            if owners := _encodings_with(name):
+                raise TypeError(
+                    f"{name!r} is an option of {' and '.join(owners)}: pass "
+                    f"position_encoding={{'name': {owners[0]!r}, {name!r}: {value!r}}}."
+                )
+            raise TypeError(f"there is no field {name!r}. {hint(name, LongfireConfig.__annotations__)}")
+        return {name: value for name, value in others.items() if name not in unknown}
+
+    @classmethod
+    def _is_known(cls, name: str) -> bool:
+        own = name in TRANSFORMERS or name in (field.name for field in fields(cls))
+        return own or name.startswith("_") or name.endswith("_token_id")
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **options: Any) -> Any:
+        """As in transformers. Fields that other tools left in a file are kept; misspelt ones are refused."""
+        known = [field.name for field in fields(cls)]
+        foreign = {
+            name: value
+            for name, value in config_dict.items()
+            if not (cls._is_known(name) or name in UNSUPPORTED or _encodings_with(name))
+            and not get_close_matches(name, known, n=1, cutoff=0.85)
+        }
+        own = {name: value for name, value in config_dict.items() if name not in foreign}
+        return super().from_dict({**own, FOREIGN: foreign}, **options)
 
     def validate_architecture(self) -> None:
         """Called by transformers: refuse configurations that cannot be built."""
@@ -173,6 +220,11 @@ class LongfireConfig(PreTrainedConfig):
         if "name" not in options:
             raise ValueError(f"position_encoding needs a name, such as {{'name': 'fire'}}, not {options!r}.")
         return encoding_of_shape(self, **options)
+
+
+def _encodings_with(option: str) -> list[str]:
+    """The names of the encodings that have an option."""
+    return [name for name, encoding in ENCODINGS.items() if option in option_names(encoding)]
 
 
 def encoding_of_shape(config: Any, /, name: str, **options: Any) -> PositionEncoding:

@@ -71,6 +71,7 @@ def retrofitted_config(
 ) -> LongfireConfig:
     """The model's configuration with another encoding. Extensions of RoPE need the option `target_length`."""
     at_least("training_length", training_length, 1)
+    refuse_bidirectional(options)
     new, name = deepcopy(config), encoding or "fire"
     if name in EXTENSIONS:
         if "target_length" not in options:
@@ -90,6 +91,12 @@ def retrofitted_config(
     if learned and saved.get("name") == name:
         raise ValueError(f"this model already has {name!r}, which it has learned. Fine-tune it as it is.")
     return new
+
+
+def refuse_bidirectional(options: dict[str, Any]) -> None:
+    """Refuse options for keys after the query, which causal attention hides."""
+    if options.get("bidirectional"):
+        raise TypeError("bidirectional=True is for encoders, but the attention of this model is causal: omit it.")
 
 
 def with_config(model: LongfireForCausalLM, config: LongfireConfig) -> LongfireForCausalLM:

@@ -14,9 +14,14 @@ from transformers.utils.generic import can_return_tuple
 
 from longfire.custom_ops import is_plain_linear
 from longfire.model.configuration import LongfireConfig
+from longfire.model.loading import parameters_of
 from longfire.model.loss import IGNORED, linear_cross_entropy, logits_cross_entropy
-from longfire.model.modeling import LongfireModel, LongfirePreTrainedModel
+from longfire.model.modeling import OPTIONS, LongfireModel, LongfirePreTrainedModel
+from longfire.model.packing import ARGUMENTS
 from longfire.parallel import total
+
+PASSED_ON = (*parameters_of(LongfireModel.forward), *ARGUMENTS, *OPTIONS)
+"""Keyword arguments of a call that a head passes on to the model."""
 
 
 class HeadModel(LongfirePreTrainedModel):
@@ -94,11 +99,14 @@ class LongfireForCausalLM(HeadModel, GenerationMixin):
             skip_logits: return only the loss, computed in blocks of tokens so that the full logits never exist (unless
                 the head is more than a linear layer: an adapter, a bias, hooks). Default: in training only.
             num_items_in_batch: divisor of the summed loss. Default: the number of labels that are not −100.
-            options: `shift_labels`, labels already shifted; output_hidden_states and output_attentions;
-                `sequence_group`, as in `LongfireModel`: the loss is then this rank's part of the whole sequences' loss.
+            options: `shift_labels`, labels already shifted, used in place of `labels` if both are given, as in
+                transformers; output_hidden_states and output_attentions; `sequence_group`, as in `LongfireModel`: the
+                loss is then this rank's part of the whole sequences' loss.
         """
+        self.check_options(options, ("shift_labels", *PASSED_ON))
         group = options.get("sequence_group")
-        if group is not None and labels is not None:
+        shift_labels = options.pop("shift_labels", None)  # as a parameter, Trainer would require it to evaluate
+        if group is not None and labels is not None and shift_labels is None:
             raise ValueError(
                 "with sequence_group, labels cannot be shifted across the edges of this rank's share: shift them "
                 "before longfire.parallel.shard, and pass shift_labels."
@@ -108,8 +116,9 @@ class LongfireForCausalLM(HeadModel, GenerationMixin):
                 f"with sequence_group, logits_to_keep={logits_to_keep} would be of this rank's share: omit it, and "
                 f"select from longfire.parallel.unshard(logits, 1, group)."
             )
-        shift_labels = options.pop("shift_labels", None)  # as a parameter, Trainer would require it to evaluate
-        targets = shift_labels if labels is None else F.pad(labels, (0, 1), value=IGNORED)[:, 1:]  # (B, T)
+        targets = shift_labels  # (B, T)
+        if targets is None and labels is not None:
+            targets = F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
         if use_cache is None and (self.training or targets is not None):
             use_cache = False
         outputs: BaseModelOutputWithPast = self.model(
@@ -170,6 +179,7 @@ class LongfireForMaskedLM(HeadModel):
             num_items_in_batch: divisor of the summed loss. Default: the number of labels that are not −100.
             options: output_hidden_states and output_attentions; `sequence_group`, as in `LongfireForCausalLM`.
         """
+        self.check_options(options, PASSED_ON)
         inputs = {"attention_mask": attention_mask, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
         outputs: BaseModelOutputWithPast = self.model(input_ids, **inputs, **options)
         loss, logits = self.loss_and_logits(

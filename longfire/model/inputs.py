@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from transformers import Cache
 
 from longfire.encodings import PositionEncoding
-from longfire.encodings.positions import random_positions, strictly_increase
+from longfire.encodings.positions import check_range, random_positions, strictly_increase
 from longfire.engines import PreparedBias, prepare_bias
 from longfire.engines.layout import Span, segment_positions, visible
 from longfire.model.packing import check_increasing, given_segments, segments_of
@@ -257,6 +257,7 @@ def draw_positions(
             "with random_positions, tokens cannot be added to a cache: the positions of those in it were drawn for a "
             "shorter sequence. Pass use_cache=False (longfire generate --cache none)."
         )
+    check_range(T, limit)
     mask = None if attention_mask is None else _check_mask(attention_mask, B, T, 0, slots)[:, :T].bool().to(x.device)
     generator = None if training else torch.Generator(x.device).manual_seed(EVALUATION_SEED)
     drawn = random_positions(B, T, limit, mask=mask, generator=generator, device=x.device)

@@ -1,8 +1,9 @@
 """Find and load checkpoints, always with the position encoding they were trained with."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -103,22 +104,30 @@ class EncodingModel(PreTrainedModel):
         """The embeddings (B, T, C) of tokens (B, T), or those given in their place."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds.")
+        for name, given, shape in (("input_ids", input_ids, "(B, T)"), ("inputs_embeds", inputs_embeds, "(B, T, C)")):
+            if given is not None and given.ndim != len(shape.split()):
+                raise ValueError(
+                    f"{name} must have shape {shape}, not {tuple(given.shape)}. For one sequence, pass {name}[None]."
+                )
         embedded: Tensor = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         return embedded
 
     causal: bool | None = True
     """Whether attention is causal. None: a model's parts differ."""
+    has_other_kind: ClassVar[bool] = False
+    """Whether `LongfireConfig(is_causal=…)` builds a model whose attention differs in that."""
 
-    def check_options(self, options: Mapping[str, Any], known: Collection[str] | None = None) -> None:
-        """Refuse keyword arguments of a call that would be ignored: those not `known` (None: the base model knows)."""
+    def check_options(self, options: Mapping[str, Any], known: Collection[str]) -> None:
+        """Refuse keyword arguments of a call that would be ignored: those not `known`, besides the model's own."""
         for name, value in options.items():
-            if value is not None and (name in INSTEAD or (known is not None and name not in known)):
-                remedy = INSTEAD.get(name) or hint(name, known or ())
+            if value is not None and name not in known:
+                remedy = INSTEAD.get(name) or hint(name, dict.fromkeys([*parameters_of(self.forward), *known]))
                 raise TypeError(f"{type(self).__name__} takes no {name}. {remedy}")
         if self.causal is not None and (asked := options.get("is_causal")) not in (None, self.causal):
+            other = f", or build a model with LongfireConfig(is_causal={asked})" if self.has_other_kind else ""
             raise ValueError(
-                f"is_causal={asked} is not supported: this model was built with is_causal={self.causal}. Omit it, or "
-                f"build a model of the other kind with LongfireConfig(is_causal={asked})."
+                f"is_causal={asked} is not supported: this model was built with is_causal={self.causal}. Omit "
+                f"it{other}."
             )
         self.check_output_attentions(options.get("output_attentions"))
 
@@ -140,6 +149,19 @@ class EncodingModel(PreTrainedModel):
                 f"attn_implementation={implementation!r} cannot return attention weights. Omit output_attentions, or "
                 f"call model.set_attn_implementation('eager') first."
             )
+
+
+def parameters_of(function: Callable[..., Any] | None) -> dict[str, None]:
+    """The names of a function's parameters, and of those that it wraps, in order."""
+    names: dict[str, None] = {}
+    while function is not None:
+        parameters = signature(function, follow_wrapped=False).parameters.values()
+        names |= dict.fromkeys(
+            p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        )
+        function = getattr(function, "__wrapped__", None)
+    names.pop("self", None)
+    return names
 
 
 def check_encoding(source: Any, model: PreTrainedModel, info: dict[str, Any], options: dict[str, Any]) -> None:

@@ -100,6 +100,7 @@ class LongfirePreTrainedModel(EncodingModel):
     config_class = LongfireConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
+    has_other_kind = True
     _no_split_modules = ["LongfireLayer"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _can_record_outputs = {"hidden_states": LongfireLayer, "attentions": LongfireAttention}  # noqa: RUF012

@@ -51,9 +51,9 @@ def test_padding_takes_no_positions():
 
 
 def test_the_range_must_have_room():
-    with pytest.raises(ValueError, match="positions below 4 are too few for 5 tokens"):
+    with pytest.raises(ValueError, match="limit=4 positions are too few for length=5 tokens"):
         random_positions(1, 5, 4)
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="limit must be at least 1"):
         random_positions(1, 0, 0)
     with pytest.raises(TypeError, match="whole number"):
         random_positions(1, 5, 8.0)

@@ -1,6 +1,8 @@
 """Every decoder that can be retrofitted, as a tiny random model."""
 
 import copy
+import functools
+import types
 
 import pytest
 import torch
@@ -80,6 +82,8 @@ def test_base_models_and_classifiers(cls, tmp_path):
         alone = model if cls.__name__ in ("BloomModel", "MptModel") else reference(model, new)
         expected, *found = (m(ids)[0] for m in (alone, new, loaded))
     assert all(torch.allclose(one, expected, atol=2e-4) for one in found)
+    with pytest.raises(TypeError, match=r"takes no token_type_ids\. Omit them"):
+        new(ids, token_type_ids=torch.zeros_like(ids))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,6 +111,39 @@ def test_trains_saves_and_loads(name, tmp_path):
     for cls in (type(model), type(model.config)):
         with pytest.raises(Exception, match="see base_config"):
             cls.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_keyword_is_honoured_or_refused(name):
+    model, ids = tiny(name), tokens(2, WINDOW)
+    new, other = retrofitted(model), {"labels": ids, "shift_labels": tokens(2, WINDOW, seed=5)}
+    for call in (new, new.base_model):
+        with pytest.raises(TypeError, match=r"takes no attn_mask\. Did you mean 'attention_mask'"):
+            call(ids, attn_mask=torch.ones(2, WINDOW))
+    known = {"num_items_in_batch": 8, "cache_position": torch.arange(WINDOW), "output_hidden_states": True}
+    expected = new(ids, labels=ids, **known).loss
+    if name == "Bloom":  # its head does not hand them to the loss
+        with pytest.raises(TypeError, match="takes no shift_labels"):
+            new(ids, **other)
+    else:
+        assert (new(ids, **other, **known).loss - expected).abs() > 1e-3
+
+
+def test_keywords_of_a_replaced_forward_or_loss_are_known():
+    """As other libraries replace them: on the model, behind the original's signature."""
+    new, ids, seen = retrofitted(tiny("Llama")), tokens(2, WINDOW), []
+
+    @functools.wraps(type(new).forward)
+    def forward(self, *arguments, own=None, **options):
+        seen.append(own)
+        return type(self).forward(self, *arguments, **options)
+
+    new.forward = types.MethodType(forward, new)
+    new.loss_function = lambda logits, labels, temperature=1.0, **_: logits.mean() * 0 + temperature
+    assert new(ids, labels=ids, own=3, temperature=2.0).loss == 2.0
+    assert seen == [3]
+    with pytest.raises(TypeError, match="takes no misspelt"):
+        new(ids, misspelt=1)
 
 
 @pytest.mark.parametrize("implementation", ["longfire", "sdpa"])

@@ -172,18 +172,58 @@ def test_fires_init_reaches_every_layer():
         ("window", ValueError, "window=8 is not supported: pass sliding_window"),
         ("layer_types", ValueError, "layer_types=8 is not supported: pass sliding_window"),
         ("rope_theta", ValueError, "rope_theta=8 is not supported: pass position_encoding"),
+        ("rope_scaling", ValueError, "rope_scaling=8 is not supported: pass position_encoding"),
+        ("training_length", ValueError, "training_length=8 is not supported: pass max_position_embeddings"),
+        ("max_length", ValueError, "max_length=8 is not supported: pass max_position_embeddings"),
+        ("dropout", ValueError, "dropout=8 is not supported: pass attention_dropout and resid_dropout"),
+        ("hidden_dropout", ValueError, "hidden_dropout=8 is not supported: pass attention_dropout and resid_dropout"),
+        ("head_dim", ValueError, "head_dim=8 is not supported: it is hidden_size"),
+        ("attention_window", ValueError, "attention_window=8 is not supported: pass sliding_window"),
+        ("intermediate_size", ValueError, "intermediate_size=8 is not supported: it is 4"),
+        ("hidden_act", ValueError, "hidden_act=8 is not supported: it is GELU"),
+        ("horizon", TypeError, "option of fire: pass position_encoding={'name': 'fire', 'horizon': 8}"),
+        ("init", TypeError, "option of fire: pass position_encoding={'name': 'fire', 'init': 8}"),
+        ("bidirectional", TypeError, "'bidirectional' is an option of fire and t5: pass position_encoding"),
+        ("causal", TypeError, "Did you mean 'is_causal'"),
+        ("encoding", TypeError, "Did you mean 'position_encoding'"),
+        ("n_layers", TypeError, "Did you mean 'num_hidden_layers'"),
+        ("num_layers", TypeError, "Did you mean 'num_hidden_layers'"),
+        ("num_kv_heads", TypeError, "Did you mean 'num_key_value_heads'"),
+        ("temperature", TypeError, "there is no field 'temperature'"),
+        ("foo", TypeError, "there is no field 'foo'. Known: vocab_size, "),
     ],
 )
 def test_fields_that_would_be_ignored_are_refused(field, error, message):
-    with pytest.raises(error, match=message):
-        LongfireConfig.of_size("demo", **{field: 8})
+    for build in (
+        LongfireConfig,
+        lambda **fields: LongfireConfig.of_size("demo", **fields),
+        lambda **fields: AutoConfig.for_model("longfire", **fields),
+    ):
+        with pytest.raises(error, match=message):
+            build(**{field: 8})
+        build(**{field: None})
 
 
-def test_foreign_fields_are_kept(tmp_path):
-    """As transformers does: other libraries leave theirs in a configuration."""
-    config = LongfireConfig.of_size("demo", vocab_size=257, sep_token_id=3, layer_types=None, of_a_tool="x")
+def test_what_transformers_and_other_tools_save_is_loaded(tmp_path):
+    """Tools set attributes, which transformers saves. A misspelt field in a file is refused."""
+    config = LongfireConfig.of_size("demo", sep_token_id=3, layer_types=None, num_labels=3, torch_dtype="bfloat16")
+    config.architectures, config.auto_map, config.of_a_tool = ["LongfireForCausalLM"], {"AutoConfig": "a.B"}, {"x": 1}
+    config.quantization_config, config.transformers_version = {"quant_method": "awq"}, "5.14.0"
+    assert LongfireConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
     config.save_pretrained(tmp_path)
-    assert LongfireConfig.from_pretrained(tmp_path).of_a_tool == "x"
+    for cls in (LongfireConfig, AutoConfig):
+        loaded = cls.from_pretrained(tmp_path)
+        assert (loaded.of_a_tool, loaded.sep_token_id, loaded.num_labels) == ({"x": 1}, 3, 3)
+        assert loaded.to_dict() | {"_name_or_path": ""} == config.to_dict()
+    assert cls.from_pretrained(tmp_path, of_a_tool="other").of_a_tool == "other"
+    file = tmp_path / "config.json"
+    written = json.loads(file.read_text())
+    for wrong in ("num_hidden_layer", "window", "horizon", "head_dim"):
+        file.write_text(json.dumps({**written, wrong: 8}))
+        with pytest.raises(
+            (TypeError, ValueError), match=f"{wrong}.*(not supported|Did you mean|is an option of fire)"
+        ):
+            LongfireConfig.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("targets", ["labels", "shift_labels"])

@@ -104,12 +104,14 @@ def test_kept_tokens_count_up_from_zero(mask):
         ("sliding_window", "config.sliding_window"),
         ("token_type_ids", "return_token_type_ids=False"),
         ("output_attention", "Did you mean 'output_attentions'"),
+        ("attn_mask", "Did you mean 'attention_mask'"),
+        ("position_id", "Did you mean 'position_ids'"),
     ],
 )
 def test_arguments_that_would_be_ignored(argument, remedy):
     model, ids = small_model(), tokens(1, 4)
     for call in (model, model.model):
-        with pytest.raises(TypeError, match=f"LongfireModel takes no {argument}. .*{remedy}"):
+        with pytest.raises(TypeError, match=f"{type(call).__name__} takes no {argument}. .*{remedy}"):
             call(ids, **{argument: torch.zeros(1, 4)})
     assert logits(model, ids, **{argument: None}).isfinite().all()
 
@@ -271,6 +273,15 @@ def test_tokens_or_their_embeddings():
     for given_ids, given_embeddings in ((ids, embedded), (None, None)):
         with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
             model(given_ids, inputs_embeds=given_embeddings)
+
+
+@pytest.mark.parametrize("retrofitted", [False, True])
+def test_a_sequence_without_a_batch_is_refused(retrofitted):
+    model = retrofit(original("Llama"), training_length=64).eval() if retrofitted else small_model()
+    ids = tokens(9)
+    for name, value in (("input_ids", ids), ("inputs_embeds", model.get_input_embeddings()(ids))):
+        with pytest.raises(ValueError, match=rf"{name} must have shape \(B, T.*, not \(9.*pass {name}\[None\]"):
+            model(**{name: value})
 
 
 def test_a_hole_in_a_compiled_graph_is_an_error():

@@ -44,14 +44,14 @@ def test_splitting_a_sequence_is_refused(name):
         model(tokens(1, 4), sequence_group=object())
 
 
-@pytest.mark.parametrize("name", ["Llama", "Bloom", "Mpt"])
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Bloom", "Mpt"])
 def test_arguments_that_the_base_model_would_ignore(name):
     model = retrofit(original(name), training_length=16)
     for call in (model, model.base_model):
-        for argument, value in (("segment_ids", tokens(1, 4)), ("window", 2), ("sliding_window", 2)):
-            with pytest.raises(TypeError, match=f"Fire{name}.* takes no {argument}"):
-                call(tokens(1, 4), **{argument: value})
-        with pytest.raises(ValueError, match="is_causal=False is not supported"):
+        for argument in ("segment_ids", "window", "sliding_window", "attn_mask", "misspelt"):
+            with pytest.raises(TypeError, match=rf"Fire{name}.* takes no {argument}\. \w"):
+                call(tokens(1, 4), **{argument: tokens(1, 4)})
+        with pytest.raises(ValueError, match=r"is_causal=False is not supported: .* is_causal=True\. Omit it\.$"):
             call(tokens(1, 4), is_causal=False)
     assert logits(model, tokens(1, 4), window=None).isfinite().all()
 
@@ -364,6 +364,10 @@ def test_unsupported_models_are_refused():
         ("Llama", {}, {"width": 8}, "'width' is the model's hidden_size.* Did you mean 'mlp_width'"),
         ("Bloom", {}, {"encoding": "kerple_log"}, "'kerple_log' cannot replace the ALiBi of bloom"),
         ("Llama", {}, {"encoding": "rope"}, "needs an encoding with a bias, or 'nope', not 'rope'"),
+        ("Llama", {}, {"encoding": "yarn"}, "needs an encoding with a bias, or 'nope', not 'yarn'"),
+        ("Llama", {}, {"encoding": {"name": "fire"}}, "must be a name, not {'name': 'fire'}. Pass its options as"),
+        ("Llama", {}, {"encoding": FIRE(4)}, "must be a name, not FIRE. Pass its options as keywords: retrofit"),
+        ("Llama", {}, {"bidirectional": True}, "bidirectional=True is for encoders"),
         ("Llama", {"is_causal": False}, {}, "attention is bidirectional"),
         ("Qwen2", {"layer_types": ["chunked_attention"] * 2}, {}, r"layer_types has \['chunked_attention'\]"),
     ],

@@ -66,7 +66,7 @@ def difference(one, other):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_logits(name, encoding):
     model, batch = tiny(name), inputs()
-    new = retrofit(model, encoding, training_length=LENGTH)
+    new = retrofit(model, encoding, training_length=LENGTH if encoding else None)
     expected = logits(model, **batch)
     without = copy.deepcopy(model)
     for key, parameter in without.named_parameters():
@@ -87,7 +87,7 @@ def test_the_same_logits(name, encoding):
 def test_every_class_saved_and_loaded(name, encoding, tmp_path):
     for cls in (cls for cls in CLASSES if cls.config_class is getattr(hf, f"{name}Config")):
         model = tiny(name, cls.__name__.removeprefix(name), eos_token_id=1)
-        new = retrofit(model, encoding, training_length=LENGTH)
+        new = retrofit(model, encoding, training_length=LENGTH if encoding else None)
         folder = tmp_path / cls.__name__
         new.save_pretrained(folder)
         auto = next((HEADS[part] for part in HEADS if cls.__name__.endswith(part)), hf.AutoModel)
@@ -145,7 +145,7 @@ def test_generates_the_same(name, encoding):
     with torch.no_grad():
         for parameter in (p for p in model.parameters() if p.ndim > 1):
             parameter.mul_(2)  # or it repeats one token
-    new = retrofit(model, encoding, training_length=LENGTH)
+    new = retrofit(model, encoding, training_length=LENGTH if encoding else None)
     del batch["decoder_input_ids"]
     for options in ({}, {"num_beams": 3}):
         options |= {"do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
@@ -160,7 +160,7 @@ def test_generates_the_same(name, encoding):
 @pytest.mark.parametrize("encoding", [None, "fire"])
 def test_a_cache_continues(encoding):
     model, batch = tiny("T5"), inputs()
-    new = retrofit(model, encoding, training_length=LENGTH)
+    new = retrofit(model, encoding, training_length=LENGTH if encoding else None)
     expected, dec = logits(model, **batch), batch.pop("decoder_input_ids")
     cache, parts = None, []
     for start, end in ((0, 9), (9, 10), (10, 23)):
@@ -175,7 +175,7 @@ def test_a_cache_continues(encoding):
 def test_masks(encoding, implementation):
     """Left padding and holes, in encoder and decoder; masks by query where an implementation can honour them."""
     model, batch = tiny("T5"), inputs()
-    new = retrofit(model, encoding, training_length=LENGTH)
+    new = retrofit(model, encoding, training_length=LENGTH if encoding else None)
     new.set_attn_implementation(implementation)
     dec = torch.ones(2, 23, dtype=torch.long)
     dec[0, :4] = 0
@@ -225,7 +225,7 @@ def test_trains_with_and_without_gradient_checkpointing(name, encoding):
     """The gradients are the base model's, to the table as well; of FIRE, the heights of the steps learn."""
     model, batch = tiny(name, dropout_rate=0.0), inputs()
     batch["labels"] = batch["decoder_input_ids"]
-    new = retrofit(model, encoding, training_length=LENGTH)
+    new = retrofit(model, encoding, training_length=LENGTH if encoding else None)
     model(**batch).loss.backward()
     expected = {key: parameter.grad.clone() for key, parameter in model.named_parameters()}
     for checkpointing in (False, True):
@@ -329,6 +329,10 @@ def test_a_compiled_step_with_a_static_cache():
     [
         ({"encoding": "fire"}, "needs training_length"),
         ({"training_length": 0}, "at least 1"),
+        (
+            {"training_length": 64},
+            r"=64 has no effect: t5 keeps .* write retrofit\(model, 'fire', training_length=64\)",
+        ),
         ({"num_buckets": 8}, "takes no num_buckets for t5"),
         ({"encoding": "fire", "training_length": 64, "init": "kerple_log"}, "takes no init for t5"),
         ({"encoding": "kerple_log", "training_length": 64, "bidirectional": True}, "sets bidirectional itself"),
@@ -356,6 +360,10 @@ def test_unsupported_calls_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             new.encoder(ids, **wrong)
+    for call, arguments in ((new, {"input_ids": ids, "decoder_input_ids": ids}), (new.encoder, {"input_ids": ids})):
+        for name, message in (("attn_mask", "Did you mean 'attention_mask'"), ("misspelt", "Known: input_ids")):
+            with pytest.raises(TypeError, match=rf"Fire.* takes no {name}\. {message}"):
+                call(**arguments, **{name: 1})
     with pytest.raises(ValueError, match="T5Attention received no positions"):
         new.encoder.block[0](torch.randn(1, 5, 32))
 
@@ -396,7 +404,7 @@ def test_on_a_gpu_it_generates_the_same():
     options = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
     expected = model.generate(**batch, **options)
     for encoding in (None, "fire"):
-        new = retrofit(model, encoding, training_length=LENGTH)
+        new = retrofit(model, encoding, training_length=LENGTH if encoding else None)
         for more in ({}, {"num_beams": 3}):
             same = expected if not more else model.generate(**batch, **options, **more)
             assert torch.equal(new.generate(**batch, **options, **more), same)

@@ -54,9 +54,10 @@ def retrofit(
         model: a decoder of a supported architecture, alone or with a head for language modelling or for classification
             of sequences or tokens; any model of the T5 family; or a `LongfireForCausalLM`.
         encoding: the name of an encoding with a bias, or "nope". Default: FIRE, or T5's own bias.
-        training_length: sequence length that the result will be trained at. Only T5 with its own bias does without.
+        training_length: sequence length that the result will be trained at. T5 with its own bias takes none.
         options: of the new encoding, as in `longfire.build_encoding`.
     """
+    _check_name(encoding)
     if isinstance(model, LongfireForCausalLM):
         if training_length is None:
             raise TypeError(NEEDS_LENGTH)
@@ -94,6 +95,7 @@ def retrofit_on_meta(config: Any, encoding: str | None = None, *, training_lengt
 
     Refuses what `retrofit` refuses.
     """
+    _check_name(encoding)
     if isinstance(config, FireConfig):
         kind = getattr(config, "model_type", "")
         raise TypeError(f"this {kind} already has an encoding of longfire's.")
@@ -115,6 +117,11 @@ def _on_meta(
     decoder_class: Any = cls.decoder_class if issubclass(cls, RetrofittedHead) else cls
     if training_length is not None:
         at_least("training_length", training_length, 1)
+        if encoding is None and issubclass(cls, t5.T5FamilyModel):
+            raise TypeError(
+                f"training_length={training_length} has no effect: {config.model_type} keeps its own bias. Omit it; "
+                f"for FIRE write retrofit(model, 'fire', training_length={training_length})."
+            )
     elif encoding is not None or not issubclass(cls, t5.T5FamilyModel):
         raise TypeError(NEEDS_LENGTH)
     decoder_class.check_config(config)
@@ -123,6 +130,15 @@ def _on_meta(
     fields.update(decoder_class.config_changes(config, training_length, encoding, options))
     with torch.device("meta"):
         return cls(config_class.from_dict(fields, name_or_path=config.name_or_path))
+
+
+def _check_name(encoding: object) -> None:
+    if encoding is not None and not isinstance(encoding, str):
+        given = repr(encoding) if isinstance(encoding, dict) else type(encoding).__name__
+        raise TypeError(
+            f"encoding must be a name, not {given}. Pass its options as keywords: retrofit(model, 'fire', "
+            f"training_length=…, horizon=…)."
+        )
 
 
 def _target_class(model: object) -> type[RetrofittedModel]:

@@ -145,6 +145,7 @@ class BloomFireModel(AlibiModel):
 
     layers_name, attention_name, norm_name = "h", "self_attention", "ln_f"
     layout_argument, cache_argument = "alibi", "layer_past"
+    head_passes_loss_options = False
     word_embeddings_layernorm: Any
     _can_record_outputs = {"hidden_states": BloomBlock, "attentions": BloomAttention}  # noqa: RUF012
 

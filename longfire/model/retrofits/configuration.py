@@ -53,12 +53,12 @@ class FireConfig:
                 f"training_length=…) adds one to a model."
             )
         if theorem is None:
-            encoding = encoding_of_shape(self, **options)
-            if not (encoding.has_bias or isinstance(encoding, NoPE)):
+            chosen = ENCODINGS.get(options["name"])
+            if chosen not in (None, NoPE) and chosen.bias is PositionEncoding.bias:
                 raise ValueError(
                     f"retrofit needs an encoding with a bias, or 'nope', not {options['name']!r}. Use 'fire'."
                 )
-            return encoding
+            return encoding_of_shape(self, **options)
         exact_length = options.pop("max_length", None)
         if exact_length is None or options:
             raise ValueError(

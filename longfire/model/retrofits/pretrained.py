@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import Cache, DynamicCache
+from transformers.utils.generic import TransformersKwargs
 
 from longfire.encodings import PositionEncoding
 from longfire.engines.value_checks import holds
 from longfire.model.attention import active_encoding, attend
 from longfire.model.inputs import LONGFIRE, Layout, find_layout
-from longfire.model.loading import EncodingModel
+from longfire.model.loading import INSTEAD, EncodingModel, parameters_of
 from longfire.model.packing import ARGUMENTS, take_packing
 
 BIASED = "longfire_biased"
@@ -25,16 +26,37 @@ DROPPED = (
     "attention_mask hides tokens between others, so a window, which counts positions, may reach keys that a sliding "
     "window's cache has dropped"
 )
+CALL_OPTIONS = (*TransformersKwargs.__annotations__, *ARGUMENTS, "cache_position", "return_dict")
+"""Keyword arguments of a call that transformers knows, besides those in a model's signature."""
 
 
 class RetrofittedModel(EncodingModel):
     """Initialises the encoding as configured, and the rest as the base model does."""
 
+    _known_options: dict[str, None]
+
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """As in PyTorch, but refuses what the base model would drop. None means the default."""
         options = {name: value for name, value in options.items() if value is not None}
-        self.check_options(options)
+        if any(name not in self._known_options for name in options):
+            self._known_options |= self.known_options()  # another library may have replaced forward or the loss
+        self.check_options(options, self._known_options)
         return super().__call__(*arguments, **options)
+
+    def post_init(self) -> None:
+        """Called at the end of the base model's constructor."""
+        super().post_init()
+        self._known_options = self.known_options()  # now: a compiled graph cannot look it up
+
+    def known_options(self) -> dict[str, None]:
+        """The keyword arguments of a call that are not ignored."""
+        forwards = [
+            vars(cls)["forward"] for cls in type(self).__mro__ if "forward" in vars(cls) and cls is not nn.Module
+        ]
+        names: dict[str, None] = {}
+        for forward in (self.forward, *forwards):
+            names |= parameters_of(forward)
+        return {name: None for name in (*names, *CALL_OPTIONS) if name not in INSTEAD}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -60,6 +82,8 @@ class RetrofittedModel(EncodingModel):
 
     head_passes_positions: ClassVar[bool] = True
     """Whether the base model's heads hand position ids and packing arguments to their decoder."""
+    head_passes_loss_options: ClassVar[bool] = True
+    """Whether the base model's heads hand all keyword arguments to their loss."""
 
     @classmethod
     def check_config(cls, config: Any) -> None:
@@ -119,6 +143,14 @@ class RetrofittedHead(RetrofittedModel):
         if not self.decoder_class.head_passes_positions:
             self.register_forward_pre_hook(_refuse_positions, with_kwargs=True)
         super().post_init()
+
+    def known_options(self) -> dict[str, None]:
+        """Those of the loss, too, which the decoder receives as well."""
+        loss: dict[str, None] = {}
+        if self.decoder_class.head_passes_loss_options:
+            loss = parameters_of(self.loss_function) | {"ignore_index": None}
+            getattr(self, self.base_model_prefix)._known_options |= loss
+        return super().known_options() | loss
 
 
 def _refuse_positions(head: nn.Module, _: Any, options: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.utils.generic import merge_with_config_defaults
 
+from longfire.model.extension import refuse_bidirectional
 from longfire.model.packing import take_packing
 from longfire.model.retrofits.pretrained import BIASED, RetrofittedModel
 
@@ -61,6 +62,7 @@ class RotaryModel(RetrofittedModel):
         cls, config: Any, training_length: int, encoding: str | None, options: dict[str, Any]
     ) -> dict[str, Any]:
         """A new encoding, which must be trained."""
+        refuse_bidirectional(options)
         name = "fire" if encoding is None else encoding
         default = {"init_L": training_length / 4} if name == "fire" else {}
         return {
