@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from longfire import ENCODINGS, __version__
+from longfire.atomic_io import write_json
 from longfire.cli import IN_EXTRAS, main
+from tests.report.records import compare_record
+from tests.training.runs import raises
 
 ROOT = Path(__file__).parents[1]
 
@@ -161,6 +164,25 @@ def test_a_broken_pipe_is_not_a_success():
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (["report", "text"], ["out"]),
+        (["explore"], ["out/encodings.json", "out/encodings.png"]),
+        (
+            ["bench", "attention", "--device", "cpu", "--lengths", "8", "--engines", "sdpa", "--seconds", "0.01"],
+            ["out", "out.png"],
+        ),
+    ],
+)
+def test_files_are_written_before_a_closed_pipe_ends_the_command(command, files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json(tmp_path / "text" / "compare.json", compare_record())
+    monkeypatch.setattr("builtins.print", raises(BrokenPipeError))
+    assert main([*command, "--out", "out"]) == 141
+    assert all((tmp_path / name).exists() for name in files)
 
 
 def test_without_a_command_the_help_is_printed(capsys):

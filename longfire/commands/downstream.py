@@ -202,10 +202,10 @@ def show_results(record: dict[str, Any], out: Path, own: Sequence[str] | None, s
     status = INTERRUPTED if record.get("interrupted") else int(failed)
     if not is_first():
         return status
-    print(downstream_table(record, {name: reported(name) for name in PAPERS}, size))
     tested = {one["task"] for row in record["rows"] for one in row["scores"] if "failed" not in one}
     several = len(record["setting"]["lengths"]) > 1
     plots = [plot_contexts(record, task, out / f"contexts-{task}.png") for task in sorted(tested) if several]
+    print(downstream_table(record, {name: reported(name) for name in PAPERS}, size))
     print(f"\nNumbers: {out / RECORD}" + (f"   Plots: {', '.join(map(str, plots))}" if plots else ""))
     return status
 
