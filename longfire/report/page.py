@@ -15,11 +15,11 @@ from longfire.report.summary import (
     COLORS,
     Line,
     Record,
+    finished_seeds,
     is_number,
     lengths_of,
     lines_of,
     metric_of,
-    seeds_of,
     texts_of,
     training_tokens,
 )
@@ -157,12 +157,12 @@ def chart_legend(record: Record) -> str:
     bands = "Bands show the standard deviation over seeds."
     if metric.is_accuracy:
         bands = "Lines show the median over seeds, bands the worst and the best seed."
-    spread = bands if len(seeds_of(record)) > 1 else "One seed."
+    spread = bands if len(finished_seeds(record)) > 1 else "One seed."
     return f"{metric.name.capitalize()}; {metric.direction}. {spread}"
 
 
 def _body(record: Record, data: dict[str, Any], title: str, reference: Table | str | None) -> str:
-    several, texts = len(seeds_of(record)) > 1, data["texts"]
+    several, texts = len(finished_seeds(record)) > 1, data["texts"]
     failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
     tables = [table.html() for table in comparison_tables(record, parameters=True)] if record["runs"] else []
     parts = [
