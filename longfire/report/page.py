@@ -178,14 +178,19 @@ def _body(record: Record, data: dict[str, Any], title: str, reference: Table | s
     parts.append(section("method", "How it was run", "", f"<p>{escape(' '.join(description(record)))}</p>{notes}"))
     if any(one["losses"] for one in data["series"]):
         scratch = " from scratch" if extensions(record["runs"]) else ""
-        band = "Mean over seeds; the band spans the lowest and highest seed." if several else ""
-        parts.append(section("losses", f"Training loss{scratch}", band))
+        band = "Mean over seeds; the band spans the lowest and highest seed. " if several else ""
+        parts.append(section("losses", f"Training loss{scratch}", band + first_steps(data)))
     if any(one["positions"] for one in data["series"]):
         about = POSITIONS.format(f" of {texts[0]['name']}" if len(texts) > 1 else "")
         parts.append(section("positions", "Loss by position", about))
     if data["biases"]:
         parts.append(section("biases", "Learned biases", BIASES))
     return "\n".join([*filter(None, parts), _settings(record)])
+
+
+def first_steps(data: dict[str, Any]) -> str:
+    """A remark on the chart of the training loss, which leaves out the first twentieth of the points if it is high."""
+    return "The first steps may lie above the plot." if any(len(one["losses"]) >= 20 for one in data["series"]) else ""
 
 
 def _settings(record: Record) -> str:

@@ -58,6 +58,7 @@ def test_the_report(place, capsys):
         labels = ["Original", "FIRE, before recovery", "FIRE after 2 steps", "FIRE after 4 steps"]
         assert [*curves(page, "#perplexity")] == [*curves(page, "#positions")] == labels
         assert [*curves(page, "#losses")] == labels[-1:]
+        assert page.locator("#losses .legend").count() == 0  # the others have no training
         assert overflow(page) <= 0
 
 
