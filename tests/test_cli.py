@@ -37,6 +37,7 @@ def test_explore(tmp_path, capsys):
         (["bench", "bias", "--lengths", "0"], "a length must be at least 1, not 0"),
         (["explore", "--out", __file__], "Not a directory"),
         (["pretrain", "tiny", "--vocab", "300", "--dry-run"], "--vocab 300 is for --tokenizer bpe"),
+        (["pretrain", "tiny", "--fsdp"], "--fsdp needs torchrun, even for one GPU: torchrun --nproc-per-node 8 -m"),
     ],
 )
 def test_user_errors_have_no_traceback(command, message, capsys):
@@ -54,6 +55,19 @@ def test_a_checkpoint_with_an_unknown_encoding(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert shown.startswith("longfire: there is no encoding named 'recency'.")
     assert "Traceback" not in shown
+
+
+def test_a_misspelt_option_without_a_command(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--versoin"])
+    assert capsys.readouterr().err.endswith("unrecognized arguments: --versoin. Did you mean --version?\n")
+
+
+@pytest.mark.parametrize("command", [["explore"], ["evaluate", "perplexity"]])
+def test_a_comparison_instead_of_a_checkpoint(command, tmp_path, capsys):
+    write_json(tmp_path / "runs" / "fire-0" / "model" / "config.json", {})
+    assert main([*command, str(tmp_path)]) == 2
+    assert f"or a training run: {tmp_path / 'runs' / 'fire-0'}.\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,7 @@ def _add_common(parser: argparse.ArgumentParser, folder: str, limited: str) -> N
 def run_finetune(options: argparse.Namespace) -> int:
     """Run `longfire finetune`. Exit status: 1 if a run or a test failed, 130 if interrupted."""
     from longfire.lab.downstream.plan import Experiment, plan
+    from longfire.training.processes import check_sharding
     from longfire.training.trainer import SHARDED
 
     out = options.out or Path("finetune") / options.task
@@ -149,6 +150,8 @@ def run_finetune(options: argparse.Namespace) -> int:
             print(describe_experiment(one.experiment, checkpoints, one.questions, one.missing))
             print(f"results folder: {one.out}")
         return 0
+    if options.fsdp:
+        check_sharding()
     how = {"tracker": options.tracker, "batch_tokens": options.batch_tokens, **(SHARDED if options.fsdp else {})}
     return run_plans(plans, options.checkpoints, **how)
 

@@ -210,7 +210,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from longfire.training.checkpoints import describe_last
     from longfire.training.context_parallel import check_context_parallel, check_processes
     from longfire.training.pretrain import pretrain
-    from longfire.training.processes import is_first
+    from longfire.training.processes import check_sharding, is_first
     from longfire.training.task_data import TaskData
     from longfire.training.trainer import SHARDED
 
@@ -229,6 +229,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
         print(description, f"output                   {out}", sep="\n")
         return 0
     check_processes(options.context_parallel)
+    if options.fsdp:
+        check_sharding()
     refuse_unwritable(out)
     corpus = load_corpus(**text) if recipe.task is None else TaskData(recipe.task)
     already_trained = (out / "done.json").exists()

@@ -83,7 +83,9 @@ def _table(record: Record) -> Table:
         rows.append([_label(run, record), f"{run['tokens_seen']:,}", *values])
     shown = record["runs"][-1]["perplexity"]["rows"] if record["runs"] else []
     scored = [
-        f"{row['tokens']:,} of {row['documents']:,} documents at {row['length']:,}" for row in shown if "tokens" in row
+        f"{row['tokens']:,} from {row['documents']:,} document{'s' * (row['documents'] != 1)} at {row['length']:,}"
+        for row in shown
+        if "tokens" in row
     ]
     failed = [
         f"{_label(run, record)} at {row['length']:,}: {row['failed']}."

@@ -6,7 +6,7 @@ over 375 million tokens, cosine decay to a tenth at 260 billion, constant from t
 
 import math
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Self
 
 from huggingface_hub.errors import StrictDataclassError
@@ -192,7 +192,7 @@ class Recipe(BaseRecipe):
     def _check_horizon(self, encoding: dict[str, Any]) -> None:
         """Refuse a horizon below L: the normaliser would be constant, and L could not be learned."""
         L, horizon = encoding.get("init_L"), encoding.get("horizon")
-        if not (isinstance(L, Real) and isinstance(horizon, Real)) or encoding.get("threshold", "learned") is None:
+        if not (isinstance(L, Real) and isinstance(horizon, Integral)) or encoding.get("threshold", "learned") is None:
             return
         if 1 <= float(horizon) < float(L):
             without = self._label(init_L=L, horizon=None)

@@ -49,6 +49,8 @@ def test_the_report(place, capsys):
     )
     assert f"Before recovery, at 16 tokens, it was {abs(values[2] - values[1]):.2f} nats" in " ".join(shown.split())
     assert "FIRE after 4 steps" in shown
+    rows = record["runs"][-1]["perplexity"]["rows"]
+    assert f"Tokens scored: {rows[0]['tokens']:,} from {rows[0]['documents']} document" in shown
     assert "(LoRA of rank 16)" in shown
     assert "out: testing original\n16 tokens: log perplexity" in progress
     assert "out: step 4 of 4" in progress
@@ -111,7 +113,7 @@ def test_a_dry_run(place, capsys):
         (["--encoding", "fire-s"], "a retrofit gives each layer its own encoding. Omit the -s."),
         (["--encoding", "rope"], "retrofit needs an encoding with a bias, or 'nope', not 'rope'"),
         (["--steps", "-1"], "steps must be at least 0, not -1."),
-        (["--evaluate-at", "5", "--steps", "4"], "cannot evaluate at step 5: there are 4."),
+        (["--evaluate-at", "5", "--steps", "4"], "cannot evaluate at step 5: training ends at step 4."),
         (["--lora", "--set", "lora_rank=0"], "LoRA needs a rank of at least 1"),
         (["--set", "compile=True"], "a retrofit has no compile"),
         (["--steps", "3", "--set", "steps=4"], "steps is given twice: --steps 3 and --set steps=4."),

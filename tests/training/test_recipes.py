@@ -240,8 +240,9 @@ def test_values_that_would_fail_later(change, message):
 
 
 def test_options_that_the_encoding_refuses():
-    with pytest.raises(ValueError, match=r"^horizon must be a whole number, not 'far'"):
-        RECIPES["tiny"].but(encoding_options={"horizon": "far"}).config(257)
+    for horizon in ("far", 1.5):
+        with pytest.raises(ValueError, match=rf"^horizon must be a whole number, not {horizon!r}"):
+            RECIPES["tiny"].but(encoding_options={"horizon": horizon}).config(257)
 
 
 def test_an_init_that_conflicts_with_other_options():
