@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, get_args, get_origin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -16,7 +17,7 @@ def hint(name: object, choices: Iterable[object]) -> str:
     """`Did you mean 'fire'? Known: …`"""
     known = list(choices)
     lower = {choice.lower(): choice for choice in known if isinstance(choice, str)}
-    near = get_close_matches(str(name).lower(), lower, n=1, cutoff=0.5)
+    near = get_close_matches(str(name).lower(), lower, n=1)
     meant = f"Did you mean {lower[near[0]]!r}? " if near else ""
     return f"{meant}Known: {', '.join(map(str, known))}."
 
@@ -43,6 +44,33 @@ def positive(what: str, value: object, zero_too: bool = False) -> None:
     number = float(value)
     if not (math.isfinite(number) and (number > 0 or (zero_too and number == 0))):
         raise ValueError(f"{what} must be {'at least' if zero_too else 'above'} 0 and finite, not {value!r}.")
+
+
+KINDS: dict[Any, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a name"),
+    dict: (dict, "a dictionary, such as {'horizon': 64}"),
+    tuple: (tuple, "numbers, such as (0.9, 0.95)"),
+    NoneType: (NoneType, "None"),
+}
+"""Type in an annotation → the type of its values, and how to describe them."""
+
+
+def of_type(what: str, value: object, annotation: Any) -> None:
+    """Refuse a value that does not fit a dataclass's annotation: one of `KINDS`, or a union of them."""
+    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    if not any(_fits(value, kind) for kind in kinds):
+        expected = " or ".join(KINDS[get_origin(kind) or kind][1] for kind in kinds)
+        raise TypeError(f"{what} must be {expected}, not {value!r} ({type(value).__name__}).")
+
+
+def _fits(value: object, kind: Any) -> bool:
+    origin, members = get_origin(kind) or kind, get_args(kind)
+    if origin is tuple and isinstance(value, tuple | list):  # a list, as in JSON
+        return len(value) == len(members) and all(_fits(*pair) for pair in zip(value, members, strict=True))
+    return isinstance(value, KINDS[origin][0]) and (origin is bool or not isinstance(value, bool))
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

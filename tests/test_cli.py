@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from longfire import ENCODINGS, __version__
+from longfire.atomic_io import write_json
 from longfire.cli import IN_EXTRAS, main
+from tests.report.records import compare_record
+from tests.training.runs import raises
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,6 +37,7 @@ def test_explore(tmp_path, capsys):
         (["bench", "bias", "--lengths", "0"], "a length must be at least 1, not 0"),
         (["explore", "--out", __file__], "Not a directory"),
         (["pretrain", "tiny", "--vocab", "300", "--dry-run"], "--vocab 300 is for --tokenizer bpe"),
+        (["pretrain", "tiny", "--fsdp"], "--fsdp needs torchrun, even for one GPU: torchrun --nproc-per-node 8 -m"),
     ],
 )
 def test_user_errors_have_no_traceback(command, message, capsys):
@@ -51,6 +55,19 @@ def test_a_checkpoint_with_an_unknown_encoding(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert shown.startswith("longfire: there is no encoding named 'recency'.")
     assert "Traceback" not in shown
+
+
+def test_a_misspelt_option_without_a_command(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--versoin"])
+    assert capsys.readouterr().err.endswith("unrecognized arguments: --versoin. Did you mean --version?\n")
+
+
+@pytest.mark.parametrize("command", [["explore"], ["evaluate", "perplexity"]])
+def test_a_comparison_instead_of_a_checkpoint(command, tmp_path, capsys):
+    write_json(tmp_path / "runs" / "fire-0" / "model" / "config.json", {})
+    assert main([*command, str(tmp_path)]) == 2
+    assert f"or a training run: {tmp_path / 'runs' / 'fire-0'}.\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -161,6 +178,25 @@ def test_a_broken_pipe_is_not_a_success():
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (["report", "text"], ["out"]),
+        (["explore"], ["out/encodings.json", "out/encodings.png"]),
+        (
+            ["bench", "attention", "--device", "cpu", "--lengths", "8", "--engines", "sdpa", "--seconds", "0.01"],
+            ["out", "out.png"],
+        ),
+    ],
+)
+def test_files_are_written_before_a_closed_pipe_ends_the_command(command, files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json(tmp_path / "text" / "compare.json", compare_record())
+    monkeypatch.setattr("builtins.print", raises(BrokenPipeError))
+    assert main([*command, "--out", "out"]) == 141
+    assert all((tmp_path / name).exists() for name in files)
 
 
 def test_without_a_command_the_help_is_printed(capsys):

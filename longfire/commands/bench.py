@@ -155,10 +155,13 @@ def run_bench(options: argparse.Namespace) -> int:
     if not _has_results(record):
         print(f"{table}\n\nNothing was measured: {options.out} is as it was.", flush=True)
         return 1
-    print(f"{table}\n\nRecord: {options.out}", flush=True)
-    if plot := PLOTS.get(benchmark.subject):
-        picture = options.out.with_suffix(".png")
-        plot(record, picture)
+    picture = options.out.with_suffix(".png")
+    try:
+        if plot := PLOTS.get(benchmark.subject):
+            plot(record, picture)
+    finally:  # without matplotlib too
+        print(f"{table}\n\nRecord: {options.out}", flush=True)
+    if plot:
         print(f"Plot: {picture}")
     if record.get("interrupted"):
         return INTERRUPTED

@@ -18,6 +18,7 @@ from longfire.commands.training import (
     corpus_options,
     describe_recipe,
     refuse_text_options,
+    settings,
 )
 from longfire.lab import DEFAULT_ENCODINGS, DEFAULT_SEEDS
 from longfire.validation import at_least
@@ -127,6 +128,10 @@ def run_compare(options: argparse.Namespace) -> int:
     from longfire.report.compare_plot import plot_compare
     from longfire.report.page import report_page
 
+    given = settings(options.set)
+    for field, flag in (("encoding", "--encodings"), ("seed", "--seeds")):
+        if field in given:
+            raise ValueError(f"--set {field}={given[field]}: a comparison has {field}s of its own. Use {flag}.")
     recipe = chosen_recipe(options, options.recipe or (TEXT_RECIPE if options.task is None else TASK_RECIPE))
     comparison = Comparison(
         recipe,
@@ -139,9 +144,9 @@ def run_compare(options: argparse.Namespace) -> int:
     file, page = options.out / "compare.json", options.out / "report.html"
 
     def show(record: dict[str, Any]) -> None:
-        print(compare_table(record, bold=sys.stdout.isatty()))
         plot_compare(record, options.out)
         report_page(record, page)
+        print(compare_table(record, bold=sys.stdout.isatty()))
         print(f"\nReport: {page}   Numbers: {file}")
 
     check_jobs(options)

@@ -124,6 +124,7 @@ def _add_common(parser: argparse.ArgumentParser, folder: str, limited: str) -> N
 def run_finetune(options: argparse.Namespace) -> int:
     """Run `longfire finetune`. Exit status: 1 if a run or a test failed, 130 if interrupted."""
     from longfire.lab.downstream.plan import Experiment, plan
+    from longfire.training.processes import check_sharding
     from longfire.training.trainer import SHARDED
 
     out = options.out or Path("finetune") / options.task
@@ -149,6 +150,8 @@ def run_finetune(options: argparse.Namespace) -> int:
             print(describe_experiment(one.experiment, checkpoints, one.questions, one.missing))
             print(f"results folder: {one.out}")
         return 0
+    if options.fsdp:
+        check_sharding()
     how = {"tracker": options.tracker, "batch_tokens": options.batch_tokens, **(SHARDED if options.fsdp else {})}
     return run_plans(plans, options.checkpoints, **how)
 
@@ -202,10 +205,10 @@ def show_results(record: dict[str, Any], out: Path, own: Sequence[str] | None, s
     status = INTERRUPTED if record.get("interrupted") else int(failed)
     if not is_first():
         return status
-    print(downstream_table(record, {name: reported(name) for name in PAPERS}, size))
     tested = {one["task"] for row in record["rows"] for one in row["scores"] if "failed" not in one}
     several = len(record["setting"]["lengths"]) > 1
     plots = [plot_contexts(record, task, out / f"contexts-{task}.png") for task in sorted(tested) if several]
+    print(downstream_table(record, {name: reported(name) for name in PAPERS}, size))
     print(f"\nNumbers: {out / RECORD}" + (f"   Plots: {', '.join(map(str, plots))}" if plots else ""))
     return status
 

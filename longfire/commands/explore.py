@@ -50,12 +50,12 @@ def explore_encodings(options: argparse.Namespace) -> int:
     from longfire.report.explore import LEGEND, QUERIES, effects, effects_record, effects_table, plot_effects
 
     by_query = {query: effects(query, options.seed) for query in QUERIES}
-    for query, query_effects in by_query.items():
-        print(effects_table(query, query_effects), end="\n\n")
-    print(LEGEND, end="\n\n")
     picture, record = options.out / "encodings.png", options.out / "encodings.json"
     write_json(record, effects_record(by_query))
     plot_effects(by_query, picture)
+    for query, query_effects in by_query.items():
+        print(effects_table(query, query_effects), end="\n\n")
+    print(LEGEND, end="\n\n")
     print(f"All heads and keys: {picture}   Record: {record}")
     return 0
 

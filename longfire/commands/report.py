@@ -35,9 +35,9 @@ def run_report(options: argparse.Namespace) -> int:
     if options.out.is_dir():
         raise ValueError(f"--out {options.out} is a folder: name the page, such as {options.out / 'report.html'}.")
     records = read_records(options.folders)
-    bold = sys.stdout.isatty()
+    page, bold = combined_page(records, options.out), sys.stdout.isatty()
     print(summary_table(records, mark="Bold" if bold else "*").text(bold=bold))
-    print(f"\nReport: {combined_page(records, options.out)}")
+    print(f"\nReport: {page}")
     return 0
 
 

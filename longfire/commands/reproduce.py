@@ -205,12 +205,15 @@ def show_lengths(entry: LengthEntry, results: Path, record: dict[str, Any]) -> N
 
     theirs = papers_numbers(reported(entry.reported) if entry.reported else [])
     title = heading(entry.shows, entry.what, record)
-    print(f"{title}\n\n{compare_table(record, bold=sys.stdout.isatty())}\n\n{theirs}")
     plot_compare(record, results)
-    for label, curves in record["biases"].items() if entry.draws_biases else ():
-        plot = plot_biases(curves, results / f"biases-{label_file_name(label)}.png")
-        print(f"\nLearned biases of {label}: {plot}")
+    biases = {
+        label: plot_biases(curves, results / f"biases-{label_file_name(label)}.png")
+        for label, curves in (record["biases"].items() if entry.draws_biases else ())
+    }
     page = report_page(record, results / "report.html", title, theirs)
+    print(f"{title}\n\n{compare_table(record, bold=sys.stdout.isatty())}\n\n{theirs}")
+    for label, plot in biases.items():
+        print(f"\nLearned biases of {label}: {plot}")
     if entry.texts and not record["setting"]["also"]:
         print("\nThe paper also tests on other texts. To do the same, pass --also latex=papers/ code=src/")
     print(f"\nReport: {page}   Numbers: {results / 'compare.json'}")

@@ -2,9 +2,10 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longfire.atomic_io import write_json
 from longfire.commands.compare import TEST_TOKENS, chosen_test_tokens
@@ -66,12 +67,32 @@ def plan(options: argparse.Namespace) -> "RetrofitPlan":
 
     if options.tokenizer is not None:
         raise ValueError(f"--tokenizer {options.tokenizer}: a retrofit keeps the model's tokenizer. Omit the option.")
+    changes = recipe_changes(options, RetrofitRecipe)
+    refuse_encoding_options(options.encoding or "fire", changes)
     return RetrofitPlan(
         **{name: getattr(options, name) for name in PLAN_OPTIONS},
-        changes=recipe_changes(options, RetrofitRecipe),
+        changes=changes,
         corpus=source_options(options),
         tokens=chosen_test_tokens(options),
     )
+
+
+def refuse_encoding_options(label: str, changes: Mapping[str, Any]) -> None:
+    """Refuse --set for the encoding and its options, which --encoding takes."""
+    from longfire.encodings.labels import check_label, parse_label
+    from longfire.encodings.registry import ENCODINGS, option_names
+
+    check_label(label)
+    if "encoding" in changes:
+        raise ValueError(
+            f"a retrofit's recipe has no field 'encoding'. Write --encoding {changes['encoding']} without --set."
+        )
+    name, _, options = parse_label(label)
+    if own := [option for option in changes if option in option_names(ENCODINGS[name])]:
+        typed = ",".join(f"{option}={value}" for option, value in {**options, **{o: changes[o] for o in own}}.items())
+        raise ValueError(
+            f"{', '.join(own)}: not a field of the recipe but an option of {name}. Write --encoding {name}:{typed}."
+        )
 
 
 def run_retrofit(options: argparse.Namespace) -> int:

@@ -27,8 +27,7 @@ def run_tokenize(options: argparse.Namespace) -> int:
     corpus = load_corpus(**corpus_options(options, options.tokenizer or "bytes", options.vocab_size))
     corpus.save(options.out)
     for name, split in corpus.describe()["splits"].items():
-        print(
-            f"{name:10}  {split['documents']:>9,} documents  {split['tokens']:>13,} tokens  {split['bytes']:>13,} bytes"
-        )
+        documents = f"{split['documents']:>9,} document{'s' if split['documents'] != 1 else ' '}"
+        print(f"{name:10}  {documents}  {split['tokens']:>13,} tokens  {split['bytes']:>13,} bytes")
     print(f"Vocabulary: {corpus.vocab_size:,}. Tokens: {options.out}")
     return 0

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TEXT_OPTIONS = ("corpus", "field", "validation", "tokenizer", "max_documents", "vocab_size", "skip_bad")
 """Options of `add_corpus_options`, which a synthetic task does not have."""
+FLAGS = {"vocab_size": "--vocab", "batch_size": "--batch", "init_from": "--from", "share_position_encoding": "--share"}
+"""Options whose attributes have other names."""
 VOCABULARIES = {"bytes": 257, "gpt2": 50257}
 """Vocabulary sizes known before the tokenizer is loaded."""
 
@@ -118,38 +120,55 @@ def chosen_recipe(options: argparse.Namespace, name: str) -> "Recipe":
         message = "--share is now --encoding fire-s (or NAME-s); the next release drops the old option."
         warnings.warn(message, FutureWarning, stacklevel=2)
     recipe = recipe_named(name)
-    changes = recipe_changes(options, recipe)
     if (label := getattr(options, "encoding", None)) is None:
-        return recipe.but(**changes)
+        return recipe.but(**recipe_changes(options, recipe))
     check_label(label)
-    return recipe.with_encoding(label, **changes)
+    return recipe.with_encoding(label, **recipe_changes(options, recipe, label))
 
 
-def recipe_changes(options: argparse.Namespace, recipe: Any) -> dict[str, Any]:
-    """The fields of a recipe (or class of recipes) that have an option of the same name, or that --set sets."""
-    names = [
-        field.name for field in fields(recipe) if field.name != "encoding"
-    ]  # a label, which is more than the field
-    own = {name: getattr(options, name, None) for name in names}
-    return {name: value for name, value in own.items() if value is not None} | settings(options.set)
+def recipe_changes(options: argparse.Namespace, recipe: Any, label: str | None = None) -> dict[str, Any]:
+    """The fields of a recipe (or class of recipes) that have an option of the same name, or that --set sets.
+
+    Refuses --set for a field that an option, or the encoding's label, sets too.
+    """
+    names = [field.name for field in fields(recipe) if field.name != "encoding"]  # a label, more than the field
+    own = {name: value for name in names if (value := getattr(options, name, None)) is not None}
+    given = {name: f"{option_flag(name)} {value}" for name, value in own.items()}
+    return own | settings(options.set, {**given, **_set_by_label(label)})
 
 
-def settings(assignments: Sequence[str]) -> dict[str, Any]:
-    """Parse --set: `steps=100` → {"steps": 100}."""
+def _set_by_label(label: str | None) -> dict[str, str]:
+    """The fields of a recipe that a label sets, `init` aside, which recipes compare with the encoding's own."""
+    from longfire.encodings.labels import parse_label
+
+    if label is None:
+        return {}
+    _, shared, options = parse_label(label)
+    names = ("encoding", *["share_position_encoding"] * shared, *["encoding_options"] * bool(options), *options)
+    return {name: f"--encoding {label}" for name in names if name != "init"}
+
+
+def settings(assignments: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Parse --set: `steps=100` → {"steps": 100}. `given`: fields that are set already, and by what."""
     from longfire.encodings.labels import parse_value
+    from longfire.training.base_recipe import RENAMED
 
-    values = {}
+    values, given = {}, dict(given or {})
     for assignment in assignments:
-        name, equals, value = assignment.partition("=")
+        typed, equals, value = assignment.partition("=")
         if not equals:
             raise ValueError(f"--set takes FIELD=VALUE, such as steps=100, not {assignment!r}.")
-        values[name.replace("-", "_")] = parse_value(value)
+        name = typed.replace("-", "_")
+        field = RENAMED.get(name, name)
+        if field in given:
+            raise ValueError(f"{field} is given twice: {given[field]} and --set {assignment}. Pass one of them.")
+        given[field], values[name] = f"--set {assignment}", parse_value(value)
     return values
 
 
 def option_flag(name: str) -> str:
     """The option that sets an attribute: max_documents → --max-documents."""
-    return {"vocab_size": "--vocab"}.get(name, f"--{name.replace('_', '-')}")
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def refuse_text_options(options: argparse.Namespace, task: str, *others: str) -> None:
@@ -191,7 +210,7 @@ def run_pretrain(options: argparse.Namespace) -> int:
     from longfire.training.checkpoints import describe_last
     from longfire.training.context_parallel import check_context_parallel, check_processes
     from longfire.training.pretrain import pretrain
-    from longfire.training.processes import is_first
+    from longfire.training.processes import check_sharding, is_first
     from longfire.training.task_data import TaskData
     from longfire.training.trainer import SHARDED
 
@@ -210,6 +229,8 @@ def run_pretrain(options: argparse.Namespace) -> int:
         print(description, f"output                   {out}", sep="\n")
         return 0
     check_processes(options.context_parallel)
+    if options.fsdp:
+        check_sharding()
     refuse_unwritable(out)
     corpus = load_corpus(**text) if recipe.task is None else TaskData(recipe.task)
     already_trained = (out / "done.json").exists()

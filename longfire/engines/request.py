@@ -289,9 +289,9 @@ class Request:
                     f"q {tuple(self.q.shape)} is not (B, H, T, D) for {heads} heads: q.transpose(1, 2) is."
                 )
             raise ValueError(
-                f"{name} has {heads} heads, but q {tuple(self.q.shape)} has {self.q.shape[1]} (B, H, T, D). Build the "
-                f"encoding with q's number of heads. If heads are split across devices, pass each device its slice of "
-                f"the bias as a tensor."
+                f"{name} has {heads} head{'s' * (heads != 1)}, but q {tuple(self.q.shape)} has {self.q.shape[1]} "
+                f"(B, H, T, D). Build the encoding with q's number of heads. If heads are split across "
+                f"devices, pass each device its slice of the bias as a tensor."
             )
 
     def _check_bias_tensor(self, bias: Tensor) -> None:

@@ -23,10 +23,11 @@ class ProgressBar:
     def __init__(self, folders: Sequence[Path], steps: int, jobs: int, lines: bool = True) -> None:
         self.folders, self.jobs, self.steps = folders, jobs, steps
         self.title = f"{len(folders)} runs, {jobs} at a time"
-        self.bar = tqdm(total=steps, unit="step", desc=self.title, disable=None)
-        self.lines = ProgressLines(steps, self.steps_done()) if lines and self.bar.disable else None
+        done = self.steps_done()  # by an interrupted command
+        self.bar = tqdm(total=steps, initial=done, unit="step", desc=self.title, disable=None)
+        self.lines = ProgressLines(steps, done) if lines and self.bar.disable else None
         if self.lines is not None:
-            self.print_line(self.steps_done())
+            self.print_line(done)
 
     def __enter__(self) -> "ProgressBar":
         return self

@@ -64,7 +64,7 @@ class RetrofitPlan:
         for step in self.evaluate_at:
             at_least("a step to evaluate at", step, 0)
             if step > self.recipe.steps:
-                raise ValueError(f"cannot evaluate at step {step}: there are {self.recipe.steps}. Use at most that.")
+                raise ValueError(f"cannot evaluate at step {step}: training ends at step {self.recipe.steps}.")
         _ = self.converted
 
     @cached_property

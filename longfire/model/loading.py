@@ -46,7 +46,9 @@ def find_checkpoint(source: str | Path) -> Path:
             raise FileNotFoundError(
                 f"{folder} is an unfinished training run without a model. Run the command that started it to resume."
             )
-        raise FileNotFoundError(f"{folder} has no config.json. Pass a folder written by save_pretrained.")
+        inside = sorted((*folder.glob("runs/*/model/config.json"), *folder.glob("*/model/config.json")))
+        run = f", or a training run: {inside[0].parent.parent}" if inside else ""
+        raise FileNotFoundError(f"{folder} has no config.json. Pass a folder written by save_pretrained{run}.")
     return checkpoint
 
 

@@ -11,7 +11,17 @@ from longfire.report.description import description, fire_options
 from longfire.report.failures import failures
 from longfire.report.html import colors_css, section, write_page
 from longfire.report.page import chart_data, chart_legend
-from longfire.report.summary import Record, assign_colors, join_words, label_of, lines_of, measured_lengths, metric_of
+from longfire.report.significance import ENOUGH
+from longfire.report.summary import (
+    Record,
+    assign_colors,
+    finished_seeds,
+    join_words,
+    label_of,
+    lines_of,
+    measured_lengths,
+    metric_of,
+)
 from longfire.report.table import Table
 from longfire.report.verdict import verdict
 
@@ -20,6 +30,7 @@ ABOUT = (
     "Each column is at the longest length tested, as a multiple of the training length. Log perplexity: lower is "
     "better. Tasks: exact match in %, higher is better."
 )
+LEVEL = "; on text also what is not significantly behind it"
 
 Records = Mapping[str, Record]
 """By folder."""
@@ -35,11 +46,12 @@ def summary_table(records: Records, *, mark: str = "Bold") -> Table:
         column = {line.label: line.cell(far) for line in lines} if far else {}
         cells.append([column.get(label, "–") for label in labels])
         highlights |= {(labels.index(label), j) for label in (best_at(record, lines, far) if far else ())}
+    tested = any(not metric_of(one).is_accuracy and len(finished_seeds(one)) >= ENOUGH for one in records.values())
     return Table(
         ["", *heads],
         [list(row) for row in zip(labels, *cells, strict=True)],
         highlights=highlights,
-        notes=[f"{ABOUT} {mark}: best.", _different_fires(heads, records)],
+        notes=[f"{ABOUT} {mark}: best{LEVEL * tested}.", _different_fires(heads, records)],
         swatches=[f"s{i}" for i in range(len(labels))],
     )
 

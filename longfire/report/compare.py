@@ -12,11 +12,11 @@ from longfire.report.summary import (
     Record,
     amount,
     amounts,
+    finished_seeds,
     is_number,
     lengths_of,
     lines_of,
     metric_of,
-    seeds_of,
     texts_of,
 )
 from longfire.report.table import Block, Table, render_text
@@ -67,7 +67,7 @@ def comparison_tables(record: Record, *, rule: str = RULE, mark: str = "Bold", p
 
 def _task_tables(record: Record, mark: str, parameters: bool) -> list[Table]:
     """Exact match, then token accuracy."""
-    seeds, questions = len(seeds_of(record)), record["setting"].get("questions")
+    seeds, questions = len(finished_seeds(record)), record["setting"].get("questions")
     notes = [
         f"Scored: {questions:,} questions at each length." if questions else "",
         f"Median of {seeds} seeds, with the worst and the best where they differ." if seeds > 1 else "",
@@ -113,7 +113,7 @@ def _table(record: Record, lines: Sequence[Line], name: str, note: str, paramete
 
 
 def _legend(record: Record, mark: str) -> str:
-    seeds = len(seeds_of(record))
+    seeds = len(finished_seeds(record))
     spread = SPREAD if seeds > 1 else ""
     if len(lines_of(record)) < 2:
         return spread

@@ -12,11 +12,11 @@ from longfire.report.description import extensions
 from longfire.report.summary import (
     Line,
     Record,
+    finished_seeds,
     is_number,
     lengths_of,
     lines_of,
     metric_of,
-    seeds_of,
     texts_of,
 )
 
@@ -155,7 +155,7 @@ def _draw_by_length(record: Record, suffix: str, axes: Any) -> None:
     axes.set_ylabel(f"{metric.name} ({metric.direction})")
     if metric.limits:
         axes.set_ylim(metric.limits)
-    seeds = len(seeds_of(record))
+    seeds = len(finished_seeds(record))
     over = f"{f'{metric.spread} over ' * (not suffix)}{seeds} seeds" if seeds > 1 else "one seed"
     title = f"{metric.title}{suffix or ' by length'}, {over}"
     axes.set_title(f"{record['setting']['corpus']['title']}: {title.lower()}" if metric.is_accuracy else title)
@@ -176,7 +176,7 @@ def _draw_losses(record: Record, axes: Any) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel("training loss")
     scratch = " from scratch" if extensions(record["runs"]) else ""
-    over = ", mean and range over seeds" if len(seeds_of(record)) > 1 else ""
+    over = ", mean and range over seeds" if len(finished_seeds(record)) > 1 else ""
     axes.set_title(f"Training loss{scratch}{over}")
 
 

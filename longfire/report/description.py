@@ -7,12 +7,12 @@ from longfire.encodings.labels import RECOMMENDED
 from longfire.report.summary import (
     Record,
     amounts,
+    finished_seeds,
     join_words,
     label_of,
     lengths_of,
     lines_of,
     metric_of,
-    seeds_of,
     texts_of,
     training_tokens,
 )
@@ -102,7 +102,7 @@ def changes_in_rows(rows: Runs) -> str:
 def _models(record: Record, done: Runs) -> str:
     extended = [label for labels in extensions(done).values() for label in labels]
     labels = [line.label for line in lines_of(record) if line.label not in extended]
-    size, seeds = amounts(run["parameters"] for run in done if run.get("parameters")), len(seeds_of(record))
+    size, seeds = amounts(run["parameters"] for run in done if run.get("parameters")), len(finished_seeds(record))
     rate = (record["setting"].get("recipe") or {}).get("learning_rate")
     return (
         f"Models{f' with {size} parameters' if size else ''} were trained from scratch with {join_words(labels)} "
@@ -129,7 +129,7 @@ def _training(record: Record, done: Runs) -> str:
         f"random positions below {recipe['random_positions']:,}" if recipe.get("random_positions") else "",
         "attention within documents" if recipe.get("packing") else "",
         f"with {factor:g}× the learning rate for position parameters (which the paper does not mention)"
-        if factor != 1
+        if factor != 1 and any(run.get("position_parameters", 1) for run in done)
         else "",
     ]
     return f"{', '.join(part for part in parts if part)}."

@@ -15,11 +15,11 @@ from longfire.report.summary import (
     COLORS,
     Line,
     Record,
+    finished_seeds,
     is_number,
     lengths_of,
     lines_of,
     metric_of,
-    seeds_of,
     texts_of,
     training_tokens,
 )
@@ -157,12 +157,12 @@ def chart_legend(record: Record) -> str:
     bands = "Bands show the standard deviation over seeds."
     if metric.is_accuracy:
         bands = "Lines show the median over seeds, bands the worst and the best seed."
-    spread = bands if len(seeds_of(record)) > 1 else "One seed."
+    spread = bands if len(finished_seeds(record)) > 1 else "One seed."
     return f"{metric.name.capitalize()}; {metric.direction}. {spread}"
 
 
 def _body(record: Record, data: dict[str, Any], title: str, reference: Table | str | None) -> str:
-    several, texts = len(seeds_of(record)) > 1, data["texts"]
+    several, texts = len(finished_seeds(record)) > 1, data["texts"]
     failed = "".join(f"<li>{escape(text)}</li>" for text in failures(record))
     tables = [table.html() for table in comparison_tables(record, parameters=True)]
     parts = [
@@ -178,14 +178,19 @@ def _body(record: Record, data: dict[str, Any], title: str, reference: Table | s
     parts.append(section("method", "How it was run", "", f"<p>{escape(' '.join(description(record)))}</p>{notes}"))
     if any(one["losses"] for one in data["series"]):
         scratch = " from scratch" if extensions(record["runs"]) else ""
-        band = "Mean over seeds; the band spans the lowest and highest seed." if several else ""
-        parts.append(section("losses", f"Training loss{scratch}", band))
+        band = "Mean over seeds; the band spans the lowest and highest seed. " if several else ""
+        parts.append(section("losses", f"Training loss{scratch}", band + first_steps(data)))
     if any(one["positions"] for one in data["series"]):
         about = POSITIONS.format(f" of {texts[0]['name']}" if len(texts) > 1 else "")
         parts.append(section("positions", "Loss by position", about))
     if data["biases"]:
         parts.append(section("biases", "Learned biases", BIASES))
     return "\n".join([*filter(None, parts), _settings(record)])
+
+
+def first_steps(data: dict[str, Any]) -> str:
+    """A remark on the chart of the training loss, which leaves out the first twentieth of the points if it is high."""
+    return "The first steps may lie above the plot." if any(len(one["losses"]) >= 20 for one in data["series"]) else ""
 
 
 def _settings(record: Record) -> str:

@@ -42,9 +42,9 @@ def verdict(record: dict[str, Any]) -> str:
     if last is base:
         return f"{shown}.\nScored: {_amount(base)} at {base['length']:,}."
     change = last["log_perplexity"] - base["log_perplexity"]
-    where = "past the training length" if trained and base["length"] <= trained < last["length"] else "with length"
+    where = "past the training length" if trained and base["length"] <= trained < last["length"] else "as length grows"
     shown += (
-        f", {last['log_perplexity']:.2f} at {last['length']:,} ({change:+.2f}): {_trend(change, base, last)} {where}."
+        f", {last['log_perplexity']:.2f} at {last['length']:,} ({change:+z.2f}): {_trend(change, base, last)} {where}."
     )
     amounts = [f"{_amount(row)} at {row['length']:,}" for row in (base, last)]
     same = _amount(base) == _amount(last)
@@ -71,8 +71,9 @@ def _amount(row: Row) -> str:
 def _method(record: dict[str, Any]) -> str:
     parts = [f"protocol {record['protocol']}, natural log, one forward pass per sequence"]
     if setting := record.get("setting"):
+        part = "all" if setting["split"] == "all" else f"the {setting['split']} split"
         parts = [
-            f"{setting['checkpoint']} on the {setting['split']} split of {setting['corpus']['name']}",
+            f"{setting['checkpoint']} on {part} of {setting['corpus']['name']}",
             *parts,
             "{device}, {dtype}, attention {attention}, encoding {encoding}".format_map(setting),
         ]
@@ -80,7 +81,7 @@ def _method(record: dict[str, Any]) -> str:
 
 
 def _number(value: float | None, sign: str = "") -> str:
-    return "–" if value is None else f"{value:{sign}.4f}"
+    return "–" if value is None else f"{value:{sign}z.4f}"
 
 
 def _interval(row: Row) -> str:

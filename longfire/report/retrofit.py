@@ -7,7 +7,7 @@ from typing import Any
 from longfire.evaluation.record import FEW_DOCUMENTS, FEW_TOKENS
 from longfire.report.html import colors_css, section, settings_section, write_page
 from longfire.report.metric import fixed
-from longfire.report.page import POSITIONS, curves_data
+from longfire.report.page import POSITIONS, curves_data, first_steps
 from longfire.report.summary import COLORS, SPARE, Record, amount
 from longfire.report.table import Table, render_text
 
@@ -83,7 +83,9 @@ def _table(record: Record) -> Table:
         rows.append([_label(run, record), f"{run['tokens_seen']:,}", *values])
     shown = record["runs"][-1]["perplexity"]["rows"] if record["runs"] else []
     scored = [
-        f"{row['tokens']:,} of {row['documents']:,} documents at {row['length']:,}" for row in shown if "tokens" in row
+        f"{row['tokens']:,} from {row['documents']:,} document{'s' * (row['documents'] != 1)} at {row['length']:,}"
+        for row in shown
+        if "tokens" in row
     ]
     failed = [
         f"{_label(run, record)} at {row['length']:,}: {row['failed']}."
@@ -135,7 +137,7 @@ def retrofit_page(record: Record, path: Path) -> Path:
         section(data["chart"], "Log perplexity by length", LEGEND),
         f'<div id="numbers">{_table(record).html()}</div>',
         section("method", "How it was run", "", f"<p>{escape(_method(record))}</p>"),
-        section("losses", "Training loss", "") if any(one["losses"] for one in data["series"]) else "",
+        section("losses", "Training loss", first_steps(data)) if any(one["losses"] for one in data["series"]) else "",
         section("positions", "Loss by position", POSITIONS.format("")),
         settings_section(blocks),
     ]

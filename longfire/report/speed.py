@@ -31,7 +31,8 @@ def machine(record: Record) -> str:
     hardware, torch = record["provenance"]["hardware"], f"torch {record['provenance']['versions']['torch']}"
     if record["setting"].get("device") == "cuda":
         return f"{hardware['gpu']}, {torch}"
-    threads = f", {hardware['threads']} threads" if "threads" in hardware else ""
+    count = hardware.get("threads")
+    threads = f", {count} thread{'s' * (count != 1)}" if count else ""
     return f"{hardware['cpu']}{threads}, {torch}"
 
 

@@ -176,6 +176,12 @@ def seeds_of(record: Record) -> list[int]:
     return list(record["setting"].get("seeds") or dict.fromkeys(run["seed"] for run in record["runs"]))
 
 
+def finished_seeds(record: Record) -> list[int]:
+    """The seeds with a finished run, fewer than requested after an interruption; without any, all seeds."""
+    seeds, done = seeds_of(record), {run["seed"] for run in record["runs"] if "failed" not in run}
+    return [seed for seed in seeds if seed in done] or seeds
+
+
 def amount(number: float) -> str:
     """1,234,567 as 1.23M."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
 from typing import Any, ClassVar, Self, TypeVar
 
-from longfire.validation import at_least, hint, one_of, positive, renamed
+from longfire.validation import at_least, hint, of_type, one_of, positive, renamed
 
 PRECISIONS = ("auto", "bfloat16", "float32")
 TRAINING_LENGTH = "length"
@@ -83,6 +83,8 @@ class BaseRecipe:
     min_steps: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            of_type(field.name, getattr(self, field.name), field.type)
         one_of("the precision", self.precision, PRECISIONS)
         for name in ("length", "batch_size", "checkpoint_every", "log_every"):
             at_least(name, getattr(self, name), 1)
@@ -98,6 +100,10 @@ class BaseRecipe:
         for name in ("dropout", "attention_dropout"):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be below 1, not {getattr(self, name)!r}.")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be at least 0 and below 1, not {self.betas!r}.")
+        if self.sequence_length < 2:
+            raise ValueError(f"length must be at least 2, not {self.length}: the first token predicts the second.")
 
     @property
     def tokens(self) -> int:

@@ -6,7 +6,7 @@ over 375 million tokens, cosine decay to a tenth at 260 billion, constant from t
 
 import math
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Self
 
 from huggingface_hub.errors import StrictDataclassError
@@ -60,6 +60,7 @@ class Recipe(BaseRecipe):
     """A synthetic task to train on, in `longfire.tasks.SYNTHETIC`, at lengths up to `length`. None: text."""
 
     def __post_init__(self) -> None:
+        self._check_horizon_unit()
         super().__post_init__()
         one_of("the size", self.size, SIZES)
         if self.encoding not in ENCODINGS:
@@ -74,7 +75,6 @@ class Recipe(BaseRecipe):
             object.__setattr__(self, "encoding_options", {name: options[name] for name in options if name != INIT})
         object.__setattr__(self, INIT, None if init == RANDOM else init)
         one_of(INIT, self.init, (None, *STARTS))
-        self._check_horizon_unit()
         one_of("packing", self.packing, (None, SEGMENTS))
         if self.packing is not None and (self.task is not None or self.random_positions is not None):
             other = "random_positions" if self.task is None else f"the task {self.task}"
@@ -95,7 +95,8 @@ class Recipe(BaseRecipe):
     def but(self, **changes: Any) -> Self:
         """A copy with some fields changed. The encoding's option `init` sets the field."""
         options = changes.get("encoding_options") or {}
-        if INIT in options and has_starts(ENCODINGS.get(changes.get("encoding", self.encoding), PositionEncoding)):
+        starts = isinstance(options, dict) and INIT in options
+        if starts and has_starts(ENCODINGS.get(changes.get("encoding", self.encoding), PositionEncoding)):
             changes[INIT] = changes.get(INIT, options[INIT]) or RANDOM  # not this recipe's
         return super().but(**changes)
 
@@ -191,7 +192,7 @@ class Recipe(BaseRecipe):
     def _check_horizon(self, encoding: dict[str, Any]) -> None:
         """Refuse a horizon below L: the normaliser would be constant, and L could not be learned."""
         L, horizon = encoding.get("init_L"), encoding.get("horizon")
-        if not (isinstance(L, Real) and isinstance(horizon, Real)) or encoding.get("threshold", "learned") is None:
+        if not (isinstance(L, Real) and isinstance(horizon, Integral)) or encoding.get("threshold", "learned") is None:
             return
         if 1 <= float(horizon) < float(L):
             without = self._label(init_L=L, horizon=None)

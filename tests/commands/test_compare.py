@@ -9,6 +9,7 @@ from longfire.cli import main
 from longfire.commands.compare import run_comparison
 from longfire.lab.comparison import Comparison
 from longfire.training import RECIPES
+from tests.training.runs import raises
 
 
 def test_a_dry_run(capsys):
@@ -106,6 +107,12 @@ def test_a_closed_pipe_does_not_fail_a_run(arguments, tmp_path, monkeypatch, cap
     assert record["interrupted"]
     assert [(run["encoding"], "failed" in run) for run in record["runs"]] == [("nope", False)]
     assert main(arguments) == 0
+
+
+def test_the_report_is_written_before_a_closed_pipe_ends_the_command(arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr("longfire.report.compare.verdict", raises(BrokenPipeError))  # printing the table
+    assert main(arguments) == 141
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 def test_an_interrupted_comparison_lists_what_is_left(arguments, tmp_path, capsys, monkeypatch):

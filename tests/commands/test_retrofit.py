@@ -44,6 +44,8 @@ def test_the_report(place, capsys):
     )
     assert f"Before recovery, at 16 tokens, it was {abs(values[2] - values[1]):.2f} nats" in " ".join(shown.split())
     assert "FIRE after 4 steps" in shown
+    rows = record["runs"][-1]["perplexity"]["rows"]
+    assert f"Tokens scored: {rows[0]['tokens']:,} from {rows[0]['documents']} document" in shown
     assert "(LoRA of rank 16)" in shown
     assert "out: testing original\n16 tokens: log perplexity" in progress
     assert "out: step 4 of 4" in progress
@@ -53,6 +55,7 @@ def test_the_report(place, capsys):
         labels = ["Original", "FIRE, before recovery", "FIRE after 2 steps", "FIRE after 4 steps"]
         assert [*curves(page, "#perplexity")] == [*curves(page, "#positions")] == labels
         assert [*curves(page, "#losses")] == labels[-1:]
+        assert page.locator("#losses .legend").count() == 0  # the others have no training
         assert overflow(page) <= 0
 
 
@@ -105,9 +108,13 @@ def test_a_dry_run(place, capsys):
         (["--encoding", "fire-s"], "a retrofit gives each layer its own encoding. Omit the -s."),
         (["--encoding", "rope"], "retrofit needs an encoding with a bias, or 'nope', not 'rope'"),
         (["--steps", "-1"], "steps must be at least 0, not -1."),
-        (["--evaluate-at", "5", "--steps", "4"], "cannot evaluate at step 5: there are 4."),
+        (["--evaluate-at", "5", "--steps", "4"], "cannot evaluate at step 5: training ends at step 4."),
         (["--lora", "--set", "lora_rank=0"], "LoRA needs a rank of at least 1"),
         (["--set", "compile=True"], "a retrofit has no compile"),
+        (["--steps", "3", "--set", "steps=4"], "steps is given twice: --steps 3 and --set steps=4."),
+        (["--set", "horizon=64"], "not a field of the recipe but an option of fire. Write --encoding fire:horizon=64."),
+        (["--encoding", "fire:init=alibi", "--set", "horizon=64"], "Write --encoding fire:init=alibi,horizon=64."),
+        (["--set", "encoding=alibi"], "Write --encoding alibi without --set."),
         (["--set", "size=base"], "a recipe has no field 'size'"),
         (["--training-length", "0"], "the training length must be at least 1, not 0."),
         (["--lengths", "1"], "a length must be at least 2"),

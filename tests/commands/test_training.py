@@ -64,6 +64,24 @@ def test_an_encoding_is_named_as_in_a_comparison(capsys):
             ["pretrain", "tiny", "--dry-run", "--encoding", "yarn"],
             "pass one and a target length (--from RUN --extend-to N)",
         ),
+        (
+            ["pretrain", "tiny", "--encoding", "rope", "--set", "encoding=alibi"],
+            "encoding is given twice: --encoding rope and --set encoding=alibi. Pass one of them.",
+        ),
+        (["pretrain", "tiny", "--encoding", "fire:horizon=64", "--set", "horizon=32"], "horizon is given twice"),
+        (["pretrain", "tiny", "--seed", "5", "--set", "seed=4"], "given twice: --seed 5 and --set seed=4"),
+        (["pretrain", "tiny", "--batch", "8", "--set", "batch=4"], "given twice: --batch 8 and --set batch=4"),
+        (["pretrain", "tiny", "--set", "steps=3", "--set", "steps=4"], "--set steps=3 and --set steps=4"),
+        (["compare", "--length", "16", "--set", "length=32"], "given twice: --length 16 and --set length=32"),
+        (
+            ["compare", "--set", "encoding=alibi"],
+            "--set encoding=alibi: a comparison has encodings of its own. Use --e",
+        ),
+        (["compare", "--set", "seed=3"], "--set seed=3: a comparison has seeds of its own. Use --seeds."),
+        (
+            ["finetune", "cola", "x", "--data", "placeholder", "--steps", "3", "--set", "steps=4"],
+            "given twice: --steps 3 and --set steps=4",
+        ),
     ],
 )
 def test_errors_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):

@@ -78,9 +78,13 @@ def test_a_damaged_folder_is_an_error(text, tmp_path):
 
 def test_on_the_command_line(text, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("LONGFIRE_CACHE", str(tmp_path / "cache"))
-    assert main(["tokenize", str(tmp_path / "saved"), "--corpus", str(text), "--tokenizer", "bytes"]) == 0
+    held_out = write(tmp_path / "b.jsonl", ["another document " * 9])
+    texts = ["--corpus", str(text), "--validation", str(held_out)]
+    assert main(["tokenize", str(tmp_path / "saved"), *texts, "--tokenizer", "bytes"]) == 0
     shown = capsys.readouterr().out
     assert "train" in shown
+    assert " 1 document   " in shown
+    assert " documents  " in shown
     assert "Vocabulary: 257" in shown
     assert load_corpus(tmp_path / "saved").train.num_tokens > 0
     assert main(["tokenize", str(tmp_path / "saved"), "--corpus", str(text)]) == 2

@@ -278,6 +278,12 @@ def test_the_bar_names_the_models_that_are_being_tested(tmp_path):
             assert bar.bar.postfix == postfix
 
 
+def test_steps_of_an_interrupted_command_do_not_count_as_speed(tmp_path):
+    (tmp_path / "losses.jsonl").write_text('{"step": 20, "loss": 1.0}\n')
+    with ProgressBar([tmp_path], 30, jobs=1) as bar:
+        assert bar.bar.n == 20
+
+
 def test_the_line_for_a_finished_run():
     rows = [{"length": 64, "log_perplexity": 2.5}, {"length": 128, "log_perplexity": 2.25}, {"length": 999}]
     found = {"encoding": "fire", "seed": 3, "took": 12.34, "perplexity": {"rows": rows}}

@@ -19,6 +19,8 @@ def test_the_summary():
         ["NoPE", "4.277 ± 0.030", "0", "–"],
     ]
     assert set(table.highlights) == {(1, 1), (0, 2), (0, 3)}
+    assert table.notes[0].endswith("Bold: best; on text also what is not significantly behind it.")
+    assert summary_table({"c": reverse}).notes[0].endswith("Bold: best.")
     assert not table.notes[1]
 
 

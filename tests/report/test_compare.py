@@ -148,6 +148,15 @@ def test_the_description_has_the_facts():
     assert description(record)[0] == "Models were trained from scratch with fire and rope (one seed)."
 
 
+def test_an_interrupted_comparison_says_only_what_it_did():
+    record = compare_record(("alibi",)) | {"interrupted": True}
+    record["setting"]["recipe"]["position_lr_factor"] = 3.0
+    record["runs"] = [record["runs"][0] | {"position_parameters": 0}]
+    text = compare_table(record)
+    assert "ALiBi (one seed" in words(text)
+    assert not any(wrong in words(text) for wrong in ("3 seeds", SPREAD, "position parameters"))
+
+
 def test_the_description_has_changes_to_fire_and_extensions():
     record = compare_record()
     recipe = record["setting"]["recipe"] = {**record["setting"]["recipe"], "init": "kerple_log", "horizon": 64}

@@ -132,6 +132,46 @@ def test_curves_are_labelled_at_their_ends(browser, report):
         assert labels.count() == 0
 
 
+@pytest.mark.parametrize("width", [1200, 800])
+def test_labels_at_the_ends_are_whole(browser, tmp_path, width):
+    """And unlike each other. Where they do not fit, there are none."""
+    record = compare_record()
+    for run in record["runs"]:
+        run["label"] += " (WWWWWW), before recovery"
+    with looking_at(browser, report_page(record, tmp_path / "report.html"), width=width) as page:
+        labels, right = page.locator("#perplexity text.end"), page.locator("#perplexity svg").bounding_box()
+        assert len(set(labels.all_text_contents())) == labels.count() == (5 if width == 1200 else 0)
+        for box in (label.bounding_box() for label in labels.all()):
+            assert box["x"] + box["width"] <= right["x"] + right["width"]
+
+
+def test_the_training_loss_of_a_short_run_is_whole(browser, tmp_path):
+    """A curve of 60 points may begin above the plot, as the page says; one of 7 may not."""
+    record = compare_record(("alibi",))
+    long = report_page(record, tmp_path / "long.html").read_text()
+    for run in record["runs"]:
+        run["losses"] = [[1, 5.9], *([step, 3.0 - step / 60] for step in range(10, 61, 10))]
+    path = report_page(record, tmp_path / "short.html")
+    assert ["The first steps may lie above" in text for text in (long, path.read_text())] == [True, False]
+    with looking_at(browser, path) as page:
+        (curve,) = curves(page, "#losses").values()
+        assert float(curve.split("L")[0].split(",")[1]) >= 14  # the top of the plot
+
+
+def test_labels_in_tables_break_between_words(browser, tmp_path):
+    record = compare_record()
+    for run in record["runs"]:
+        run["label"] = f"{run['label']} (init=kerple_log, recommended)"
+    with looking_at(browser, report_page(record, tmp_path / "report.html"), width=390) as page:
+        lines = page.locator("#numbers th[scope=row]").evaluate_all("""heads => heads.map(head => {
+            const text = head.lastChild, range = document.createRange(), start = text.data.indexOf("(");
+            range.setStart(text, start);
+            range.setEnd(text, text.data.indexOf(",", start));
+            return range.getClientRects().length;
+        })""")
+        assert lines == [1] * 5
+
+
 def test_each_text_has_a_chart_and_a_table(browser, tmp_path):
     """One legend hides a line in all charts."""
     path = report_page(with_other_texts(compare_record()), tmp_path / "report.html")

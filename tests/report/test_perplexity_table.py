@@ -19,7 +19,8 @@ def record_of(values, trained=None, **more):
     [
         ({512: 3.211, 8192: 3.249}, 512, "Log perplexity 3.21 at 512, 3.25 at 8,192 (+0.04): holds past the training"),
         ({512: 3.2, 1024: 3.1, 2048: 3.8}, 1024, "3.10 at 1,024, 3.80 at 2,048 (+0.70): degrades past the training"),
-        ({512: 3.2, 1024: 3.0}, None, "3.20 at 512, 3.00 at 1,024 (-0.20): improves with length."),
+        ({512: 3.2, 1024: 3.0}, None, "3.20 at 512, 3.00 at 1,024 (-0.20): improves as length grows."),
+        ({512: 3.2, 1024: 3.199}, None, "3.20 at 512, 3.20 at 1,024 (+0.00): holds as length grows."),
         ({512: 3.2}, 512, "Log perplexity 3.20 at 512.\nScored: 4,608 tokens of 3 documents at 512."),
         ({}, 512, "No length could be scored."),
     ],
@@ -35,6 +36,15 @@ def test_a_paired_change_whose_interval_includes_0_is_not_significant():
     assert verdict(record) == f"Log perplexity {answer}\nScored: 4,608 tokens of 3 documents at each length."
     record["rows"][1]["difference"]["interval"] = [0.1, 0.3]
     assert "degrades" in verdict(record)
+
+
+@pytest.mark.parametrize(
+    ("split", "said"), [("dev", "run on the dev split of books;"), ("all", "run on all of books;")]
+)
+def test_the_text_is_named(split, said):
+    setting = {"checkpoint": "run", "split": split, "corpus": {"name": "books"}, "trained_length": 16}
+    setting |= {"device": "cpu", "dtype": "float32", "attention": "longfire", "encoding": "fire"}
+    assert said in perplexity_table(record_of({16: 3.0}) | {"setting": setting})
 
 
 def test_failed_lengths_and_the_method_come_last():

@@ -109,7 +109,7 @@ def test_attention_table_of_a_cpu():
     ]
     attention_speed.add_ratios(rows)
     lines = lines_of(record | {"rows": rows})
-    assert lines[0].endswith("a CPU, 1 threads, torch 2.11.0+cu130")
+    assert lines[0].endswith("a CPU, 1 thread, torch 2.11.0+cu130")
     assert lines[4] == "encoding engine forward ms ÷ no bias fwd+bwd ms ÷ no bias MB added ÷ no bias"
     assert lines[-2:] == ["no bias SDPA 4.00 1.00 – – – –", "fire sdpa (the listing) 6.00 1.50 – – – –"]
 
@@ -160,7 +160,7 @@ def test_model_table():
 
 def test_an_interrupted_model_record():
     record = model_record(device="cpu", dtype="float32", compile=False, size="tiny") | {"interrupted": True, "rows": []}
-    head = "tiny model, float32, not compiled; a CPU, 1 threads, torch 2.11.0+cu130; interrupted"
+    head = "tiny model, float32, not compiled; a CPU, 1 thread, torch 2.11.0+cu130; interrupted"
     assert lines_of(record) == [head]
 
 

@@ -209,6 +209,32 @@ def test_bad_recipes(change, message):
         RECIPES["small"].but(**change)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"betas": 3}, r"betas must be numbers, such as \(0.9, 0.95\), not 3 \(int\)"),
+        ({"betas": (0.9,)}, r"betas must be numbers, such as \(0.9, 0.95\), not \(0.9,\)"),
+        ({"betas": (0.9, 1.5)}, "betas must be at least 0 and below 1"),
+        ({"compile": "maybe"}, "compile must be True or False or None, not 'maybe'"),
+        ({"cuda_graphs": "yes"}, "cuda_graphs must be True or False or None, not 'yes'"),
+        ({"decay_steps": "x"}, "decay_steps must be a whole number or None"),
+        ({"steps": True}, "steps must be a whole number, not True"),
+        ({"encoding_options": 3}, "encoding_options must be a dictionary, such as {'horizon': 64}, not 3"),
+        ({"encoding_options": "x"}, "encoding_options must be a dictionary"),
+        ({"length": 1}, "length must be at least 2, not 1"),
+    ],
+)
+def test_values_that_would_fail_later(change, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        RECIPES["tiny"].but(**change)
+
+
+def test_options_that_the_encoding_refuses():
+    for horizon in ("far", 1.5):
+        with pytest.raises(ValueError, match=rf"^horizon must be a whole number, not {horizon!r}"):
+            RECIPES["tiny"].but(encoding_options={"horizon": horizon}).config(257)
+
+
 def test_an_init_that_conflicts_with_other_options():
     """Refused without building a model, and checking draws no random numbers, which would change a run's weights."""
     recipe, before = RECIPES["tiny"].but(encoding_options={"log": False}), torch.get_rng_state()

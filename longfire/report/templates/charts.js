@@ -47,18 +47,22 @@ const SHAPES = [
   (x, y) => `M${x - 1.7},${y - 5}h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3Z`,
 ];
 
-const LINE = 14, LONGEST = 22;
+const LINE = 14, END_SHARE = 0.35;
+const pen = el("canvas").getContext("2d");
 
-// Labels of the curves that reach the right end, top to bottom; none if they do not fit.
-function endLabels(s, width, height) {
-  if (!s.ends || width < 480) return [];
+// Labels of the curves that reach the right end, top to bottom, and their width; none if they do not fit.
+function endLabels(s, chart, height) {
+  const none = { names: [], wide: 0 };
+  if (!s.ends || chart.clientWidth < 480) return none;
   const known = s.series.map(({ label, cls, points }) => {
     const [x, value] = points.filter((p) => Number.isFinite(p[1])).at(-1) || [-Infinity];
-    return { x, value, cls, text: label.length > LONGEST ? `${label.slice(0, LONGEST - 1)}…` : label };
+    return { x, value, cls, text: label };
   });
   const right = Math.max(...known.map((one) => one.x));
   const names = known.filter((one) => one.x === right && Number.isFinite(right)).sort((a, b) => b.value - a.value);
-  return names.length * LINE <= height ? names : [];
+  pen.font = `600 12px ${getComputedStyle(chart).fontFamily}`; // as in page.css
+  const wide = Math.max(0, ...names.map((name) => pen.measureText(name.text).width));
+  return names.length * LINE <= height && wide <= END_SHARE * chart.clientWidth ? { names, wide } : none;
 }
 
 // Moves ascending places up and down equally, within [low, high], until they are at least `gap` apart.
@@ -87,8 +91,8 @@ function lineChart(box, spec) {
     const s = spec();
     const width = chart.clientWidth, height = s.height || 340;
     if (!width) return;
-    const names = endLabels(s, width, height - 70);
-    const m = { left: 50, right: names.length ? 22 + 6.6 * Math.max(...names.map((name) => name.text.length)) : 14, top: s.marks?.length ? 26 : 14, bottom: s.x.label ? 44 : 26 };
+    const { names, wide } = endLabels(s, chart, height - 70);
+    const m = { left: 50, right: 14 + Math.ceil(wide), top: s.marks?.length ? 26 : 14, bottom: s.x.label ? 44 : 26 };
     const x = scale(s.x, m.left, width - m.right), y = scale(s.y, height - m.bottom, m.top);
     const svg = el("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": s.alt, tabindex: 0 });
     const inside = { x: m.left, y: m.top, width: Math.max(1, width - m.left - m.right), height: height - m.top - m.bottom };

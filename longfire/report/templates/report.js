@@ -48,15 +48,15 @@ for (const data of page.comparisons || [page]) {
 if (at("losses")) section("losses", () => {
   const series = shown().map((one) => ({ label: one.label, cls: one.cls, strong: one.strong, points: one.losses }));
   const steps = series.flatMap((one) => one.points.map((p) => p[0]));
-  const [first, last] = [Math.min(...steps), Math.max(...steps)];
-  const later = series.flatMap((one) => one.points.filter((p) => p[0] >= first + (last - first) / 20));
+  const later = series.flatMap((one) => one.points.slice(Math.floor(one.points.length / 20))); // the start is far above
   return {
     alt: "Training loss by step, one line per encoding.",
     series,
-    x: { domain: steps.length ? [0, last] : [0, 1], label: "step", name: (n) => `step ${count(Math.round(n))}` },
+    ends: true,
+    x: { domain: [0, Math.max(1, ...steps)], label: "step", name: (n) => `step ${count(Math.round(n))}` },
     y: { domain: range(later.flatMap((p) => [p[1], p[2], p[3]])) },
   };
-});
+}, page.series.filter((one) => one.losses.length));
 
 if (at("positions")) {
   const lengths = page.lengths.filter((n) => page.series.some((one) => one.positions[n]));

@@ -60,7 +60,7 @@ def test_heads_are_checked():
             del self.num_heads
 
     x = torch.randn(1, 3, 9, 16, device=device)
-    with pytest.raises(ValueError, match="Headless has 1 heads, but q"):
+    with pytest.raises(ValueError, match="Headless has 1 head, but q"):
         attention(x, x, x, Headless(1).to(device), impl="fused")
 
 
