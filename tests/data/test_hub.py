@@ -96,8 +96,8 @@ def test_short_names():
 
 
 def test_unavailable_datasets(tmp_path):
-    with pytest.raises(CorpusError, match=r"'c5' is neither OWNER/NAME nor a short name. Did you mean 'c4'"):
-        find_dataset("c5", None)
+    with pytest.raises(CorpusError, match=r"'arxvi' is neither OWNER/NAME nor a short name. Did you mean 'arxiv'"):
+        find_dataset("arxvi", None)
     with pytest.raises(CorpusError, match="names no dataset"):
         find_dataset("", None)
     with pytest.raises(CorpusError, match=r"cannot load the dataset allenai/c4 from the Hugging Face hub .*Check name"):
