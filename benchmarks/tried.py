@@ -3,6 +3,7 @@
 `python benchmarks/tried.py OPTIONS` is `longfire compare --jobs 1 OPTIONS` with these encodings added.
 """
 
+import math
 import random
 import sys
 
@@ -131,6 +132,37 @@ class Local(RandomThreshold):
         distance = (q_positions[..., :, None] - k_positions[..., None, :]).abs().to(self.compute_dtype)
         r1, r2 = self.r1.abs()[:, None, None], self.r2.abs()[:, None, None]
         return super()._bias(q_positions, k_positions) - r1 * torch.log1p(r2 * distance.unsqueeze(-3))
+
+
+@register("fire_windows")
+class Windows(FIRE):
+    """Half of the heads start as Kerple-logs of small slopes, half flat up to a window and steep beyond it.
+
+    A head starts as −s·max{0, log((1 + i − j) / (1 + w))}, with a unit per head in every hidden layer. Windows w are 0
+    in the first half, and there slopes s are evenly spaced in (0, 1); in the second, slopes go from 3 to 4 and windows
+    from as many tokens as it has heads down to 1.
+    """
+
+    title = "FIRE with windows"
+
+    def __init__(self, num_heads: int, *, init_L: float = 512.0, horizon: int | None = None) -> None:
+        super().__init__(num_heads, init_c=1.0, init_L=init_L, horizon=horizon)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        flat = self.num_heads // 2
+        steep = self.num_heads - flat
+        slopes = torch.cat([(torch.arange(flat) + 0.5) / max(flat, 1), torch.linspace(3, 4, steep)])
+        windows = torch.cat([torch.zeros(flat), torch.logspace(math.log2(steep), 0, steep, base=2)])
+        first, second, output = self.linears
+        heads = torch.arange(self.num_heads)
+        farthest = self.psi(torch.tensor([self.starting_L]))
+        first.weight[heads], first.bias[heads] = 1.0, -self.psi(windows) / farthest
+        second.weight[heads], second.bias[heads] = torch.eye(len(second.weight))[heads], 0.0
+        output.weight.zero_()
+        output.bias.zero_()
+        output.weight[heads, heads] = -slopes * farthest
 
 
 @register("fire_root")
