@@ -115,8 +115,6 @@ class FIRE(PositionEncoding):
         one_of("init", init, (RANDOM, *STARTS))
         if init_c is not None:
             positive("init_c", init_c)
-            if not log:
-                raise ValueError(f"init_c={init_c} has no effect with log=False, where ψ(x) = x. Omit it.")
         positive("init_L", init_L)
         positive("eps", eps, zero_too=True)
         if horizon is not None:

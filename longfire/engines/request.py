@@ -33,7 +33,6 @@ from longfire.engines.layout import (
 )
 from longfire.engines.prepared import PreparedBias
 from longfire.engines.value_checks import holds
-from longfire.validation import one_of
 
 Bias = PositionEncoding | PreparedBias | Tensor | None
 
@@ -324,7 +323,8 @@ class Request:
         check_same_device("key_mask is", self.key_mask, "q", self.q)
 
     def _check_layout(self) -> None:
-        one_of("causal", self.causal, (True, False))
+        if self.causal not in (True, False):
+            raise ValueError(f"causal must be True or False, not {self.causal!r}.")
         check_window(self.window)
         if self.q_segment_ids is not None and self.segment_ids is None:
             raise ValueError("q_segment_ids need segment_ids, those of the keys.")

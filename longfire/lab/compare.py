@@ -23,6 +23,8 @@ LOST = "its process was killed twice, probably for lack of memory: use fewer --j
 
 def compare(plan: ComparisonPlan, save: Save = lambda record: None) -> dict[str, Any]:
     """Train and test every incomplete run; return the record, which is saved after each run."""
+    if not isinstance(plan, ComparisonPlan):
+        raise TypeError("compare takes a plan: compare(plan_comparison(comparison, out, …), save).")
     comparison = plan.comparison
     record: dict[str, Any] = {
         "provenance": provenance(),

@@ -5,9 +5,11 @@ On Ctrl-C every task can clean up; a killed process costs only its own task an a
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -65,15 +67,17 @@ def run_in_processes(
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
+                idle = [worker for worker in idle if worker.process.is_alive()]
                 worker = idle.pop() if idle else Worker(work, shared)
                 task = waiting.pop(0)
                 worker.begin(task)
                 busy[worker.pipe] = worker, task
             for pipe in wait(list(busy), timeout=0.5):
-                worker, task = busy.pop(pipe)
+                worker, task = busy[pipe]
                 try:
                     result = worker.pipe.recv()
                 except (EOFError, OSError):  # the process has ended
+                    del busy[pipe]
                     worker.process.join()
                     deaths[task] += 1
                     if deaths[task] < MAX_ATTEMPTS:
@@ -81,13 +85,13 @@ def run_in_processes(
                     else:
                         yield task, None
                     continue
-                idle.append(worker)
+                idle.append(busy.pop(pipe)[0])
                 if isinstance(result, Exception):
                     raise result
                 yield task, result
             tick([*(task for _, task in busy.values()), *waiting])
-    except BaseException:
-        _interrupt([worker.process for worker, _ in busy.values()])
+    except BaseException as error:
+        _interrupt([worker.process for worker, _ in busy.values()], quietly=isinstance(error, Exception))
         raise
     finally:
         for worker in idle:
@@ -95,12 +99,13 @@ def run_in_processes(
             worker.process.join()
 
 
-def _interrupt(processes: Sequence[Any]) -> None:
+def _interrupt(processes: Sequence[Any], quietly: bool) -> None:
     """Interrupt running tasks, and wait for them. A second Ctrl-C kills the processes."""
     for process in processes:
         process.terminate()
-    with suppress(BrokenPipeError):
-        tqdm.write("\nlongfire: saving checkpoints; press Ctrl-C again to stop at once.", file=sys.stderr)
+    if not quietly:
+        with suppress(BrokenPipeError):
+            tqdm.write("\nlongfire: saving checkpoints; press Ctrl-C again to stop at once.", file=sys.stderr)
     try:
         for process in processes:
             process.join()
@@ -133,10 +138,19 @@ def _serve(pipe: Any, work: Callable[[Any, Any], Any], shared: Any) -> None:
         while True:
             task = pipe.recv()
             try:
-                result = work(shared, task)
+                pipe.send(work(shared, task))
             except Exception as error:
-                result = error
-            pipe.send(result)
+                pipe.send(_portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error with its traceback as a note, or one that says the same if it cannot be sent."""
+    error.add_note(traceback.format_exc())
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(traceback.format_exc())
+    return error
 
 
 def _stop(*_: object) -> None:

@@ -129,7 +129,7 @@ def _training(record: Record, done: Runs) -> str:
         f"random positions below {recipe['random_positions']:,}" if recipe.get("random_positions") else "",
         "attention within documents" if recipe.get("packing") else "",
         f"with {factor:g}× the learning rate for position parameters (which the paper does not mention)"
-        if factor != 1 and any(run.get("position_parameters", 1) for run in done)
+        if factor != 1 and (not done or any(run.get("position_parameters", 1) for run in done))
         else "",
     ]
     return f"{', '.join(part for part in parts if part)}."

@@ -150,7 +150,7 @@ def test_gradients(options):
     st.sampled_from([{}, {"log": False}, {"threshold": None}, {"first_position": 0}, {"eps": 0.0}]),
 )
 def test_mlp_input_is_in_the_unit_interval(query, c, L, options):
-    fire = FIRE(2, init_c=c if options.get("log", True) else None, init_L=L, **options)
+    fire = FIRE(2, init_c=c, init_L=L, **options)
     keys = torch.linspace(0, query, 50, dtype=torch.float64).long().unique()
     x = fire.normalized_distance(torch.tensor([query]), keys)[0]
     assert torch.isfinite(x).all()
@@ -407,7 +407,6 @@ class TestInit:
         ({"hidden_layers": 1.5}, TypeError, "whole number, not 1.5"),
         ({"width": 0}, ValueError, "width must be at least 1"),
         ({"init_c": 0.0}, ValueError, "init_c must be above 0"),
-        ({"init_c": 0.5, "log": False}, ValueError, "init_c=0.5 has no effect with log=False"),
         ({"init_L": float("nan")}, ValueError, "init_L"),
         ({"horizon": 0}, ValueError, "horizon must be at least 1, not 0"),
         ({"smooth_beyond": 63}, ValueError, "smooth_beyond must be at least 64, not 63"),

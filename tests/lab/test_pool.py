@@ -32,9 +32,29 @@ def refuse(shared, task):
     raise ValueError(f"{shared} {task}")
 
 
-def test_an_error_ends_all_tasks():
-    with pytest.raises(ValueError, match="shared task"):
-        list(run_in_processes(refuse, "shared", ["task", "other"], 1))
+class UnpickledError(Exception):
+    def __init__(self, one, other):
+        super().__init__(f"{one} {other}")
+
+
+def refuse_in_its_own_words(shared, task):
+    if task == "result":
+        return lambda: task
+    raise UnpickledError(shared, task)
+
+
+@pytest.mark.parametrize(
+    ("work", "task", "message"),
+    [
+        (refuse, "task", "shared task"),
+        (refuse_in_its_own_words, "task", r"(?s)UnpickledError: shared task.*TypeError"),
+        (refuse_in_its_own_words, "result", "pickle"),
+    ],
+)
+def test_an_error_ends_all_tasks(work, task, message):
+    with pytest.raises(Exception, match=message) as caught:
+        list(run_in_processes(work, "shared", [task, "other"], 1))
+    assert "Traceback" in "".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
 
 
 def sleep(folder, task):

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from longfire.encodings import PositionEncoding
+from longfire.encodings import T5, KerpleLog, PositionEncoding
 from longfire.engines.fused.reference import interpolated
-from longfire.engines.fused.zones import BLOCK, LONG, Zones
+from longfire.engines.fused.zones import BLOCK, LONG, LONGEST, Zones
+
+MOST_KEYS = 1 << 20
+"""Keys that an interpolated bias can serve: offsets of nodes within a head are 32-bit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,14 @@ def refuses(encoding: PositionEncoding, keys: int) -> str | None:
     if not _can_sample(encoding, keys):
         last = _whole_blocks(keys) - 1
         return f"it samples {name}'s bias up to position {last}, but max_length is {encoding.max_length}"
+    if keys > MOST_KEYS:
+        return f"it interpolates {name}'s bias for up to {MOST_KEYS:,} keys, not {keys:,}"
     return None
+
+
+BOUNDED = (T5, KerpleLog)
+"""Biases of the distance that are nowhere far above that of the nearest keys, so float16 holds them relative to one
+number per head."""
 
 
 def interpolates(encoding: PositionEncoding, keys: int, window: int | None, dtype: torch.dtype) -> bool:
@@ -79,7 +89,7 @@ def interpolates(encoding: PositionEncoding, keys: int, window: int | None, dtyp
     """
     if not encoding.distance_only:
         return True
-    if encoding.smooth_beyond is None or dtype == torch.float32 or not _can_sample(encoding, keys):
+    if type(encoding) not in BOUNDED or dtype == torch.float32 or keys > LONGEST or not _can_sample(encoding, keys):
         return False
     seen = keys if window is None else min(keys, window)
     return seen >= LONG and any(parameter.requires_grad for parameter in encoding.parameters())

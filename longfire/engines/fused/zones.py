@@ -26,9 +26,12 @@ BLOCK, TILE = 128, 64
 MIDDLE, FAR = 16, 4
 """Nodes along the side of a tile in the middle and far zones."""
 
-LONG = 4096
-"""Keys from which a learned bias of the distance is interpolated, too. Reading and summing a table's entries over the
-whole triangle costs more: forward and backward, 1.2 to 1.7 times FIRE's time at 8,192 and 32,768 keys (H200)."""
+LONG, LONGEST = 4096, 1 << 18
+"""Keys from which, and up to which, a learned bias of the distance may be interpolated.
+
+Reading and summing a table's entries over the whole triangle costs more: forward and backward, 1.2 to 1.7 times FIRE's
+time at 8,192 and 32,768 keys (H200). The memory of the nodes' gradients grows with the square of the keys.
+"""
 
 FLOAT16_MAX = 60000.0  # with room for rounding
 MAX_DISTANCE = 1 << 24

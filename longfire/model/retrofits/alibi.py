@@ -113,6 +113,7 @@ class AlibiModel(RetrofittedModel):
             input_ids: (B, T).
             options: the base model's, by keyword: attention_mask, position_ids, past_key_values, …
         """
+        self.refuse_ignored(options)  # for callers of forward alone
         hidden, cache, layout = self.prepare_inputs(input_ids, **options)
         hidden = self.normalise_embeddings(hidden)
         for layer in getattr(self, self.layers_name):

@@ -38,10 +38,14 @@ class RetrofittedModel(EncodingModel):
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """As in PyTorch, but refuses what the base model would drop. None means the default."""
         options = {name: value for name, value in options.items() if value is not None}
+        self.refuse_ignored(options)
+        return super().__call__(*arguments, **options)
+
+    def refuse_ignored(self, options: dict[str, Any]) -> None:
+        """Refuse keyword arguments of a call that would be ignored."""
         if any(name not in self._known_options for name in options):
             self._known_options |= self.known_options()  # another library may have replaced forward or the loss
         self.check_options(options, self._known_options)
-        return super().__call__(*arguments, **options)
 
     def post_init(self) -> None:
         """Called at the end of the base model's constructor."""

@@ -110,6 +110,7 @@ class RotaryModel(RetrofittedModel):
             use_cache: return a cache for the next call.
             options: the base model's.
         """
+        self.refuse_ignored(options)  # for callers of forward alone
         hidden, cache, layout = self.prepare_inputs(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **take_packing(options)
         )

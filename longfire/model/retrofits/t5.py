@@ -155,6 +155,7 @@ class T5FamilyStack(T5FamilyModel):
             use_cache: return a cache for the next call.
             options: the base model's.
         """
+        self.refuse_ignored(options)  # for callers of forward alone
         if unused := [name for name in ("position_ids", *ARGUMENTS) if name in options]:
             raise ValueError(
                 f"{type(self).__name__} takes no {', '.join(unused)}: T5 numbers the tokens of a row from 0, and its "

@@ -6,7 +6,7 @@ import torch
 from longfire import FIRE, T5, KerpleLog, KerplePower, Sandwich, attention, attention_plan
 from longfire.engines import PreparedBias
 from longfire.engines.fused import bias as bias_module
-from longfire.engines.fused.bias import interpolates, interpolation_error, sample_bias
+from longfire.engines.fused.bias import interpolates, interpolation_error, refuses, sample_bias
 from longfire.engines.fused.reference import interpolated
 from tests.engines.fused.cases import both, close, device, kinked, stepped
 
@@ -65,12 +65,19 @@ def limited(keys):
         (T5(1), 9999, None, torch.float32, False),
         (T5(1).requires_grad_(False), 9999, None, torch.bfloat16, False),
         (Sandwich(1, head_dim=16), 9999, None, torch.bfloat16, False),
+        (T5(1), 300_000, None, torch.bfloat16, False),
         (limited(4224), 4100, None, torch.bfloat16, True),
         (limited(4223), 4100, None, torch.bfloat16, False),
     ],
 )
 def test_a_bias_of_the_distance_is_interpolated_where_that_is_faster(encoding, keys, window, dtype, expected):
     assert interpolates(encoding, keys, window, dtype) == expected
+
+
+def test_more_keys_than_offsets_reach_are_refused():
+    assert refuses(FIRE(1), 1 << 20) is None
+    assert refuses(FIRE(1), (1 << 20) + 1) == "it interpolates FIRE's bias for up to 1,048,576 keys, not 1,048,577"
+    assert refuses(T5(1), 1 << 21) is None
 
 
 @pytest.mark.parametrize(("make", "most"), [(T5, 0.0), (KerpleLog, 1e-4)])
