@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from longfire import FIRE, T5, ALiBi, KerpleLog, KerplePower, Sandwich, attention, attention_plan, prepare_bias
+from longfire.engines.fused.bias import interpolates
 from longfire.engines.layout import segment_positions
 from tests.tolerance import assert_as_accurate
 
@@ -179,6 +180,20 @@ TWO_SIDED = {
     "t5": lambda heads: nn.init.normal_((t5 := T5(heads, bidirectional=True).cuda()).table) is None or t5,
     "kerple_log": MAKERS["kerple_log"],
 }
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("T", "S", "layout"),
+    [(4300, 4300, {}), (100, 5000, {"groups": 2}), (5000, 5000, {"window": 4500}), (4200, 4200, {"causal": False})],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["t5", "kerple_log"])
+def test_accuracy_by_distance(name, T, S, layout, dtype):
+    """From 4,096 visible keys on, T5 and Kerple-log are stored by distance."""
+    encoding = (MAKERS if layout.get("causal", True) else TWO_SIDED)[name](2)
+    assert interpolates(encoding, S, layout.get("window"), dtype)
+    check_accuracy(encoding, T, S, 64, dtype, B=1, heads=2, **layout)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
