@@ -71,6 +71,10 @@ class PositionEncoding(nn.Module):
     every distance, and only what lies between a few pairs of a tile is interpolated.
     """
 
+    bounded: bool = False
+    """Whether a bias of the distance is nowhere far above that of the nearest keys: float16 then holds all of a head's
+    biases relative to one number, and with `smooth_beyond`, the fused engine interpolates them in long sequences."""
+
     max_length: int | None = None
     """The number of positions. None: unlimited."""
 

@@ -44,6 +44,7 @@ class KerpleLog(Kerple):
 
     title = "Kerple-log"
     init_range = (2.0, 1.0)
+    bounded = True
     smooth_beyond = 128  # curvature ≤ r₁ / distance²
 
     def of_distance(self, distance: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class T5(DistanceBias):
     """
 
     takes = ("num_heads",)
+    bounded = True
     shown = ("num_heads", "num_buckets", "max_distance", "bidirectional")
     buckets: Tensor
 

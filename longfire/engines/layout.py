@@ -88,6 +88,12 @@ def check_segment_ids(segment_ids: Tensor, name: str, batch: int, length: int, q
     check_same_device(f"{name} are", segment_ids, "q is", q)
 
 
+def check_causal(causal: object) -> None:
+    """Refuse anything but True or False."""
+    if causal not in (True, False):
+        raise ValueError(f"causal must be True or False, not {causal!r}.")
+
+
 def check_window(window: int | None) -> None:
     """Refuse anything but a whole number above 0, or None."""
     if window is not None:

@@ -15,7 +15,7 @@ from longfire.engines.fused.bias import SampledBias, compute_dtype, interpolates
 from longfire.engines.fused.layout import counts_segments
 from longfire.engines.fused.segments import segment_table
 from longfire.engines.fused.zones import Zones, decode_nodes
-from longfire.engines.layout import Span, check_segment_ids, check_window, segment_positions
+from longfire.engines.layout import Span, check_causal, check_segment_ids, check_window, segment_positions
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -152,8 +152,7 @@ def prepare_bias(
     if not isinstance(encoding, PositionEncoding):
         raise TypeError(f"encoding must be a PositionEncoding, not {type(encoding).__name__}.")
     encoding.refuse_without_bias()
-    if causal not in (True, False):
-        raise ValueError(f"causal must be True or False, not {causal!r}.")
+    check_causal(causal)
     if not causal:
         encoding.refuse_causal_only()
     check_pair(q_positions, k_positions)

@@ -22,6 +22,7 @@ from longfire.engines.layout import (
     OUT_OF_ORDER,
     SEGMENTS_OUT_OF_ORDER,
     Span,
+    check_causal,
     check_segment_ids,
     check_window,
     first_decrease,
@@ -323,8 +324,7 @@ class Request:
         check_same_device("key_mask is", self.key_mask, "q", self.q)
 
     def _check_layout(self) -> None:
-        if self.causal not in (True, False):
-            raise ValueError(f"causal must be True or False, not {self.causal!r}.")
+        check_causal(self.causal)
         check_window(self.window)
         if self.q_segment_ids is not None and self.segment_ids is None:
             raise ValueError("q_segment_ids need segment_ids, those of the keys.")

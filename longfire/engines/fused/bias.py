@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from longfire.encodings import T5, KerpleLog, PositionEncoding
+from longfire.encodings import PositionEncoding
 from longfire.engines.fused.reference import interpolated
 from longfire.engines.fused.zones import BLOCK, LONG, LONGEST, Zones
 
@@ -77,11 +77,6 @@ def refuses(encoding: PositionEncoding, keys: int) -> str | None:
     return None
 
 
-BOUNDED = (T5, KerpleLog)
-"""Biases of the distance that are nowhere far above that of the nearest keys, so float16 holds them relative to one
-number per head."""
-
-
 def interpolates(encoding: PositionEncoding, keys: int, window: int | None, dtype: torch.dtype) -> bool:
     """Whether the kernels interpolate an encoding's bias.
 
@@ -89,7 +84,8 @@ def interpolates(encoding: PositionEncoding, keys: int, window: int | None, dtyp
     """
     if not encoding.distance_only:
         return True
-    if type(encoding) not in BOUNDED or dtype == torch.float32 or keys > LONGEST or not _can_sample(encoding, keys):
+    smooth = encoding.bounded and encoding.smooth_beyond is not None
+    if not smooth or dtype == torch.float32 or keys > LONGEST or not _can_sample(encoding, keys):
         return False
     seen = keys if window is None else min(keys, window)
     return seen >= LONG and any(parameter.requires_grad for parameter in encoding.parameters())

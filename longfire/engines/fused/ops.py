@@ -29,32 +29,16 @@ def _zones(keys: int, first: int, smooth: int, window: int, causal: bool, by_dis
 
 def _expand_bias(
     samples: Tensor,
-    keys: int,
-    first: int,
-    smooth: int,
-    window: int,
-    causal: bool,
-    by_distance: bool,
-    relative: bool,
-    scale: float,
-) -> Four:
+    keys: int, first: int, smooth: int, window: int, causal: bool, by_distance: bool, relative: bool, scale: float,
+) -> Four:  # fmt: skip
     """Near biases, middle nodes, far nodes and references (H, …), from samples (A, H, E)."""
     with torch.cuda.device_of(samples):
         return expand(samples, _zones(keys, first, smooth, window, causal, by_distance), relative, scale)
 
 
-def _expand_bias_fake(
-    samples: Tensor,
-    keys: int,
-    first: int,
-    smooth: int,
-    window: int,
-    causal: bool,
-    by_distance: bool,
-    relative: bool,
-    scale: float,
-) -> Four:
-    return tuple(empty_bias(samples, _zones(keys, first, smooth, window, causal, by_distance), relative))  # type: ignore[return-value]
+def _expand_bias_fake(samples: Tensor, *numbers: Any) -> Four:
+    *where, relative, _scale = numbers
+    return tuple(empty_bias(samples, _zones(*where), relative))  # type: ignore[return-value]
 
 
 expand_bias = Operator("longfire::expand_bias", _expand_bias, _expand_bias_fake)
